@@ -1,0 +1,1 @@
+"""The Gradio app: a view of the engine. One file per tab, one worker thread that owns the engine, `documents`."""

@@ -1,0 +1,18 @@
+"""What every test shares: tests whose hardware or program is missing are skipped by name, never passed silently."""
+
+import shutil
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip `gpu` tests without a CUDA device and `browser` tests without Chromium."""
+    missing = {
+        "gpu": None if torch.cuda.is_available() else "no CUDA device",
+        "browser": None if shutil.which("chromium") else "no chromium on PATH",
+    }
+    for item in items:
+        for marker, reason in missing.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
