@@ -1,0 +1,26 @@
+"""The engine of TriForce Reader: exact long-context decoding. Knows nothing of Gradio, files or the command line.
+
+Glossary (these words, and no others, in code and in the app):
+
+========================  ==========================================================================================
+target                    the model whose distribution the user gets
+draft                     the small model with the same tokenizer
+full cache                every key and value of the conversation
+retrieval cache           the few thousand tokens (budget) of the full cache that the current text attends to, in chunks
+streaming cache           sink + recent window of the draft (StreamingLLM, arXiv 2309.17453)
+landmark                  the mean key of a chunk, per KV head; chunks are scored by it
+proposer / judge          who guesses tokens with law `q` / who accepts or corrects them with law `p`
+guess, verdict            proposed tokens; the judge's answer to them
+accepted, bonus           the accepted prefix of a guess; the one token the judge adds
+level 1                   draft + streaming cache proposes, target + retrieval cache judges
+level 2                   level 1 proposes, target + full cache judges
+gamma1, gamma2            guesses per round at level 1, at level 2
+acceptance                accepted / tested guesses, per level (what follows the first rejection was not tested)
+tokens per full pass      committed tokens / passes over the full cache
+prefill, decode           reading the prompt once; writing the answer. Always timed apart
+sink, recent              the first tokens of the text; the newest ones
+========================  ==========================================================================================
+
+Shapes: L layers, H query heads, H_kv key/value heads, G = H / H_kv, T new tokens, S cached tokens, D head_dim,
+V vocabulary, B batch (1 in chat), C chunks, g guesses. Keys and values are `[B, H_kv, S, D]` per layer everywhere.
+"""

@@ -1,0 +1,1 @@
+"""Benchmarks, and the generated books they read."""

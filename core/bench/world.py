@@ -1,0 +1,406 @@
+"""A seeded writer of harbour-town books whose facts are recorded.
+
+Owns the words, the sentence patterns and the questions; knows nothing of tokenizers, models or files. The same seed
+gives the same book on every machine. Every askable fact is stated once, about a subject that is named in full, and the
+expected answer restates the book's own wording, so a reader that finds the place can answer. Distractors come from the
+size of the world: many people share a first or a family name, and each of them has several facts of the same kinds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["fact", "list", "recite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One statement of the book. `statement` is its wording without the full stop, `value` its asked-for end."""
+
+    subject: str
+    relation: str
+    statement: str
+    value: str
+    question: str
+    chapter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with its only right answer; an answer that contains all of `values` is right as well."""
+
+    kind: Kind
+    question: str
+    answer: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A chapter as it stands in the book: `text` starts with its heading line and contains no other chapter."""
+
+    number: int
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """A book and everything that can be asked about it. `text` holds the title and all chapters."""
+
+    title: str
+    text: str
+    chapters: tuple[Chapter, ...]
+    facts: tuple[Fact, ...]
+    questions: tuple[Question, ...]
+
+
+FIRST = ["Mara", "Tobias", "Ines", "Caspar", "Wilma", "Edwin", "Greta", "Jonas", "Lydia", "Ambrose", "Nora", "Silas", "Petra", "Rufus", "Hester", "Lukas", "Agnes", "Bruno", "Clara", "Dorian", "Edith", "Felix", "Hanna", "Ivor", "Judith", "Kaspar", "Linus", "Mabel", "Ned", "Olive", "Percy", "Rosa", "Stefan", "Thea", "Ulric", "Vera", "Walter", "Yvonne", "Basil", "Cora", "Dinah", "Ernest", "Flora", "Gideon", "Helga", "Isaac", "Jasper", "Kitty"]
+LAST = ["Ellwood", "Harrow", "Pike", "Tarrant", "Voss", "Marlow", "Quill", "Rudd", "Sorrel", "Thorne", "Ashby", "Birch", "Calder", "Dunmore", "Everly", "Fenwick", "Garrick", "Holt", "Iverson", "Jessop", "Keswick", "Lorne", "Merrick", "Norwood", "Orchard", "Pemberton", "Quarles", "Redfern", "Stroud", "Tindall", "Underhill", "Vickers", "Wexford", "Yarrow", "Abbott", "Bellamy", "Crane", "Dapper", "Elkins", "Frost", "Gaunt", "Hollis", "Ingram", "Jarvis", "Kimber", "Lovell", "Mott", "Nettle", "Oakes", "Penrose", "Rook", "Sable", "Trask", "Upton", "Vane", "Wick", "Alder", "Brock", "Cobb", "Drury", "Flint", "Gale", "Hobbs", "Keel"]
+PLACES = ["Saltmarsh", "Gullhaven", "Ravenscar", "Brackwater", "Tidewell", "Coldharbour", "Stonequay", "Windermouth", "Marrowby", "Kelpstead", "Fernhollow", "Oxbarrow", "Lowmere", "Highcliff", "Sandleigh", "Thornwick", "Eastferry", "Greywater", "Hollowbay", "Millbrook", "Northam", "Pebbleton", "Rushford", "Seabright", "Underley", "Whitcombe", "Amberly", "Blackpool", "Cragmoor", "Driftwood", "Elmsport", "Foxdale"]
+ADJECTIVES = ["brass", "silver", "painted", "cracked", "copper", "ivory", "wooden", "golden", "rusty", "velvet", "marble", "leather", "glass", "iron", "carved", "crooked", "heavy", "narrow", "polished", "purple", "crimson", "emerald", "yellow", "striped", "hollow", "broken", "gilded", "woven", "tarnished", "frosted", "scarlet", "amber"]
+NOUNS = ["compass", "lantern", "kettle", "mirror", "violin", "anchor", "clock", "teapot", "key", "barrel", "ledger", "telescope", "necklace", "whistle", "saddle", "globe", "candlestick", "trumpet", "basket", "chest", "bell", "lamp", "ring", "thimble", "flute", "drum", "helmet", "sextant", "bottle", "locket", "bracelet", "spoon", "hammer", "rudder", "chair", "goblet", "fiddle", "pitcher", "cradle", "shield", "snuffbox", "music-box", "map", "walking-stick", "tankard", "wheel", "brooch", "mask"]
+TRADES = ["baker", "cooper", "blacksmith", "sailmaker", "clockmaker", "weaver", "tanner", "chandler", "glazier", "printer", "surgeon", "schoolmaster", "potter", "fishmonger", "locksmith", "gardener", "carpenter", "tailor", "miller", "bookbinder", "ropemaker", "ferryman", "barber", "brewer", "saddler", "mason", "midwife", "notary", "piper", "shepherd"]
+ANIMALS = ["parrot", "goat", "tortoise", "magpie", "ferret", "donkey", "hound", "raven", "rabbit", "badger", "hedgehog", "monkey", "goose", "falcon", "pony", "weasel", "lizard", "squirrel", "kitten", "owl", "otter", "swan", "toad", "fox"]
+PETS = ["Biscuit", "Button", "Captain", "Clover", "Domino", "Ginger", "Juniper", "Marble", "Nutmeg", "Pepper", "Pickle", "Pudding", "Rascal", "Shadow", "Tinker", "Whisper"]
+FEARS = ["thunder", "spiders", "deep water", "the dark", "church bells", "horses", "high ladders", "strangers", "moths", "snow", "dogs", "closed doors", "fire", "loud voices", "ghosts", "fog", "mice", "owls", "narrow stairs", "crowds", "the open sea", "geese"]
+DISHES = ["smoked herring", "plum cake", "onion soup", "mutton pie", "pickled eggs", "oat bread", "roast goose", "pear tart", "barley broth", "salt cod", "honey buns", "crab stew", "mustard greens", "apple dumplings", "fried oysters", "turnip mash", "ginger biscuits", "cherry jam", "pea soup", "black pudding", "buttered parsnips", "lemon curd"]
+DREAMS = ["a house with a tower", "a voyage to the south", "a garden of roses", "a seat in the council", "a ship with red sails", "a quiet farm", "a shop on the square", "a library of maps", "a winter without storms", "a mill by the river", "a crown of shells", "a boat made of glass", "a school for orphans", "a bridge over the bay", "a field of lavender", "a hall full of music", "a cellar full of wine", "a coach with six horses"]
+SKILLS = ["whistle like a lark", "read the stars", "walk on stilts", "tie forty knots", "speak five languages", "swim against the tide", "juggle burning torches", "mend any clock", "recite old ballads", "dance until dawn", "carve birds from bone", "ride without a saddle", "forecast the weather", "play the harp", "bake without flour", "sleep standing up", "add long sums", "open any lock", "sing the low notes", "climb the tallest mast"]
+STREETS = ["Anchor Lane", "Barley Street", "Candle Row", "Dyer Street", "Fish Hill", "Garden Walk", "Herring Alley", "Lantern Street", "Market Cross", "Needle Lane", "Orchard Row", "Pilot Steps", "Rope Walk", "Sexton Lane", "Tanner Yard", "Weaver Row", "Bridge Street", "Chapel Hill", "Mill Lane", "Spinner Court"]
+SPOTS = ["under the stairs", "behind the altar", "in a flour sack", "below the jetty", "inside a hollow oak", "beneath the hearth", "in the bell tower", "under a loose board", "behind the bakery", "in an empty cask", "among the nets", "inside the old stove", "under the mill wheel", "in a locked drawer", "behind a false wall", "beneath the bandstand", "in the hayloft", "among the gravestones", "inside a drain", "under the lighthouse", "in the attic", "behind the waterfall"]
+CARGO = ["tea", "pepper", "timber", "wool", "salt", "coffee", "marble", "cotton", "copper ore", "dried figs", "rope", "lamp oil", "grain", "tobacco", "window glass", "oranges", "coal", "sugar", "silk", "whale oil", "cork", "slate"]
+SHIPS = ["Albatross", "Bellona", "Curlew", "Dauntless", "Evening", "Fortune", "Gannet", "Halcyon", "Jupiter", "Kestrel", "Lapwing", "Meridian", "Nimbus", "Osprey", "Pelican", "Quicksilver", "Resolute", "Swallow", "Tempest", "Venture", "Wanderer", "Zephyr"]
+INNS = ["Anchor", "Blue Boar", "Copper Kettle", "Drowned Rat", "Golden Fleece", "Green Man", "Hanging Lamp", "Jolly Pilot", "King's Arms", "Lost Oar", "Mermaid", "Old Ferry", "Plough", "Red Lion", "Ship's Cat", "Three Tuns", "White Hart", "Whale's Tooth", "Star", "Turk's Head"]
+CODEWORDS = ["marigold", "thunder", "velvet", "harvest", "candle", "pepper", "orchid", "falcon", "silver", "winter", "copper", "saffron", "meadow", "ember", "lantern", "cobalt", "willow", "granite", "hazel", "mistral"]
+COINS = ("crowns", "shillings", "florins", "guineas")
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+TITLES = ["Storm", "Promise", "Stranger", "Bargain", "Lighthouse", "Wedding", "Market", "Secret", "Voyage", "Funeral", "Reunion", "Warning", "Festival", "Quarrel", "Inheritance", "Shipwreck", "Visitor", "Auction", "Rumour", "Journey", "Verdict", "Harvest", "Feast", "Flood", "Duel", "Return", "Debt", "Masquerade", "Winter", "Trial"]
+WEATHER = ["rain", "mist", "frost", "wind", "hail", "sunshine", "drizzle", "fog", "sleet", "moonlight"]
+ROOMS = ["kitchen", "cellar", "workshop", "chapel", "harbour", "market", "courtyard", "attic", "library", "stable", "garden", "tavern"]
+VERBS = ["cleaned", "carried", "admired", "painted", "borrowed", "dropped", "wrapped", "counted", "praised", "mended", "studied", "drew"]
+MOODS = ["slowly", "quietly", "gladly", "proudly", "sadly", "wearily", "eagerly", "calmly", "rudely", "gently"]
+
+LEADS = (
+    "As everyone on the quay knew, ",
+    "It was said in {place} that ",
+    "The old register shows that ",
+    "In those days ",
+    "Few people remembered that ",
+    "{person} liked to tell that ",
+    "According to the harbour master, ",
+    "The clerk wrote down that ",
+    "To the surprise of {person}, ",
+    "Nobody doubted that ",
+)
+TAILS = (
+    ", or so the sailors said",
+    ", and nobody ever forgot it",
+    ", which made the neighbours talk",
+    ", as the parish book confirms",
+    ", and that was the end of it",
+    ", though {person} denied it",
+)
+FILLERS = (
+    "The {weather} lay over {place} and the {room} was empty.",
+    "{person} {verb} the {thing} and went home {mood}.",
+    "On the way to {place} the {weather} grew worse.",
+    "{person} spoke {mood} with {person} about the {weather}.",
+    "There was a smell of {dish} in the {room}.",
+    "In the {room} a {animal} was sleeping.",
+    "{person} waited {mood} near the {room} until the {weather} had passed.",
+    "The road from {place} to {place} was long that {month}.",
+    "A {trade} from {place} asked for news and got none.",
+    "{person} sat down {mood} and looked at the {thing}.",
+    "The bells of {place} rang {mood} through the {weather}.",
+    "That evening {person} and {person} shared some {dish} in the {room}.",
+    "Nothing moved in the {room} except a {animal}.",
+    "{person} had {verb} a {adjective} {noun} in {place}, but it was only a copy.",
+    "Two strangers came from {place} and {verb} the {thing}.",
+    "By {month} the {weather} had reached the {room}.",
+    '"The {weather} will not last," said {person} {mood}.',
+    '"Have you seen the {thing}?" asked {person}.',
+    '"I would rather be in {place}," answered {person} {mood}.',
+    '"Ask the {trade}," said {person}, "or wait until {month}."',
+)
+LETTER_BODY = (
+    "The {weather} here has been endless and I think of {place} every day.",
+    "Please greet {person} from me and give the {animal} some {dish}.",
+    "I have {verb} the {thing} as you wished.",
+    "We hope to come to {place} before {month}.",
+    "The {trade} sends his thanks.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """How facts of one kind are told and asked. Patterns contain {s} for the subject and, once, {v} at the end."""
+
+    name: str
+    statement: str
+    question: str
+
+
+_PERSON_RELATIONS = (
+    _Relation("birthplace", "{s} was born in {v}", "Where was {s} born?"),
+    _Relation("year", "{s} came into the world in the year {v}", "In which year did {s} come into the world?"),
+    _Relation("trade", "{s} earned a living as a {v}", "How did {s} earn a living?"),
+    _Relation("home", "{s} lived in a house on {v}", "Where did {s} live?"),
+    _Relation("pet", "{s} kept a {v}", "What animal did {s} keep?"),
+    _Relation("fear", "{s} was afraid of {v}", "What was {s} afraid of?"),
+    _Relation("dish", "{s} liked nothing better than {v}", "What did {s} like best?"),
+    _Relation("trust", "{s} trusted nobody but {v}", "Whom did {s} trust?"),
+    _Relation("dream", "{s} dreamed of {v}", "What did {s} dream of?"),
+    _Relation("skill", "{s} knew how to {v}", "What did {s} know how to do?"),
+)
+_OBJECT_RELATIONS = (
+    _Relation("price", "the {s} cost {v}", "How much did the {s} cost?"),
+    _Relation("hiding", "the {s} was hidden {v}", "Where was the {s} hidden?"),
+    _Relation("owner", "the {s} belonged to {v}", "To whom did the {s} belong?"),
+    _Relation("origin", "the {s} was made in {v}", "Where was the {s} made?"),
+    _Relation("mark", "the {s} bore the mark of a {v}", "Which mark did the {s} bear?"),
+    _Relation("loss", "the {s} was lost on {v}", "When was the {s} lost?"),
+)
+_SHIP_RELATIONS = (
+    _Relation("cargo", "the ship {s} carried {v}", "What did the ship {s} carry?"),
+    _Relation("wreck", "the ship {s} sank near {v}", "Where did the ship {s} sink?"),
+    _Relation("captain", "the ship {s} was commanded by {v}", "Who commanded the ship {s}?"),
+)
+_PAIR_RELATIONS = (
+    _Relation("letter", "{a} wrote a letter to {b} on {v}", "When did {a} write a letter to {b}?"),
+    _Relation("meeting", "{a} first met {b} in {v}", "Where did {a} first meet {b}?"),
+    _Relation("debt", "{a} owed {b} a sum of {v}", "How much did {a} owe {b}?"),
+)
+_PASSWORD = _Relation("password", "the password of the {s} inn is {v}", "What is the password of the {s} inn?")
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+class _World:
+    """The people, things and ships of one book, and the random choices made about them."""
+
+    def __init__(self, rng: random.Random, num_words: int) -> None:
+        self.rng = rng
+        num_people = min(len(FIRST) * len(LAST) // 2, max(4, num_words // 140))
+        num_objects = min(len(ADJECTIVES) * len(NOUNS) // 2, max(3, num_words // 140))
+        # Few first and family names, many combinations: namesakes are the commonest trap for a reader.
+        first = rng.sample(FIRST, min(len(FIRST), 2 + int(num_people * 0.6)))
+        last = rng.sample(LAST, min(len(LAST), 2 + int(num_people * 0.6)))
+        self.people = rng.sample([f"{a} {b}" for a in first for b in last], num_people)
+        adjectives = rng.sample(ADJECTIVES, min(len(ADJECTIVES), 2 + int(num_objects * 0.6)))
+        nouns = rng.sample(NOUNS, min(len(NOUNS), 2 + int(num_objects * 0.6)))
+        self.objects = rng.sample([f"{a} {n}" for a in adjectives for n in nouns], num_objects)
+        self.ships = rng.sample(SHIPS, min(len(SHIPS), num_words // 600))
+        self.inns = rng.sample(INNS, min(len(INNS), num_words // 800))
+        pick = rng.choice
+        self.slots: dict[str, Callable[[], str]] = {
+            "person": lambda: pick(self.people),
+            "place": lambda: pick(PLACES),
+            "weather": lambda: pick(WEATHER),
+            "room": lambda: pick(ROOMS),
+            "verb": lambda: pick(VERBS),
+            "mood": lambda: pick(MOODS),
+            "dish": lambda: pick(DISHES),
+            "animal": lambda: pick(ANIMALS),
+            "trade": lambda: pick(TRADES),
+            "month": lambda: pick(MONTHS),
+            "thing": lambda: pick(self.objects),
+            "adjective": lambda: pick(ADJECTIVES),
+            "noun": lambda: pick(NOUNS),
+        }
+        self.values: dict[str, Callable[[str], str]] = {
+            "birthplace": lambda _: pick(PLACES),
+            "year": lambda _: str(rng.randrange(1790, 1880)),
+            "trade": lambda _: pick(TRADES),
+            "home": lambda _: pick(STREETS),
+            "pet": lambda _: f"{pick(ANIMALS)} named {pick(PETS)}",
+            "fear": lambda _: pick(FEARS),
+            "dish": lambda _: pick(DISHES),
+            "trust": self._another,
+            "dream": lambda _: pick(DREAMS),
+            "skill": lambda _: pick(SKILLS),
+            "price": lambda _: self._money(),
+            "hiding": lambda _: pick(SPOTS),
+            "owner": lambda _: pick(self.people),
+            "origin": lambda _: f"{pick(PLACES)} in {rng.randrange(1700, 1880)}",
+            "mark": lambda _: pick(ANIMALS),
+            "loss": lambda _: self._date(),
+            "cargo": lambda _: f"{pick(CARGO)} to {pick(PLACES)}",
+            "wreck": lambda _: f"{pick(PLACES)} in {rng.randrange(1790, 1890)}",
+            "captain": lambda _: pick(self.people),
+            "letter": lambda _: self._date(),
+            "meeting": lambda _: f"{pick(PLACES)} in {pick(MONTHS)}",
+            "debt": lambda _: self._money(),
+            "password": lambda _: f"{pick(CODEWORDS)} {pick(CODEWORDS)}",
+        }
+
+    def _another(self, person: str) -> str:
+        return self.rng.choice([other for other in self.people if other != person])
+
+    def _money(self) -> str:
+        return f"{self.rng.randrange(11, 100)} {self.rng.choice(COINS)}"
+
+    def _date(self) -> str:
+        return f"the {self.rng.randrange(4, 21)}th of {self.rng.choice(MONTHS)} {self.rng.randrange(1800, 1890)}"
+
+    def fill(self, pattern: str) -> str:
+        """Put a fresh random word into every slot of `pattern`."""
+        parts = pattern.split("{")
+        filled = [parts[0]]
+        for part in parts[1:]:
+            slot, rest = part.split("}", 1)
+            filled += [self.slots[slot](), rest]
+        return "".join(filled)
+
+    def fact(self, relation: _Relation, subject: str) -> Fact:
+        """State `relation` of `subject` with a value of its own; the chapter is set where it is written."""
+        value = self.values[relation.name](subject)
+        return Fact(
+            subject=subject,
+            relation=relation.name,
+            statement=relation.statement.format(s=subject, v=value),
+            value=value,
+            question=relation.question.format(s=subject),
+            chapter=0,
+        )
+
+    def pair_fact(self, relation: _Relation, a: str, b: str) -> Fact:
+        """State `relation` between two people; each ordered pair is used at most once by the caller."""
+        value = self.values[relation.name](a)
+        statement = relation.statement.format(a=a, b=b, v=value)
+        return Fact(a, relation.name, statement, value, relation.question.format(a=a, b=b), 0)
+
+    def draw_facts(self, count: int) -> list[Fact]:
+        """About `count` facts in random order: complete sets for some people, parts for others, and for things."""
+        rng = self.rng
+        num_principals = int(count * 0.45) // len(_PERSON_RELATIONS) or int(rng.random() < 0.3)
+        principals = self.people[: min(num_principals, len(self.people) // 3)]
+        facts = [self.fact(relation, person) for person in principals for relation in _PERSON_RELATIONS]
+        others: list[Fact] = []
+        for person in self.people[len(principals) :]:
+            others += [self.fact(r, person) for r in rng.sample(_PERSON_RELATIONS, rng.randint(2, 6))]
+        for thing in self.objects:
+            others += [self.fact(r, thing) for r in rng.sample(_OBJECT_RELATIONS, rng.randint(1, 4))]
+        for ship in self.ships:
+            others += [self.fact(r, ship) for r in rng.sample(_SHIP_RELATIONS, rng.randint(1, 3))]
+        others += [self.fact(_PASSWORD, inn) for inn in self.inns]
+        for relation in _PAIR_RELATIONS:
+            pairs = {(a, self._another(a)) for a in rng.sample(self.people, max(1, len(self.people) // 3))}
+            others += [self.pair_fact(relation, a, b) for a, b in sorted(pairs)]
+        rng.shuffle(others)
+        facts += others[: max(0, count - len(facts))]
+        rng.shuffle(facts)
+        return facts
+
+
+class _Writer:
+    """Turns facts into chapters of paragraphs until the asked number of words is reached."""
+
+    def __init__(self, world: _World) -> None:
+        self.world, self.rng = world, world.rng
+        self.written: list[Fact] = []
+
+    def _fact_sentence(self, fact: Fact, chapter: int) -> str:
+        self.written.append(Fact(fact.subject, fact.relation, fact.statement, fact.value, fact.question, chapter))
+        if fact.relation == "password":
+            return f'"{_capital(fact.statement)}," said {self.rng.choice(self.world.people)}.'
+        lead = self._beside(fact, LEADS) if self.rng.random() < 0.4 else ""
+        tail = self._beside(fact, TAILS) if self.rng.random() < 0.3 else ""
+        return _capital(f"{lead}{fact.statement}{tail}.")
+
+    def _beside(self, fact: Fact, patterns: tuple[str, ...]) -> str:
+        """A filled pattern that does not name the fact's own subject; nothing if chance insists on it."""
+        phrase = self.world.fill(self.rng.choice(patterns))
+        return "" if fact.subject in phrase else phrase
+
+    def _letter(self) -> str:
+        person = self.rng.choice(self.world.people)
+        body = " ".join(self.world.fill(self.rng.choice(LETTER_BODY)) for _ in range(self.rng.randint(1, 3)))
+        return f'"Dear {person}, {_capital(body)} Yours, {self.rng.choice(self.world.people)}."'
+
+    def paragraph(self, facts: list[Fact], chapter: int, max_words: int) -> str:
+        """One paragraph; it takes up to four facts off the end of `facts` and keeps below about `max_words`."""
+        if self.rng.random() < 0.06 and max_words > 60:
+            return self._letter()
+        sentences: list[str] = []
+        num_facts = self.rng.choice((1, 1, 2, 2, 3, 4))
+        while sum(len(s.split()) for s in sentences) < min(max_words, 25 * num_facts):
+            if facts and self.rng.random() < 0.55:
+                sentences.append(self._fact_sentence(facts.pop(), chapter))
+            else:
+                sentences.append(self.world.fill(self.rng.choice(FILLERS)))
+        return " ".join(sentences)
+
+    def chapter(self, number: int, title: str, facts: list[Fact], num_words: int) -> Chapter:
+        """Write one chapter of about `num_words` words."""
+        paragraphs = [f"Chapter {number}: {title}"]
+        count = 3
+        while count < num_words:
+            paragraphs.append(self.paragraph(facts, number, num_words - count))
+            count += len(paragraphs[-1].split())
+        return Chapter(number, title, "\n\n".join(paragraphs))
+
+
+def _titles(rng: random.Random, count: int) -> list[str]:
+    simple = [f"The {noun}" for noun in TITLES]
+    longer = [f"The {noun} {link} {place}" for noun in TITLES for link in ("of", "at") for place in PLACES]
+    chosen = rng.sample(simple, min(len(simple), (count + 1) // 2))
+    chosen += rng.sample(longer, count - len(chosen))
+    rng.shuffle(chosen)
+    return chosen
+
+
+def _questions(facts: list[Fact], chapters: list[Chapter]) -> list[Question]:
+    asked = [Question("fact", f.question, _capital(f.statement) + ".", (f.value,)) for f in facts]
+    by_person: dict[str, dict[str, Fact]] = {}
+    person_relations = [relation.name for relation in _PERSON_RELATIONS]
+    for fact in facts:
+        if fact.relation in person_relations:
+            by_person.setdefault(fact.subject, {})[fact.relation] = fact
+    for person, known in by_person.items():
+        if len(known) == len(person_relations):
+            ordered = [known[name] for name in person_relations]
+            answer = " ".join(_capital(f.statement) + "." for f in ordered)
+            values = tuple(f.value for f in ordered)
+            asked.append(Question("list", f"Tell everything the book says about {person}.", answer, values))
+    for chapter in chapters:
+        question = f"Recite chapter {chapter.number} from its beginning."
+        asked.append(Question("recite", question, chapter.text, (chapter.text,)))
+    return asked
+
+
+def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
+    """Write the book that belongs to `seed`.
+
+    Args:
+        seed: any int; equal arguments give equal books on every machine.
+        num_words: wanted length in words; at least 60. The book ends with the paragraph that reaches it.
+        chapter_words: wanted length of a chapter in words; 0 chooses one from the length of the book.
+    Returns:
+        The book with its facts in the order of the text, and all questions that it answers.
+    Raises:
+        ValueError: `num_words` is below 60.
+    """
+    if num_words < 60:
+        raise ValueError(f"a book needs at least 60 words, not {num_words}")
+    rng = random.Random(seed)
+    world = _World(rng, num_words)
+    chapter_words = chapter_words or min(600, max(40, num_words // rng.randint(3, 6)))
+    num_chapters = min(99, max(2, round(num_words / chapter_words)))
+    # A sentence has about 11 words and a good half of them state a fact; 15% fewer, so that hardly any is left over.
+    facts = world.draw_facts(max(4, int(num_words / 11 * 0.55 * 0.85)))
+    writer = _Writer(world)
+    chapters: list[Chapter] = []
+    num_written = 0
+    for number, title in enumerate(_titles(rng, num_chapters), start=1):
+        share = (num_words - num_written) // (num_chapters - number + 1)
+        chapters.append(writer.chapter(number, title, facts, max(12, share)))
+        num_written += len(chapters[-1].text.split())
+    title = f"The {rng.choice(TITLES)} of {rng.choice(PLACES)}"
+    text = "\n\n".join([title, *(chapter.text for chapter in chapters)])
+    return Book(title, text, tuple(chapters), tuple(writer.written), tuple(_questions(writer.written, chapters)))

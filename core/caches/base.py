@@ -1,0 +1,71 @@
+"""The contract of every key/value cache [DESIGN section 4].
+
+A cache has seen a prefix of the conversation, never its newest token. One forward pass of a model over T new tokens is
+
+    positions = cache.begin(start, T)        # once, before the pass: makes room, says which RoPE positions to use
+    cache.stage(layer, k, v)                 # per layer: the new keys and values
+    cache.attend(layer, q, scaling)          # per layer: attention to everything seen and to the new tokens, causally
+    cache.commit(T)                          # once, after the last layer
+    cache.truncate(length)                   # later: forget rejected guesses
+
+Only these methods change a cache. What a pass wrote without `commit` is scratch and is overwritten by the next one.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class KVShape(NamedTuple):
+    """What a cache must know of its model."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Keys and values of one token in all layers, in bytes."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+    def allocate(self, num_rows: int) -> Tensor:
+        """One layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost no memory)."""
+        return torch.empty(1, self.num_kv_heads, num_rows, self.head_dim, dtype=self.dtype, device=self.device)
+
+
+class KVCache(Protocol):
+    """Keys and values of one conversation, as one model sees it."""
+
+    @property
+    def length(self) -> int:
+        """Conversation tokens seen (a prefix); the number of rows held may be smaller."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values that one pass reads now."""
+
+    def missing(self, total: int) -> list[range]:
+        """Which of the first `total` tokens to feed, in order, so that the cache has seen them. May forget rows."""
+
+    def begin(self, start: int, num_new: int) -> Tensor:
+        """Make room for tokens [start, start + num_new) and return their RoPE positions, [T] int64.
+
+        Raises:
+            ContextTooSmall: they do not fit (caches that forget never raise).
+        """
+
+    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Keep k, v [1, H_kv, T, D] of the running pass."""
+
+    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+        """Attention of q [1, H, T, D] over the rows held and the staged ones, causally; returns [1, H, T, D]."""
+
+    def commit(self, num_new: int) -> None:
+        """The staged tokens count as seen."""
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on; afterwards `self.length <= length` (0 where a cache cannot rewind so far)."""

@@ -1,0 +1,155 @@
+"""The retrieval cache: a contiguous copy of the chunks of the full cache that matter now, and everything recent.
+
+Rows, per layer and KV head: [selected chunks, the sink among them | recent tokens]. Keys keep the RoPE phase of their
+true position, so the order of rows does not matter and a re-selection moves only chunks that changed. With another
+policy the same cache is a lossy eviction method (StreamingLLM, H2O) for comparison. TriForce, arXiv 2404.11912, sec. 4.
+"""
+
+import torch
+from torch import Tensor
+
+from core.caches.base import KVShape
+from core.caches.full import FullCache
+from core.caches.selection import ChunkPolicy
+from core.ops.attention import attend
+
+GROWTH = 192  # recent rows beyond the local window before old ones must go; bounds tokens between two selections
+
+
+class RetrievalCache:
+    """A part of `full`, chosen by `policy`. Tokens that `full` has not seen yet are kept as this cache computed them."""
+
+    def __init__(self, full: FullCache, policy: ChunkPolicy) -> None:
+        self._full, self._policy = full, policy
+        self.shape: KVShape = full.shape
+        self._chunk_rows = policy.max_chunks * full.chunk_size
+        rows = self._chunk_rows + policy.local_window + full.chunk_size + GROWTH
+        self.k = [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
+        self.v = [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
+        none = torch.empty(self.shape.num_kv_heads, 0, dtype=torch.int64, device=self.shape.device)
+        self._held = [none] * self.shape.num_layers  # chunk number of each slot, [H_kv, n]
+        self._recent_start = 0  # conversation index of the first recent row
+        self._synced = 0  # recent rows before this index are exact copies of the full cache
+        self._length = 0
+        self._rows = rows
+        self._scaling = self.shape.head_dim**-0.5
+        self.chunks_moved = 0  # copied by the last selection, over all layers and heads
+        self.selections = 0
+
+    @property
+    def length(self) -> int:
+        """Conversation tokens seen."""
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read by one pass."""
+        return (self._first_recent + self._length - self._recent_start) * self.shape.bytes_per_token
+
+    @property
+    def _first_recent(self) -> int:
+        return self._held[0].shape[1] * self._full.chunk_size
+
+    @property
+    def tokens_since_selection(self) -> int:
+        """Tokens seen beyond the local window that the last selection kept."""
+        return self._length - self._recent_start - self._policy.local_window
+
+    def held_chunks(self) -> Tensor:
+        """Chunk numbers held now, [L, H_kv, n] int64; what was loaded, not a proof of what was used."""
+        return torch.stack(self._held)
+
+    def select(self) -> None:
+        """Adopt everything the full cache has seen, choosing chunks anew and moving only those that changed."""
+        size, length = self._full.chunk_size, self._full.length
+        num_eligible = max(0, length - self._policy.local_window) // size
+        self._recent_start, self.chunks_moved = num_eligible * size, 0
+        self.selections += 1
+        for layer in range(self.shape.num_layers):
+            wanted = self._policy.choose(layer, num_eligible, self._scaling).to(self.shape.device)
+            assert wanted.shape[1] * size <= self._chunk_rows, f"{wanted.shape[1]} chunks in {self._chunk_rows} rows"
+            self._hold(layer, wanted, num_eligible)
+            self._copy_recent(layer, self._recent_start, length)
+        self._length = self._synced = length
+
+    def _hold(self, layer: int, wanted: Tensor, num_eligible: int) -> None:
+        """Bring the chunks `wanted` [H_kv, n] into the slots; a chunk that stays keeps its slot."""
+        held = self._held[layer]
+        if held.shape != wanted.shape:
+            held = torch.full_like(wanted, num_eligible)  # nothing is held: every slot is free
+        want = _membership(wanted, num_eligible)  # [H_kv, C + 1]
+        have = _membership(held, num_eligible)
+        head, chunk = (want & ~have)[:, :-1].nonzero(as_tuple=True)  # to bring in, ordered by head
+        free_head, slot = (~want.gather(1, held) | (held == num_eligible)).nonzero(as_tuple=True)
+        assert torch.equal(head, free_head), "a head must free as many slots as it fills"
+        size = self._full.chunk_size
+        within = torch.arange(size, device=chunk.device)
+        source = chunk[:, None] * size + within  # [m, chunk_size]
+        place = slot[:, None] * size + within
+        k, v = self._full.gather(layer, head[:, None], source)
+        self.k[layer][0][head[:, None], place] = k
+        self.v[layer][0][head[:, None], place] = v
+        held = held.clone()
+        held[head, slot] = chunk
+        self._held[layer] = held
+        self.chunks_moved += len(chunk)
+
+    def _copy_recent(self, layer: int, start: int, stop: int) -> None:
+        k, v = self._full.rows(layer, start, stop)
+        at = self._held[layer].shape[1] * self._full.chunk_size + start - self._recent_start
+        self.k[layer][0, :, at : at + stop - start] = k
+        self.v[layer][0, :, at : at + stop - start] = v
+
+    def missing(self, total: int) -> list[range]:
+        """Everything behind the prefix that was seen."""
+        return [range(self._length, total)]
+
+    def begin(self, start: int, num_new: int) -> Tensor:
+        """Replace own approximations by rows that the full cache has computed meanwhile; make room by sliding."""
+        assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
+        exact = min(self._full.length, self._length)
+        if exact > self._synced:
+            for layer in range(self.shape.num_layers):
+                self._copy_recent(layer, self._synced, exact)
+            self._synced = exact
+        if self._first_recent + start - self._recent_start + num_new > self._rows:
+            self._slide()
+        return torch.arange(start, start + num_new, device=self.shape.device)
+
+    def _slide(self) -> None:
+        """Drop the oldest recent rows, keeping the local window. Only methods without a full cache come here."""
+        first, keep = self._first_recent, self._policy.local_window
+        used = self._length - self._recent_start
+        for buffer in (*self.k, *self.v):
+            buffer[:, :, first : first + keep] = buffer[:, :, first + used - keep : first + used].clone()
+        self._recent_start = self._length - keep
+        self._synced = max(self._synced, self._recent_start)
+
+    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write k, v [1, H_kv, T, D] behind the recent rows."""
+        at = self._first_recent + self._length - self._recent_start
+        self.k[layer][:, :, at : at + k.shape[2]] = k
+        self.v[layer][:, :, at : at + k.shape[2]] = v
+
+    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+        """Causal attention over the chunks held and all recent tokens."""
+        end = self._first_recent + self._length - self._recent_start + q.shape[2]
+        return attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+
+    def commit(self, num_new: int) -> None:
+        """The staged tokens count as seen."""
+        self._length += num_new
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on; further back than the recent rows reach, forget everything."""
+        if length < self._recent_start:
+            self._held = [held[:, :0] for held in self._held]
+            self._recent_start = length = 0
+        self._length = min(self._length, length)
+        self._synced = min(self._synced, self._length)
+
+
+def _membership(chunks: Tensor, num_chunks: int) -> Tensor:
+    """[H_kv, n] numbers -> [H_kv, num_chunks + 1] bool; the last column stands for empty slots."""
+    mask = torch.zeros(chunks.shape[0], num_chunks + 1, dtype=torch.bool, device=chunks.device)
+    return mask.scatter_(1, chunks, True)

@@ -1,0 +1,134 @@
+"""Which chunks of the full cache matter: scores and choices as pure functions, and the policies that combine them.
+
+Scores: landmarks (TriForce, arXiv 2404.11912; voting by a window of queries: SnapKV, arXiv 2404.14469), exact
+attention mass (what PillarAttn-style methods read off a verification pass), accumulated attention (H2O,
+arXiv 2306.14048). Choices: top chunks, or sink alone (StreamingLLM, arXiv 2309.17453).
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from core.caches.full import FullCache
+from core.config import RetrievalConfig
+
+
+def landmark_scores(queries: Tensor, landmarks: Tensor, scaling: float) -> Tensor:
+    """Share of attention that each chunk would get if every key were its chunk's mean, summed over queries and group.
+
+    Args:
+        queries: [H, W, D]; landmarks: [H_kv, C, D].
+    Returns:
+        [H_kv, C] float32; one set per KV head, so the G heads of a group vote together.
+    """
+    kv_heads = landmarks.shape[0]
+    folded = queries.reshape(kv_heads, -1, queries.shape[-1])  # [H_kv, G * W, D]
+    return torch.softmax((folded @ landmarks.transpose(-1, -2)).float() * scaling, -1).sum(1)
+
+
+def attention_scores(queries: Tensor, keys: Tensor, chunk_size: int, scaling: float) -> Tensor:
+    """Exact attention mass of each complete chunk, summed over queries and group.
+
+    Args:
+        queries: [H, W, D]; keys: [H_kv, S, D].
+    Returns:
+        [H_kv, S // chunk_size] float32.
+    Cost: reads every key once.
+    """
+    kv_heads, size, dim = keys.shape
+    folded = queries.reshape(kv_heads, -1, dim)
+    mass = torch.softmax((folded @ keys.transpose(-1, -2)).float() * scaling, -1).sum(1)  # [H_kv, S]
+    return _by_chunk(mass, chunk_size)
+
+
+def accumulated_scores(queries: Tensor, positions: Tensor, keys: Tensor, chunk_size: int, scaling: float) -> Tensor:
+    """Attention mass of each complete chunk, accumulated over sampled queries, each looking only at its own past.
+
+    Args:
+        queries: [H, N, D] at positions [N] int64; keys: [H_kv, S, D].
+    Returns:
+        [H_kv, S // chunk_size] float32.
+    """
+    kv_heads, size, _ = keys.shape
+    groups = queries.shape[0] // kv_heads
+    total = torch.zeros(kv_heads, size // chunk_size, device=keys.device)
+    index = torch.arange(size, device=keys.device)
+    for part in range(0, len(positions), 64):  # bounds the score matrix
+        future = index > positions[part : part + 64, None]  # [n, S]
+        for group in range(groups):
+            scores = (queries[group::groups, part : part + 64] @ keys.transpose(-1, -2)).float() * scaling
+            mass = torch.softmax(scores.masked_fill(future, float("-inf")), -1).sum(1)
+            total += _by_chunk(mass, chunk_size)
+    return total
+
+
+def _by_chunk(mass: Tensor, chunk_size: int) -> Tensor:
+    """[H_kv, S] -> [H_kv, S // chunk_size], summed within each complete chunk."""
+    complete = mass.shape[1] // chunk_size
+    return mass[:, : complete * chunk_size].reshape(-1, complete, chunk_size).sum(-1)
+
+
+def top_chunks(scores: Tensor, num_chunks: int) -> Tensor:
+    """Numbers of the best chunks, [H_kv, min(num_chunks, C)] int64 ascending; chunk 0, the sink, always among them."""
+    scores = scores.clone()
+    scores[:, :1] = float("inf")
+    return scores.topk(min(num_chunks, scores.shape[1])).indices.sort().values
+
+
+class ChunkPolicy(Protocol):
+    """Chooses what an evicting cache keeps beside its local window."""
+
+    local_window: int  # newest tokens kept, at least
+    max_chunks: int  # chosen beside them, at most
+
+    def __init__(self, full: FullCache, config: RetrievalConfig) -> None: ...
+
+    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        """Chunk numbers below num_eligible, [H_kv, n] int64 ascending."""
+
+
+class TopChunks:
+    """What the newest queries attend to most: the retrieval cache proper."""
+
+    def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
+        self._full, self._config = full, config
+        self.local_window, self.max_chunks = config.local_window, config.num_chunks
+
+    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        """Score by landmarks or, if so configured, by exact attention."""
+        queries = self._full.recent_queries(layer, self._config.query_window)
+        if self._config.scorer == "landmark":
+            scores = landmark_scores(queries, self._full.landmarks(layer, num_eligible), scaling)
+        else:
+            keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
+            scores = attention_scores(queries, keys, self._full.chunk_size, scaling)
+        return top_chunks(scores, self.max_chunks)
+
+
+class SinkOnly:
+    """StreamingLLM over the target's own cache: the first chunk and the newest tokens, nothing between. Not exact."""
+
+    def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
+        self._full, self.max_chunks = full, 1
+        self.local_window = config.budget - config.chunk_size
+
+    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        """Chunk 0."""
+        return torch.zeros(self._full.shape.num_kv_heads, min(1, num_eligible), dtype=torch.int64)
+
+
+class HeavyHitters:
+    """H2O-style: what got most attention while the text was read, half of the budget; the rest recent. Not exact."""
+
+    def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
+        self._full = full
+        self.max_chunks = config.budget // 2 // config.chunk_size
+        self.local_window = config.budget - self.max_chunks * config.chunk_size
+
+    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        """Chunks with the largest accumulated attention."""
+        queries, positions = self._full.sampled_queries(layer)
+        keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
+        scores = accumulated_scores(queries, positions, keys, self._full.chunk_size, scaling)
+        return top_chunks(scores, self.max_chunks)

@@ -1,0 +1,90 @@
+"""The streaming cache of the draft: a few sink tokens and a recent window (StreamingLLM, arXiv 2309.17453).
+
+RoPE positions are slots in the window, so a draft trained on 2K tokens works behind a book of any length. When the
+window is full its oldest quarter goes and the keys that stay are rotated back by as many positions: a rotation
+composes with the one they carry, so nothing is computed again.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from core.caches.base import KVShape
+from core.config import DraftConfig
+from core.ops.attention import attend
+
+KeyShift = Callable[[Tensor, int], Tensor]  # keys [..., D] rotated for position p -> for position p + delta
+
+
+class StreamingCache:
+    """Rows [0, sink) hold the first tokens, rows [sink, rows) the newest ones; a row's number is its position."""
+
+    def __init__(self, shape: KVShape, config: DraftConfig, shift: KeyShift) -> None:
+        self.shape, self._config, self._shift = shape, config, shift
+        self.k = [shape.allocate(config.window) for _ in range(shape.num_layers)]
+        self.v = [shape.allocate(config.window) for _ in range(shape.num_layers)]
+        self._length = self._rows = 0
+
+    @property
+    def length(self) -> int:
+        """Conversation tokens seen; only the sink and the window are held."""
+        return self._length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read by one pass."""
+        return self._rows * self.shape.bytes_per_token
+
+    def missing(self, total: int) -> list[range]:
+        """What to feed; where more is missing than the window keeps, forget all and take the sink and the tail."""
+        sink = self._config.num_sink
+        keep = (self._config.window - sink) * 3 // 4
+        if total - self._length <= keep:
+            return [range(self._length, total)]
+        self.truncate(0)
+        return [range(0, sink), range(max(sink, total - keep), total)]
+
+    def begin(self, start: int, num_new: int) -> Tensor:
+        """Make room by dropping the oldest window rows. Tokens between the sink and `start` may be left out."""
+        sink, window = self._config.num_sink, self._config.window
+        assert start == self._length or self._rows == sink, f"tokens from {start} leave a hole in the window"
+        self._length = start
+        excess = self._rows + num_new - window
+        if excess > 0:
+            self._drop(max(excess, (window - sink) // 4))
+        return torch.arange(self._rows, self._rows + num_new, device=self.shape.device)
+
+    def _drop(self, count: int) -> None:
+        first = self._config.num_sink
+        assert first + count <= self._rows, f"dropping {count} of {self._rows - first} window rows"
+        for k, v in zip(self.k, self.v, strict=True):
+            k[:, :, first : self._rows - count] = self._shift(k[:, :, first + count : self._rows], -count)
+            v[:, :, first : self._rows - count] = v[:, :, first + count : self._rows].clone()
+        self._rows -= count
+
+    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Write k, v [1, H_kv, T, D] behind the valid rows."""
+        rows = slice(self._rows, self._rows + k.shape[2])
+        self.k[layer][:, :, rows] = k
+        self.v[layer][:, :, rows] = v
+
+    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+        """Causal attention over the rows held."""
+        end = self._rows + q.shape[2]
+        return attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+
+    def commit(self, num_new: int) -> None:
+        """The staged tokens count as seen."""
+        self._length += num_new
+        self._rows += num_new
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on; where that reaches past the window, forget everything."""
+        dropped = self._length - length
+        if dropped <= 0:
+            return
+        rows = self._rows - dropped
+        if rows < self._config.num_sink and length != rows:  # the rows left would not be a prefix
+            length = rows = 0
+        self._length, self._rows = length, rows

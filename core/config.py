@@ -1,0 +1,134 @@
+"""Frozen settings, grouped by owner. A value that exists is valid: every class checks itself when it is made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from core.errors import InvalidSetting
+
+Device = Literal["auto", "cpu", "cuda"]
+Scorer = Literal["landmark", "attention"]
+
+
+def _require(condition: bool, problem: str, hint: str) -> None:
+    if not condition:
+        raise InvalidSetting(problem, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How a token is drawn from logits, at every level alike. Temperature 0 is exact greedy decoding."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0  # keep the smallest set of tokens with at least this mass; 1 keeps all
+    top_k: int = 0  # keep the k most likely tokens; 0 keeps all
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.temperature <= 100, f"Temperature {self.temperature:g} is not usable.", "Use 0 to 2.")
+        _require(0 < self.top_p <= 1, f"top-p {self.top_p:g} is not usable.", "Use a value above 0, up to 1.")
+        _require(self.top_k >= 0, f"top-k {self.top_k} is not usable.", "Use 0 (off) or a positive number.")
+
+    @property
+    def greedy(self) -> bool:
+        """True where the law is a point mass on the most likely token."""
+        return self.temperature == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalConfig:
+    """What the middle level keeps of the full cache, per layer and KV head. Sizes in tokens."""
+
+    budget: int = 1024  # sink + selected chunks + local window
+    chunk_size: int = 8  # selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
+    local_window: int = 128  # newest tokens that are always kept
+    query_window: int = 16  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
+    reselect_interval: int = 32  # committed tokens after which chunks are chosen again during an answer
+    scorer: Scorer = "landmark"
+
+    def __post_init__(self) -> None:
+        hint = "Use a budget that is a multiple of the chunk size and holds the local window."
+        _require(self.chunk_size > 0, f"chunk size {self.chunk_size} is not usable.", hint)
+        _require(
+            self.budget >= self.local_window + 2 * self.chunk_size and self.budget % self.chunk_size == 0,
+            f"A retrieval budget of {self.budget} with chunks of {self.chunk_size} "
+            f"and a local window of {self.local_window} is not usable.",
+            hint,
+        )
+        _require(self.query_window > 0 and self.reselect_interval > 0, "Retrieval windows must be positive.", hint)
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks selected beside the local window, the sink chunk included."""
+        return (self.budget - self.local_window) // self.chunk_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig:
+    """The draft's streaming window, in tokens."""
+
+    num_sink: int = 4  # arXiv 2309.17453: four initial tokens recover most of the sink effect
+    window: int = 256  # sink included
+
+    def __post_init__(self) -> None:
+        _require(
+            self.num_sink >= 0 and self.window >= self.num_sink + 64,
+            f"A draft window of {self.window} with {self.num_sink} sink tokens is not usable.",
+            "Use a window of at least 64 tokens more than the sink.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    """Round shape. With `adaptive`, gamma1 and gamma2 are where the controller starts and the caps are its range."""
+
+    gamma1: int = 2
+    gamma2: int = 8
+    adaptive: bool = True
+    max_gamma1: int = 6
+    max_gamma2: int = 24
+
+    def __post_init__(self) -> None:
+        _require(
+            1 <= self.gamma1 <= self.max_gamma1 <= 16 and 1 <= self.gamma2 <= self.max_gamma2 <= 48,
+            f"gamma1 {self.gamma1} and gamma2 {self.gamma2} are not usable.",
+            f"Use 1 to {self.max_gamma1} and 1 to {self.max_gamma2}.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine needs before it loads anything."""
+
+    model: str = "harbour"  # a name of the catalogue or a local folder
+    device: Device = "auto"
+    context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
+    prefill_chunk: int = 1024  # tokens read per pass
+    retrieval: RetrievalConfig = RetrievalConfig()
+    draft: DraftConfig = DraftConfig()
+
+    def __post_init__(self) -> None:
+        _require(
+            self.context is None or self.context >= 64,
+            f"A context of {self.context} tokens is not usable.",
+            "Use at least 64, for example --context 32768.",
+        )
+        _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
+        _require(
+            self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """One answer: how long, how drawn, where it ends."""
+
+    max_new_tokens: int = 256
+    sampling: SamplingParams = SamplingParams()
+    speculation: SpeculationConfig = SpeculationConfig()
+    method: str = "triforce"
+    seed: int = 0
+    stop_strings: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Use --max-new-tokens 1 or more.")
+        _require(all(self.stop_strings), "A stop string is empty.", "Remove it.")

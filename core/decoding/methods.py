@@ -1,0 +1,167 @@
+"""Every way to decode that the engine offers, as compositions of the same few parts.
+
+==================  ========================================================================================
+autoregressive      target + full cache, one token a pass: the honest baseline
+triforce            Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912
+retrieval           Speculative(target + retrieval, target + full): no draft model
+draft               Speculative(draft, target + full): no retrieval
+streamingllm        target + sink and recent window alone. Not exact: comparison only
+h2o                 target + heavy hitters and recent window alone. Not exact: comparison only
+==================  ========================================================================================
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Generator
+
+from core.caches.retrieval import RetrievalCache
+from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
+from core.decoding.adaptive import PassCost, best_gamma, cost_per_token, smoothed_acceptance
+from core.decoding.sampling import draw
+from core.decoding.speculative import ModelLaw, Sampler, Speculative
+from core.decoding.verify import Verdict
+from core.errors import InvalidSetting, UnsupportedModel
+from core.events import Origin
+from core.models.judge import Judge
+from core.stats import LevelStats
+from core.tokens import Context
+
+EXACT_METHODS = ("triforce", "autoregressive", "retrieval", "draft")
+LOSSY_METHODS = ("streamingllm", "h2o")
+METHODS = EXACT_METHODS + LOSSY_METHODS
+
+PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # where adaptation starts; a few rounds override them
+PROBE_INTERVAL = 48  # plain steps after which speculation, once found losing, is tried again
+LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it the chunks are chosen anew at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What methods are composed of. Caches are shared between methods; one method runs at a time."""
+
+    full: Judge
+    retrieval: Judge
+    draft: Judge | None
+    evicting: Callable[[str], Judge]  # the target through a lossy cache, by method name; made when first asked for
+    config: RetrievalConfig
+    nominal_seconds: Callable[[Judge], float]  # modelled cost of a pass, a function of sizes alone
+    row_slope: float  # relative cost of one more row in a pass
+
+
+class Decoder:
+    """One method at work on one answer."""
+
+    def __init__(self, name: str, parts: Parts, sampling: SamplingParams, speculation: SpeculationConfig) -> None:
+        self.name, self.exact = name, name in EXACT_METHODS
+        self.judges = judges_of(name, parts)  # cheapest first, the one with the last word last
+        self._parts, self._speculation, self._sampling = parts, speculation, sampling
+        laws = [ModelLaw(judge, sampling) for judge in self.judges]
+        self._laws = laws
+        self.levels: list[Speculative] = []  # level 1 first, the top last
+        proposer: Sampler | Speculative = Sampler(laws[0])
+        gammas = [speculation.gamma2] if len(laws) == 2 else [speculation.gamma1, speculation.gamma2]
+        for law, gamma in zip(laws[1:], gammas, strict=False):
+            proposer = Speculative(proposer, law, gamma)
+            self.levels.append(proposer)
+        self._plain_steps = 0
+        self.reselections = 0
+        self.gamma2_zero_rounds = 0
+
+    @property
+    def full_judge(self) -> Judge:
+        """The judge with the last word."""
+        return self.judges[-1]
+
+    def start(self) -> None:
+        """The prompt has been read into the full cache: choose what the smaller caches of the target hold."""
+        for judge in self.judges:
+            judge.meter.reset()
+            if isinstance(judge.cache, RetrievalCache):
+                judge.cache.select()
+
+    def step(self, context: Context, rng: Generator) -> Verdict:
+        """One pass of the judge with the last word: one or more tokens that follow its law."""
+        if not self.levels or self._plain_steps > 0:
+            self._plain_steps -= 1
+            return self._plain_step(context, rng)
+        verdict = self.levels[-1].round(context, rng)
+        self._reselect(verdict)
+        if self._speculation.adaptive:
+            self._adapt()
+        return verdict
+
+    def _plain_step(self, context: Context, rng: Generator) -> Verdict:
+        law = self._laws[-1]
+        probs = law.probs(context, 1)
+        token = draw(probs[0], rng)
+        return Verdict((token,), probs, (Origin(law.judge.name, "drawn"),), 0, (float(probs[0, token]),), (None,))
+
+    def _reselect(self, verdict: Verdict) -> None:
+        """Choose chunks anew when the text has moved on, or when the choice stopped serving."""
+        for judge in self.judges[:-1]:
+            cache = judge.cache
+            if not isinstance(cache, RetrievalCache):
+                continue
+            poor = verdict.num_accepted < LOW_ACCEPTANCE * self.levels[-1].gamma
+            if cache.tokens_since_selection >= self._parts.config.reselect_interval or poor:
+                cache.select()
+                self.reselections += 1
+
+    def _adapt(self) -> None:
+        """Set gammas to what acceptance and cost so far call for; plain steps where speculation would lose.
+
+        Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does (not its law,
+        but which sample a seed gives), so there costs are modelled from sizes and a seed stays reproducible.
+        """
+        costs = [self._pass_cost(judge) for judge in self.judges]
+        guess_cost = costs[0].base
+        for level, cost in zip(self.levels, costs[1:], strict=True):
+            top = level is self.levels[-1]
+            prior = PRIOR_LEVEL2 if top else PRIOR_LEVEL1
+            most = self._speculation.max_gamma2 if top else self._speculation.max_gamma1
+            acceptance = smoothed_acceptance(level.counter.snapshot(), prior)
+            gamma = best_gamma(acceptance, guess_cost, cost, most)
+            if gamma == 0 and top:
+                self._plain_steps = PROBE_INTERVAL
+            level.gamma = max(1, gamma)
+            guess_cost = cost_per_token(acceptance, guess_cost, cost, level.gamma)
+
+    def _pass_cost(self, judge: Judge) -> PassCost:
+        slope = self._parts.row_slope
+        meter = judge.meter
+        if not self._sampling.greedy or not meter.passes:
+            return PassCost(self._parts.nominal_seconds(judge), slope)
+        extra_rows = meter.tokens / meter.passes - 1
+        return PassCost(meter.seconds / meter.passes / (1 + slope * extra_rows), slope)
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on in every cache of this method."""
+        for law in self._laws:
+            law.truncate(length)
+
+    @property
+    def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:
+        """Level 1 and level 2 so far; methods with one judge above the proposer have level 2 only."""
+        stats = [level.counter.snapshot() for level in self.levels]
+        return (stats[0] if len(stats) == 2 else None, stats[-1] if stats else None)
+
+
+def judges_of(name: str, parts: Parts) -> list[Judge]:
+    """The judges of a method, cheapest first.
+
+    Raises:
+        InvalidSetting: no such method.
+        UnsupportedModel: the method needs a draft model and there is none.
+    """
+    if name not in METHODS:
+        raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use one of: {', '.join(METHODS)}.")
+    if name in LOSSY_METHODS:
+        return [parts.evicting(name)]
+    if name == "autoregressive":
+        return [parts.full]
+    if name == "retrieval":
+        return [parts.retrieval, parts.full]
+    if parts.draft is None:
+        raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint="Use --method retrieval instead.")
+    return [parts.draft, parts.full] if name == "draft" else [parts.draft, parts.retrieval, parts.full]

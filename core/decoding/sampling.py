@@ -1,0 +1,35 @@
+"""The one way from logits to probabilities. Every level uses it, so sampling options cannot differ between them."""
+
+import torch
+from torch import Generator, Tensor
+
+from core.config import SamplingParams
+
+
+def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
+    """The law of the next token under `sampling`.
+
+    Args:
+        logits: [.., V], any float dtype.
+    Returns:
+        [.., V] float32, summing to 1. Temperature 0: exactly one 1, at the first of the largest logits.
+        Order: temperature, then top-k, then top-p (nucleus, arXiv 1904.09751); the most likely token always stays.
+    """
+    if sampling.greedy:
+        return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    scaled = logits.float() / sampling.temperature
+    if 0 < sampling.top_k < scaled.shape[-1]:
+        kth = scaled.topk(sampling.top_k, -1).values[..., -1:]
+        scaled = scaled.masked_fill(scaled < kth, float("-inf"))
+    probs = torch.softmax(scaled, -1)
+    if sampling.top_p < 1:
+        ordered, index = probs.sort(dim=-1, descending=True, stable=True)
+        outside = ordered.cumsum(-1) - ordered >= sampling.top_p  # mass before this token already suffices
+        probs = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
+        probs = probs / probs.sum(-1, keepdim=True)
+    return probs
+
+
+def draw(probs: Tensor, rng: Generator) -> int:
+    """One token from probs [V]. Waits for the device."""
+    return int(torch.multinomial(probs, 1, generator=rng))

@@ -1,0 +1,108 @@
+"""One round of speculation, and the hierarchy as composition: a judge that proposes to a better judge.
+
+Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full).
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from core.config import SamplingParams
+from core.decoding.sampling import draw, to_probs
+from core.decoding.verify import Guess, Verdict, verify
+from core.events import Origin
+from core.models.judge import Judge
+from core.stats import LevelCounter
+from core.tokens import Context
+
+
+class Proposer(Protocol):
+    """Guesses how a text goes on."""
+
+    def propose(self, context: Context, num_tokens: int, rng: Generator) -> Guess:
+        """Up to num_tokens guesses, at least one, each with the law it was drawn from."""
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on in every cache below."""
+
+
+class ModelLaw:
+    """A judge under sampling options: probabilities instead of logits."""
+
+    def __init__(self, judge: Judge, sampling: SamplingParams) -> None:
+        self.judge, self._sampling = judge, sampling
+
+    def probs(self, context: Context, keep: int) -> Tensor:
+        """Laws after each of the last `keep` tokens of `context`, [keep, V] float32; feeds what is unseen."""
+        return to_probs(self.judge.logits(context, keep), self._sampling)
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on."""
+        self.judge.cache.truncate(length)
+
+
+class Sampler:
+    """Proposes by decoding token by token: a draft model, or the target looking through a smaller cache."""
+
+    def __init__(self, law: ModelLaw) -> None:
+        self._law = law
+        self._origin = Origin(law.judge.name, "proposed")
+
+    def propose(self, context: Context, num_tokens: int, rng: Generator) -> Guess:
+        """Draw num_tokens tokens, each from the model's law after the ones before it."""
+        tokens: list[int] = []
+        laws: list[Tensor] = []
+        for _ in range(num_tokens):
+            law = self._law.probs(context, 1)[0]
+            token = draw(law, rng)
+            tokens.append(token)
+            laws.append(law)
+            context = context + (token,)
+        return Guess(tuple(tokens), torch.stack(laws), (self._origin,) * num_tokens)
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on."""
+        self._law.truncate(length)
+
+
+class Speculative:
+    """A proposer and a judge. Proposes tokens distributed exactly as the judge would draw them.
+
+    Args:
+        gamma: guesses a round; may be changed between rounds, from what earlier rounds have shown.
+    """
+
+    def __init__(self, proposer: Proposer, law: ModelLaw, gamma: int) -> None:
+        self._proposer, self._law, self.gamma = proposer, law, gamma
+        self.counter = LevelCounter()
+
+    def round(self, context: Context, rng: Generator) -> Verdict:
+        """One round of speculative decoding (arXiv 2211.17192, algorithm 1): one to gamma + 1 new tokens.
+
+        Invariant: a level has seen a prefix of the context, never its last token; it feeds itself what it lacks.
+        """
+        guess = self._proposer.propose(context, self.gamma, rng)
+        num_guesses = len(guess.tokens)
+        p = self._law.probs(context + guess.tokens, num_guesses + 1)  # one pass of the judge
+        verdict = verify(guess, p, rng, self._law.judge.name)
+        self.counter.add(num_guesses, verdict.num_accepted)
+        self.truncate(len(context) + verdict.num_accepted)  # the judge's own token stays unseen
+        return verdict
+
+    def propose(self, context: Context, num_tokens: int, rng: Generator) -> Guess:
+        """Rounds until num_tokens tokens are there. What the last round wrote beyond them is dropped unseen."""
+        tokens: list[int] = []
+        origins: list[Origin] = []
+        laws: list[Tensor] = []
+        while len(tokens) < num_tokens:
+            verdict = self.round(context + tokens, rng)
+            tokens += verdict.tokens
+            origins += verdict.origins
+            laws.append(verdict.probs)
+        return Guess(tuple(tokens[:num_tokens]), torch.cat(laws)[:num_tokens], tuple(origins[:num_tokens]))
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on, at this level and below."""
+        self._law.truncate(length)
+        self._proposer.truncate(length)

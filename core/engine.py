@@ -1,0 +1,361 @@
+"""The engine: owns weights, caches and random numbers of one conversation at a time, and speaks in events.
+
+The full cache keeps what it has read. A prompt that begins like the last one costs only the tokens behind the common
+prefix, so a second question, an edit or a regenerate never reads the book again.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator
+
+from core.caches.full import FullCache
+from core.caches.retrieval import RetrievalCache
+from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks
+from core.caches.streaming import StreamingCache
+from core.config import EngineConfig, GenerationConfig
+from core.decoding.methods import Decoder, Parts
+from core.decoding.verify import Verdict
+from core.errors import ContextTooSmall, UnsupportedModel
+from core.events import Event, Finished, PrefillProgress, RoundDone, StopReason, TokenRecord
+from core.hardware import this_machine
+from core.models.catalog import find
+from core.models.judge import Judge
+from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
+from core.models.rotary import KeyShift
+from core.planner import Plan, make_plan
+from core.stats import DecodeStats
+from core.text import ChatText, StopWatcher, StreamDecoder
+from core.tokens import Context, common_prefix
+
+# Nominal machine for modelled pass times (used where measured ones would make a seed's text depend on timing):
+# overhead per layer in seconds, bytes per second. CPU: 2 cores of a server; CUDA: eager launches on a 4090.
+NOMINAL = {"cpu": (4e-4, 12e9), "cuda": (2.5e-4, 900e9)}
+ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}  # cost of one more row; measured, and FACTS of the paper for CUDA
+
+# Rows a round may need beyond the committed tokens: every guess and its bonus. Kept free at the end of the context.
+LONGEST_ROUND = 64
+
+EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
+# Largest top-2 logit gap at a divergence that rounding explains: some ulps of logits around 20, over many layers.
+NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What the engine runs, for display."""
+
+    model: str
+    description: str
+    has_draft: bool
+    plan: Plan
+    most_context: int  # of the model
+    kv_bytes_per_token: int
+    target_weight_bytes: int
+    draft_weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Equality:
+    """How a text compares with plain decoding's."""
+
+    verdict: EqualityVerdict
+    index: int | None  # of the first token that differs
+    logit_gap: float | None  # between the target's best two tokens there
+
+
+class Engine:
+    """One loaded model pair and the caches of one conversation. Not thread-safe: one thread owns it."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        plan: Plan,
+        text: ChatText,
+        target: LoadedModel,
+        draft: LoadedModel | None,
+        *,
+        name: str = "model",
+        description: str = "",
+    ) -> None:
+        self.config, self.plan, self.text = config, plan, text
+        self._target, self._draft = target, draft
+        context, device = plan.context.value, target.shape.device
+        possible = min(target.dims.max_context, plan.most_context)
+        self._full = FullCache(target.shape, context, config.retrieval.chunk_size, possible=possible)
+        self._retrieval = RetrievalCache(self._full, TopChunks(self._full, config.retrieval))
+        self._evicting: dict[str, Judge] = {}
+        draft_judge = None
+        if draft is not None:
+            streaming = StreamingCache(draft.shape, config.draft, KeyShift.of(draft.module, draft.shape))
+            draft_judge = Judge("draft", draft.module, streaming, device)
+        self._parts = Parts(
+            full=Judge("full", target.module, self._full, device),
+            retrieval=Judge("retrieval", target.module, self._retrieval, device),
+            draft=draft_judge,
+            evicting=self._evicting_judge,
+            config=config.retrieval,
+            nominal_seconds=self._nominal_seconds,
+            row_slope=ROW_SLOPE[device.type],
+        )
+        self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
+        self.info = EngineInfo(
+            model=name,
+            description=description,
+            has_draft=draft is not None,
+            plan=plan,
+            most_context=target.dims.max_context,
+            kv_bytes_per_token=target.shape.bytes_per_token,
+            target_weight_bytes=target.weight_bytes,
+            draft_weight_bytes=draft.weight_bytes if draft else 0,
+        )
+
+    @classmethod
+    def load(cls, config: EngineConfig) -> "Engine":
+        """Plan, then load.
+
+        Raises:
+            UnknownModel, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall: see `core.errors`.
+        """
+        entry = find(config.model)
+        dims = read_dims(entry.target)
+        draft_dims = read_dims(entry.draft) if entry.draft else None
+        plan = make_plan(dims, draft_dims, config, this_machine())
+        device, dtype = torch.device(plan.device.value), plan.dtype.value
+        tokenizer = load_tokenizer(entry.target)
+        draft = None
+        if entry.draft and draft_dims:
+            if not same_tokens(tokenizer, load_tokenizer(entry.draft)):
+                raise UnsupportedModel(
+                    "Target and draft do not use the same tokens.", hint="Choose a draft of the same family."
+                )
+            draft = load_model(entry.draft, draft_dims, dtype, device)
+        target = load_model(entry.target, dims, dtype, device)
+        text = ChatText(tokenizer, target.eos_ids)
+        return cls(config, plan, text, target, draft, name=entry.name, description=entry.description)
+
+    def close(self) -> None:
+        """Forget the conversation; memory is freed with the engine."""
+        self._seen.clear()
+        self._full.truncate(0)
+
+    @property
+    def context(self) -> int:
+        """Tokens that book, conversation and answer may have together."""
+        return self._full.capacity
+
+    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
+        """How many leading tokens of this prompt would not be read again."""
+        known = self._seen[: self._full.length]
+        return common_prefix(known, list(prompt_ids[: len(known)]))
+
+    def held_chunks(self) -> torch.Tensor:
+        """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
+        return self._retrieval.held_chunks()
+
+    def read(
+        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None
+    ) -> Iterator[PrefillProgress]:
+        """Prefill: bring the full cache to all tokens but the last. Stops early when `cancel` is set; what was read stays.
+
+        Raises:
+            ContextTooSmall: the prompt leaves no room for an answer.
+        """
+        total, needed = len(prompt_ids) - 1, len(prompt_ids) + LONGEST_ROUND
+        if needed > self.context:
+            raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
+        context = Context(list(prompt_ids))
+        reused = min(self.cached_prefix(prompt_ids), total)
+        self._rewind(reused)
+        started, done = time.perf_counter(), reused
+        yield _progress(done, total, reused, 0.0)
+        while done < total and not (cancel and cancel.is_set()):
+            stop = min(done + self.config.prefill_chunk, total)
+            self._parts.full.feed(context, range(done, stop), 1)
+            self._seen[done:] = prompt_ids[done:stop]
+            done = stop
+            yield _progress(done, total, reused, time.perf_counter() - started)
+
+    def _rewind(self, length: int) -> None:
+        """Every cache forgets the conversation from `length` on."""
+        self._full.truncate(length)
+        del self._seen[length:]
+        for judge in (self._parts.retrieval, self._parts.draft, *self._evicting.values()):
+            if judge is not None:
+                judge.cache.truncate(length)
+
+    def generate(
+        self, prompt_ids: Sequence[int], config: GenerationConfig, cancel: threading.Event | None = None
+    ) -> Iterator[Event]:
+        """Read what is new of the prompt, then answer: PrefillProgress*, RoundDone*, Finished.
+
+        Closing the generator or setting `cancel` leaves the caches at a prefix of the committed tokens.
+
+        Raises:
+            ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read.
+        """
+        decoder = Decoder(config.method, self._parts, config.sampling, config.speculation)
+        reused, prefill_seconds = 0, 0.0
+        for progress in self.read(prompt_ids, cancel):
+            reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
+            yield progress
+        answer = _Answer(self, decoder, prompt_ids, config)
+        try:
+            started = time.perf_counter()
+            if not (cancel and cancel.is_set()):
+                decoder.start()
+            prefill_seconds += time.perf_counter() - started
+            while answer.stop_reason is None:
+                if cancel and cancel.is_set():
+                    answer.stop_reason = "cancelled"
+                else:
+                    yield answer.round()
+        finally:
+            self._settle(answer.tokens)
+        yield Finished(
+            text=answer.finish(),
+            token_ids=tuple(answer.token_ids),
+            stop_reason=answer.stop_reason,
+            stats=answer.stats(),
+            prompt_tokens=len(prompt_ids),
+            reused_tokens=reused,
+            prefill_seconds=prefill_seconds,
+            method=decoder.name,
+            exact=decoder.exact,
+        )
+
+    def _settle(self, tokens: list[int]) -> None:
+        """Committed tokens [S]: caches keep at most all but the newest."""
+        length = min(self._full.length, len(tokens) - 1)
+        self._seen = tokens[:length]
+        self._rewind(length)
+
+    def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
+        """Greedy token ids of two methods after the same prompt: where they part, and whether rounding explains it."""
+        shared = common_prefix(list(plain), list(other))
+        if shared == len(plain) == len(other):
+            return Equality("identical", None, None)
+        prompt = [*prompt_ids, *plain[:shared]]
+        for _ in self.read(prompt):
+            pass
+        best = self._parts.full.logits(Context(prompt), 1)[0].float().topk(2).values
+        self._settle(prompt)
+        gap = float(best[0] - best[1])
+        near = gap <= NEAR_TIE_GAP[self.plan.dtype.value]
+        return Equality("near_tie" if near else "mismatch", shared, gap)
+
+    def _evicting_judge(self, name: str) -> Judge:
+        if name not in self._evicting:
+            policies: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o": HeavyHitters}
+            cache = RetrievalCache(self._full, policies[name](self._full, self.config.retrieval))
+            self._evicting[name] = Judge(name, self._target.module, cache, self._target.shape.device)
+        return self._evicting[name]
+
+    def _nominal_seconds(self, judge: Judge) -> float:
+        model = self._draft if judge is self._parts.draft else self._target
+        assert model is not None
+        overhead, bandwidth = NOMINAL[model.shape.device.type]
+        return overhead * model.dims.num_layers + (model.weight_bytes + judge.cache.nbytes) / bandwidth
+
+
+class _Answer:
+    """One answer being written: commits verdicts, watches for its end, counts."""
+
+    def __init__(self, engine: Engine, decoder: Decoder, prompt_ids: Sequence[int], config: GenerationConfig) -> None:
+        self._engine, self._decoder, self._config = engine, decoder, config
+        self._num_prompt = len(prompt_ids)
+        self.tokens = list(prompt_ids)  # committed
+        self._stream, self._watcher = StreamDecoder(engine.text), StopWatcher(config.stop_strings)
+        self._rng = Generator(device=decoder.full_judge.device).manual_seed(config.seed)
+        self._shown: list[str] = []
+        self._round = 0
+        self._seconds = 0.0
+        self._plain_bytes = 0
+        self.stop_reason: StopReason | None = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The answer so far."""
+        return self.tokens[self._num_prompt :]
+
+    def round(self) -> RoundDone:
+        """One round, cut where the answer ends."""
+        started = time.perf_counter()
+        verdict = self._decoder.step(Context(self.tokens), self._rng)
+        shown, records = self._commit(verdict)
+        self._round += 1
+        self._seconds += time.perf_counter() - started
+        self._shown.append(shown)
+        return RoundDone(text=shown, tokens=tuple(records), stats=self.stats())
+
+    def _commit(self, verdict: Verdict) -> tuple[str, list[TokenRecord]]:
+        shown, records = "", []
+        for token, origin, p, q in zip(
+            verdict.tokens, verdict.origins, verdict.p_of_tokens, verdict.q_of_tokens, strict=True
+        ):
+            self.tokens.append(token)
+            self._plain_bytes += len(self.tokens) * self._engine.info.kv_bytes_per_token
+            ended = token in self._engine.text.eos_ids
+            text = "" if ended else self._stream.push(token)
+            shown += self._watcher.push(text)
+            records.append(TokenRecord(token, text, origin, self._round, p, q))
+            self.stop_reason = self._reason(ended)
+            if self.stop_reason is not None:
+                break
+        return shown, records
+
+    def _reason(self, ended: bool) -> StopReason | None:
+        if ended:
+            return "end_of_text"
+        if self._watcher.stopped:
+            return "stop_string"
+        if len(self.tokens) - self._num_prompt >= self._config.max_new_tokens:
+            return "max_new_tokens"
+        if len(self.tokens) + LONGEST_ROUND > self._engine.context:
+            return "context_full"
+        return None
+
+    def finish(self) -> str:
+        """The whole text, with what was still held back."""
+        if not self._watcher.stopped:
+            self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
+        return "".join(self._shown)
+
+    def stats(self) -> DecodeStats:
+        """Counts and times so far."""
+        level1, level2 = self._decoder.level_stats
+        meters = {judge.name: judge.meter for judge in self._decoder.judges}
+        parts = {name: meter.seconds for name, meter in meters.items()}
+        parts["other"] = max(0.0, self._seconds - sum(parts.values()))
+        return DecodeStats(
+            new_tokens=len(self.tokens) - self._num_prompt,
+            decode_seconds=self._seconds,
+            full_passes=self._decoder.full_judge.meter.passes,
+            level1=level1,
+            level2=level2,
+            seconds_by_part=parts,
+            kv_bytes_read=sum(meter.kv_bytes for meter in meters.values()),
+            kv_bytes_read_plain=self._plain_bytes,
+            reselections=self._decoder.reselections,
+        )
+
+
+def _progress(done: int, total: int, reused: int, elapsed: float) -> PrefillProgress:
+    # Attention makes late chunks dearer than early ones: with cost(t) ~ t + t^2 / 2K, K = 8192 on the bundled model,
+    # the estimate is within a few percent after two chunks; a linear one starts four times too low at 128K.
+    def cost(tokens: int) -> float:
+        return tokens + tokens * tokens / 16384
+
+    read = cost(done) - cost(reused)
+    remaining = (cost(total) - cost(done)) * elapsed / read if read > 0 else None
+    return PrefillProgress(
+        done_tokens=done,
+        total_tokens=total,
+        reused_tokens=reused,
+        elapsed_seconds=elapsed,
+        remaining_seconds=remaining,
+    )

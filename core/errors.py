@@ -1,0 +1,63 @@
+"""Every error that core raises on purpose: the user's situation, one problem and one action.
+
+CoreError
+├── InvalidSetting         a number or name the user gave cannot be used
+├── UnknownModel           no such model in the catalogue or on disk
+├── UnsupportedModel       the files are there, but this engine cannot run them
+├── DamagedAssets          files that ship with the project are missing or corrupt
+├── ContextTooSmall        the text does not fit into the chosen or possible context
+├── NotEnoughMemory        weights or context do not fit on this machine
+└── EmptyQuestion          nothing was asked
+
+Bugs of ours are assertions, never CoreError.
+"""
+
+
+class CoreError(Exception):
+    """Base of all errors raised on purpose. `problem` says what is wrong, `hint` names one action for the user."""
+
+    def __init__(self, problem: str, *, hint: str) -> None:
+        super().__init__(f"{problem} {hint}")
+        self.problem, self.hint = problem, hint
+
+
+class InvalidSetting(CoreError):
+    """A number or name the user gave cannot be used."""
+
+
+class UnknownModel(CoreError):
+    """There is no such model in the catalogue or on disk."""
+
+
+class UnsupportedModel(CoreError):
+    """The model's files are there, but this engine cannot run them."""
+
+
+class DamagedAssets(CoreError):
+    """Files that ship with the project are missing or corrupt."""
+
+
+class ContextTooSmall(CoreError):
+    """The text needs more tokens than the context holds. Nothing is ever cut silently."""
+
+    def __init__(self, needed: int, capacity: int, *, possible: int) -> None:
+        hint = (
+            f"Start again with --context {needed} or more."
+            if needed <= possible
+            else f"Choose fewer pages: this model reads at most {possible:,} tokens."
+        )
+        super().__init__(
+            f"The text and the answer need {needed:,} tokens, the context holds {capacity:,}.", hint=hint
+        )
+        self.needed, self.capacity, self.possible = needed, capacity, possible
+
+
+class NotEnoughMemory(CoreError):
+    """Weights or context do not fit on this machine; the hint names what would."""
+
+
+class EmptyQuestion(CoreError):
+    """Nothing was asked."""
+
+    def __init__(self) -> None:
+        super().__init__("The question is empty.", hint="Type a question about the document.")

@@ -1,0 +1,85 @@
+"""What the machine has: processors, memory, devices. Reads, never decides."""
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One CUDA device."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What planning needs to know."""
+
+    cpu: str
+    num_cores: int
+    ram_bytes: int
+    free_ram_bytes: int
+    gpus: tuple[Gpu, ...]
+
+
+def this_machine() -> Machine:
+    """Look at the machine we run on."""
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        gpus.append(Gpu(torch.cuda.get_device_name(index), total, free))
+    total_ram, free_ram = _ram_bytes()
+    return Machine(_cpu_name(), _num_cores(), total_ram, free_ram, tuple(gpus))
+
+
+def _num_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _ram_bytes() -> tuple[int, int]:
+    """Total and available RAM. Where the system does not say what is available, the total stands for both."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        rows = dict(line.split(":", 1) for line in meminfo.read_text(encoding="utf-8").splitlines() if ":" in line)
+        total = int(rows["MemTotal"].split()[0]) * 1024
+        return total, int(rows.get("MemAvailable", rows["MemTotal"]).split()[0]) * 1024
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, total
+    return 8 << 30, 8 << 30
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory this process has used: on CUDA the allocator's peak, else the peak resident set (0 if unknown)."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return 0
+    rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
+    return int(rows["VmHWM"].split()[0]) * 1024
+
+
+def resident_memory_bytes() -> int:
+    """Memory this process has now, in RAM (0 if unknown)."""
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return 0
+    rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
+    return int(rows["VmRSS"].split()[0]) * 1024

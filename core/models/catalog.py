@@ -1,0 +1,61 @@
+"""Names of models and where their files are. The names are data (`catalog.json`); a path works in place of a name."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import DamagedAssets, UnknownModel
+
+ROOT = Path(__file__).resolve().parents[2]
+CATALOG_FILE = Path(__file__).with_name("catalog.json")
+WEIGHTS = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A target and, where one is known, its draft."""
+
+    name: str
+    target: Path
+    draft: Path | None
+    description: str
+
+
+def entries() -> dict[str, ModelEntry]:
+    """The catalogue, by name."""
+    rows = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
+    return {
+        name: ModelEntry(name, ROOT / row["target"], ROOT / row["draft"] if row["draft"] else None, row["description"])
+        for name, row in rows.items()
+    }
+
+
+def find(name: str) -> ModelEntry:
+    """The model called `name`, or the one in the folder `name`.
+
+    Raises:
+        UnknownModel: neither exists.
+        DamagedAssets: a bundled model lacks files.
+    """
+    known = entries()
+    if name in known:
+        entry = known[name]
+        for folder in filter(None, (entry.target, entry.draft)):
+            _require_files(folder)
+        return entry
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file():
+        return ModelEntry(folder.resolve().name, folder.resolve(), None, "local folder")
+    raise UnknownModel(
+        f"There is no model {name!r}.",
+        hint=f"Use one of: {', '.join(known)}, or the path of a folder with config.json and weights.",
+    )
+
+
+def _require_files(folder: Path) -> None:
+    complete = (folder / "config.json").is_file() and any(any(folder.glob(pattern)) for pattern in WEIGHTS)
+    if not complete:
+        relative = folder.relative_to(ROOT)
+        raise DamagedAssets(
+            f"The bundled model in {relative} is incomplete.", hint=f"Restore it with: git checkout -- {relative}"
+        )

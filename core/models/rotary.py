@@ -1,0 +1,78 @@
+"""Moving keys to other positions: RoPE rotations compose (RoFormer, arXiv 2104.09864), so a key rotated for position p
+becomes the key for p + delta by one more rotation. The convention (half-rotated pairs) is checked on the model itself.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from core.caches.base import KVShape
+from core.errors import UnsupportedModel
+from core.models.seam import forward
+
+
+class KeyShift:
+    """Rotates keys [..., D] by a number of positions, with the frequencies of one model."""
+
+    def __init__(self, inv_freq: Tensor) -> None:
+        self._inv_freq = inv_freq.float()  # [R / 2] with R <= D rotated dimensions
+
+    @classmethod
+    def of(cls, model: nn.Module, shape: KVShape) -> "KeyShift":
+        """The shift of `model`, tried on its first layer.
+
+        Raises:
+            UnsupportedModel: its keys do not move this way (no RoPE, interleaved pairs).
+        """
+        inv_freq = next((m.inv_freq for m in model.modules() if isinstance(getattr(m, "inv_freq", None), Tensor)), None)
+        if isinstance(inv_freq, Tensor):
+            shift, probe = cls(inv_freq), _FirstKey()
+            # A token's first-layer key depends on the token and its position alone.
+            keys = []
+            for position in (0, 37):
+                at = torch.tensor([position], device=shape.device)
+                forward(model, torch.ones_like(at), at, probe, 1)
+                keys.append(probe.key)
+            tolerance = 1e-4 if shape.dtype == torch.float32 else 3e-2
+            if torch.allclose(shift(keys[0], 37), keys[1], rtol=tolerance, atol=tolerance * float(keys[1].abs().max())):
+                return shift
+        raise UnsupportedModel(
+            "This draft model does not use rotary positions that can be moved.", hint="Choose another draft model."
+        )
+
+    def __call__(self, keys: Tensor, delta: int) -> Tensor:
+        """Keys [..., D] for position p become keys for p + delta; a new tensor."""
+        angle = delta * self._inv_freq
+        cos, sin = angle.cos(), angle.sin()
+        half = len(angle)
+        a, b = keys[..., :half].float(), keys[..., half : 2 * half].float()
+        rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(keys.dtype)
+        return torch.cat((rotated, keys[..., 2 * half :]), -1)
+
+
+class _FirstKey:
+    """A cache that only looks: keeps the first layer's key of a one-token pass."""
+
+    length = 0
+    nbytes = 0
+
+    def __init__(self) -> None:
+        self.key = torch.empty(0)
+        self._value = torch.empty(0)
+
+    def missing(self, total: int) -> list[range]:
+        return [range(total)]
+
+    def begin(self, start: int, num_new: int) -> Tensor:
+        return torch.arange(start, start + num_new)
+
+    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
+        if layer == 0:
+            self.key = k
+        self._value = v
+
+    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+        return self._value.repeat_interleave(q.shape[1] // self._value.shape[1], 1)
+
+    def commit(self, num_new: int) -> None: ...
+
+    def truncate(self, length: int) -> None: ...

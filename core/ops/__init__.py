@@ -1,0 +1,1 @@
+"""Tensor operations without state: attention, later transfers and graphs."""

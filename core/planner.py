@@ -1,0 +1,160 @@
+"""What fits where, before anything is loaded. Pure arithmetic on sizes; every choice comes with its reason."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from core.caches.retrieval import GROWTH
+from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.errors import ContextTooSmall, NotEnoughMemory
+from core.hardware import Machine
+from core.models.loader import ModelDims
+
+MOST_CONTEXT = 131_072
+# torch, transformers and Python themselves, measured: 0.55 GB on CPU (a CUDA context takes about as much on the GPU)
+RUNTIME_BYTES = 600 << 20
+# Part of the free memory that a plan may use: the rest stays for the system and for what cannot be foreseen.
+USABLE_SHARE = 0.9
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[T]):
+    """A value and why it was chosen."""
+
+    value: T
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One thing that takes memory."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Where everything goes."""
+
+    device: Choice[str]
+    dtype: Choice[torch.dtype]
+    placement: Choice[str]
+    context: Choice[int]
+    most_context: int  # that would fit
+    rows: tuple[PlanRow, ...]
+    available_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All rows."""
+        return sum(row.size_bytes for row in self.rows)
+
+
+def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
+    """Keys and values of one token."""
+    return dims.shape(dtype, torch.device("meta")).bytes_per_token
+
+
+def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, machine: Machine) -> Plan:
+    """Plan one engine.
+
+    Raises:
+        NotEnoughMemory: the weights alone do not fit; or the context asked for does not, with the largest that would.
+        ContextTooSmall: the context asked for is longer than the model's.
+    """
+    device = _device(config, machine)
+    dtype = _dtype(device.value, target)
+    possible = min(target.max_context, MOST_CONTEXT)
+    if config.context is not None and config.context > possible:
+        raise ContextTooSmall(config.context, possible, possible=possible)
+    available = machine.gpus[0].free_bytes if device.value == "cuda" else machine.free_ram_bytes
+    usable = int(available * USABLE_SHARE)
+    fixed = _fixed_rows(target, draft, config, dtype.value)
+    fixed_bytes = sum(row.size_bytes for row in fixed)
+    per_token = _bytes_per_context_token(target, config, dtype.value)
+    fits = min(possible, max(0, usable - fixed_bytes) // per_token)
+    if fits < 64:
+        raise NotEnoughMemory(
+            f"The weights need {_gib(fixed_bytes)} of memory, {_gib(usable)} are free on the {device.value} device.",
+            hint="Close other programs or choose a smaller model.",
+        )
+    if config.context is not None and config.context > fits:
+        raise NotEnoughMemory(
+            f"A context of {config.context:,} tokens needs {_gib(fixed_bytes + per_token * config.context)}, "
+            f"{_gib(usable)} are free on the {device.value} device.",
+            hint=f"Use --context {fits // 64 * 64} or less.",
+        )
+    context = (
+        Choice(config.context, "asked for")
+        if config.context is not None
+        else Choice(possible, "all that the model can read")
+        if fits == possible
+        else Choice(fits // 64 * 64, f"{_gib(usable)} of free memory hold no more")
+    )
+    return Plan(
+        device=device,
+        dtype=dtype,
+        placement=Choice("resident", f"weights and context fit into {_gib(usable)} on the {device.value} device"),
+        context=context,
+        most_context=fits,
+        rows=(*fixed, PlanRow("full cache, landmarks, query log", per_token * context.value)),
+        available_bytes=available,
+    )
+
+
+def _device(config: EngineConfig, machine: Machine) -> Choice[str]:
+    if config.device == "cuda" and not machine.gpus:
+        raise NotEnoughMemory("There is no CUDA device on this machine.", hint="Use --device cpu.")
+    if config.device != "auto":
+        return Choice(config.device, "asked for")
+    return Choice("cuda", f"found {machine.gpus[0].name}") if machine.gpus else Choice("cpu", "no CUDA device found")
+
+
+def _dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
+    if device == "cpu":
+        return Choice(torch.float32, "exact and fastest on processors without 16-bit matrix units")
+    if target.disk_dtype in (torch.float16, torch.bfloat16):
+        return Choice(target.disk_dtype, "as the weights are stored")
+    return Choice(torch.bfloat16, "16 bit on a GPU")
+
+
+def _fixed_rows(
+    target: ModelDims, draft: ModelDims | None, config: EngineConfig, dtype: torch.dtype
+) -> tuple[PlanRow, ...]:
+    retrieval: RetrievalConfig = config.retrieval
+    window: DraftConfig = config.draft
+    widest = 4 * target.hidden_size * 6  # float32 activations of one prefill token, MLP included
+    rows = [
+        PlanRow("runtime", RUNTIME_BYTES),
+        PlanRow("target weights", _weight_bytes(target, dtype)),
+        PlanRow(
+            "retrieval cache",
+            (retrieval.budget + retrieval.chunk_size + GROWTH) * kv_bytes_per_token(target, dtype),
+        ),
+        PlanRow("prefill buffers", config.prefill_chunk * widest),
+    ]
+    if draft is not None:
+        rows.append(PlanRow("draft weights", _weight_bytes(draft, dtype)))
+        rows.append(PlanRow("streaming cache", window.window * kv_bytes_per_token(draft, dtype)))
+    return tuple(rows)
+
+
+def _weight_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
+    return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
+
+
+def _bytes_per_context_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """Full cache; a landmark per chunk (keys only); every 64th query."""
+    kv = kv_bytes_per_token(target, dtype)
+    landmark = kv // 2 // config.retrieval.chunk_size
+    samples = target.num_layers * target.num_heads * target.head_dim * dtype.itemsize // 64
+    return kv + landmark + samples
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"

@@ -1,0 +1,95 @@
+"""What happened while decoding, counted once at the place where it happens and read as frozen snapshots.
+
+Knows nothing of models or caches: levels add to a `LevelCounter`, everyone else sees a `LevelStats`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStats:
+    """One level of speculation so far. `tested` leaves out guesses behind the first rejection."""
+
+    rounds: int = 0
+    guessed: int = 0
+    tested: int = 0
+    accepted: int = 0
+    tested_at: tuple[int, ...] = ()  # by position in the guess
+    accepted_at: tuple[int, ...] = ()
+    committed_per_round: Mapping[int, int] = field(default_factory=dict)  # tokens of a round -> number of rounds
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted / tested, None before the first test."""
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def gamma_mean(self) -> float | None:
+        """Mean number of guesses a round."""
+        return self.guessed / self.rounds if self.rounds else None
+
+
+class LevelCounter:
+    """Collects one level's verdicts."""
+
+    def __init__(self) -> None:
+        self._rounds = self._guessed = self._tested = self._accepted = 0
+        self._tested_at: list[int] = []
+        self._accepted_at: list[int] = []
+        self._committed: dict[int, int] = {}
+
+    def add(self, num_guesses: int, num_accepted: int) -> None:
+        """Record one verdict: the accepted prefix and, if anything was rejected, the one test that failed."""
+        tested = min(num_accepted + 1, num_guesses)
+        self._rounds += 1
+        self._guessed += num_guesses
+        self._tested += tested
+        self._accepted += num_accepted
+        for counts, upto in ((self._tested_at, tested), (self._accepted_at, num_accepted)):
+            counts.extend([0] * (num_guesses - len(counts)))
+            for position in range(upto):
+                counts[position] += 1
+        self._committed[num_accepted + 1] = self._committed.get(num_accepted + 1, 0) + 1
+
+    def snapshot(self) -> LevelStats:
+        """The counts as they are now."""
+        return LevelStats(
+            self._rounds,
+            self._guessed,
+            self._tested,
+            self._accepted,
+            tuple(self._tested_at),
+            tuple(self._accepted_at),
+            dict(sorted(self._committed.items())),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeStats:
+    """One answer so far. Times are seconds of the engine's own work, without waiting for whoever reads the events."""
+
+    new_tokens: int = 0
+    decode_seconds: float = 0.0
+    full_passes: int = 0
+    level1: LevelStats | None = None
+    level2: LevelStats | None = None
+    seconds_by_part: Mapping[str, float] = field(default_factory=dict)  # draft, retrieval, full, other
+    kv_bytes_read: int = 0
+    kv_bytes_read_plain: int = 0  # what plain decoding would have read for the same tokens
+    reselections: int = 0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Decoding speed, prefill apart."""
+        return self.new_tokens / self.decode_seconds if self.decode_seconds > 0 else None
+
+    @property
+    def ms_per_token(self) -> float | None:
+        """Milliseconds of decoding per committed token."""
+        return 1e3 * self.decode_seconds / self.new_tokens if self.new_tokens else None
+
+    @property
+    def tokens_per_full_pass(self) -> float | None:
+        """The figure that explains the speedup; plain decoding has 1."""
+        return self.new_tokens / self.full_passes if self.full_passes else None

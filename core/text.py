@@ -1,0 +1,166 @@
+"""Text to tokens and back: the chat template cut into segments, and a detokenizer for streams.
+
+A prompt is put together from separately tokenised segments. Template pieces may contain special tokens; books and
+questions never do, whatever they contain. Because a segment's tokens do not depend on its neighbours, the tokens of a
+book stay the same whatever is asked about it, and answers keep the ids they were written with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from transformers import PreTrainedTokenizerBase
+
+# Used where a tokenizer has no chat template (base models): plain question and answer, documented in the README.
+PLAIN_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m.role == 'user' %}{{ m.content }}\n\nAnswer: {% else %}{{ m.content }}\n\n{% endif %}{% endfor %}"
+)
+REPLACEMENT = "\ufffd"
+# Most bytes a UTF-8 character has, and so most byte tokens a detokenizer may have to wait for.
+LONGEST_CHARACTER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question, and the answer's token ids once there is one (without the end-of-text token)."""
+
+    question: str
+    answer_ids: tuple[int, ...] | None = None
+
+
+class ChatText:
+    """One model's tokenizer and chat format."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: frozenset[int]) -> None:
+        self._tokenizer, self.eos_ids = tokenizer, eos_ids
+        self._template = None if tokenizer.chat_template else PLAIN_TEMPLATE
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; nothing in it is taken for a special token."""
+        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        return cast(list[int], encoded["input_ids"])
+
+    def offsets(self, text: str) -> list[int]:
+        """Index of the first character of each token of `encode(text)`."""
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
+        )
+        return [start for start, _ in cast(list[tuple[int, int]], encoded["offset_mapping"])]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens, without special ones."""
+        return cast(
+            str,
+            self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False),
+        )
+
+    def opening(self, book_ids: Sequence[int]) -> list[int]:
+        """Everything before the first question: it can be read before anything is asked."""
+        return [*self._pieces(1)[0], *book_ids]
+
+    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
+        """The conversation so far, up to where the model answers the last turn.
+
+        The book stands in the first user message, an empty line before the first question. All turns but the last
+        must be answered.
+        """
+        pieces = self._pieces(len(turns))
+        ids = [*pieces[0], *book_ids]
+        for number, turn in enumerate(turns):
+            ids += self.encode(f"\n\n{turn.question}" if number == 0 and book_ids else turn.question)
+            ids += pieces[2 * number + 1]
+            if number + 1 < len(turns):
+                assert turn.answer_ids is not None, f"turn {number} of {len(turns)} has no answer"
+                ids += turn.answer_ids
+                ids += pieces[2 * number + 2]
+        return ids
+
+    def _pieces(self, num_turns: int) -> list[list[int]]:
+        """Template text before, between and behind `num_turns` questions and the answers between them, as token ids."""
+        marks = [f"\u2063{number}\u2063" for number in range(2 * num_turns - 1)]  # survives strip(), not in templates
+        messages = [
+            {"role": "user" if number % 2 == 0 else "assistant", "content": mark} for number, mark in enumerate(marks)
+        ]
+        rendered = cast(
+            str,
+            self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, chat_template=self._template
+            ),
+        )
+        pieces: list[str] = []
+        for mark in marks:
+            before, found, rendered = rendered.partition(mark)
+            assert found, f"the chat template dropped message {mark!r}"
+            pieces.append(before)
+        pieces.append(rendered)
+        return [
+            cast(list[int], self._tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"])
+            if piece
+            else []
+            for piece in pieces
+        ]
+
+
+class StreamDecoder:
+    """Turns tokens into text as they come, never emitting half a character.
+
+    Decoding a suffix of the answer is enough: a token's text depends on the token before it at most (leading spaces),
+    so the last word boundary is kept as context.
+    """
+
+    def __init__(self, text: ChatText) -> None:
+        self._text = text
+        self._ids: list[int] = []
+        self._context = self._emitted = 0  # ids before `_emitted` are shown; `_context` <= `_emitted` is decoded with
+
+    def push(self, token_id: int) -> str:
+        """What the token adds to the text; "" inside a character."""
+        self._ids.append(token_id)
+        before = self._text.decode(self._ids[self._context : self._emitted])
+        after = self._text.decode(self._ids[self._context :])
+        waiting = len(self._ids) - self._emitted
+        if after.endswith(REPLACEMENT) and waiting < LONGEST_CHARACTER:
+            return ""
+        self._context, self._emitted = self._emitted, len(self._ids)
+        return after[len(before) :]
+
+    def flush(self) -> str:
+        """What is still held back at the end of the answer."""
+        before = self._text.decode(self._ids[self._context : self._emitted])
+        rest = self._text.decode(self._ids[self._context :])[len(before) :]
+        self._context = self._emitted = len(self._ids)
+        return rest
+
+
+class StopWatcher:
+    """Finds the first stop string in a stream, holding back text that may become one."""
+
+    def __init__(self, stop_strings: Sequence[str]) -> None:
+        self._stops = tuple(stop_strings)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """Text that is safe to show. After a stop string `stopped` is set and nothing more is shown."""
+        if self.stopped:
+            return ""
+        self._held += text
+        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            shown, self._held = self._held[: min(found)], ""
+            return shown
+        keep = max((self._overlap(stop) for stop in self._stops), default=0)
+        cut = len(self._held) - keep
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown
+
+    def flush(self) -> str:
+        """What is still held back when the stream ends."""
+        held, self._held = self._held, ""
+        return held
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the longest end of the held text that begins `stop`."""
+        return next((n for n in range(min(len(stop) - 1, len(self._held)), 0, -1) if self._held.endswith(stop[:n])), 0)
