@@ -157,9 +157,7 @@ class Engine:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
         return self._retrieval.held_chunks()
 
-    def read(
-        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None
-    ) -> Iterator[PrefillProgress]:
+    def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         """Prefill: bring the full cache to all tokens but the last. Stops early when `cancel` is set; what was read stays.
 
         Raises:

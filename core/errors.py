@@ -46,9 +46,7 @@ class ContextTooSmall(CoreError):
             if needed <= possible
             else f"Choose fewer pages: this model reads at most {possible:,} tokens."
         )
-        super().__init__(
-            f"The text and the answer need {needed:,} tokens, the context holds {capacity:,}.", hint=hint
-        )
+        super().__init__(f"The text and the answer need {needed:,} tokens, the context holds {capacity:,}.", hint=hint)
         self.needed, self.capacity, self.possible = needed, capacity, possible
 
 
