@@ -1,1 +1,1 @@
-"""The Gradio app: a view of the engine. One file per tab, one worker thread that owns the engine, `documents`."""
+"""The Gradio app: a view of the engine. One file per tab, one worker thread, `documents`."""

@@ -1,4 +1,4 @@
-"""What every test shares: tests whose hardware or program is missing are skipped by name, never passed silently."""
+"""Shared by all tests: what a missing device or program makes impossible is skipped by name, never passed."""
 
 import shutil
 

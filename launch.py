@@ -1,0 +1,433 @@
+"""TriForce Reader starts here: `python launch.py` needs Python 3.11 and, for the first start, a network.
+
+It parses the arguments, sees to an environment that meets requirements.txt (the running one if it does, else
+`.venv` beside this file, made and filled on the first start) and hands over to `app`. Before that it imports
+only the standard library. Python 3.6 can still parse it, so that an old Python gets a sentence, no traceback.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 11):
+    sys.exit(
+        "error: TriForce Reader needs Python 3.11 or newer, this is Python {}.{}. "
+        "Install a newer Python and run launch.py with it.".format(*sys.version_info[:2])
+    )
+
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent
+REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = VENV / "triforce-reader.stamp"  # the digest of what was installed, or INSTALLING
+INSTALLING = "installing"
+PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None}
+
+
+class Situation(Exception):
+    """What only the user can change: one problem, one action. CoreError's twin, for before core can be imported."""
+
+    def __init__(self, problem: str, *, hint: str) -> None:
+        super().__init__(f"{problem} {hint}")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line. Returns 0 done, 1 the user's situation, 130 interrupted; exits with 2 on wrong usage."""
+    args = parse_arguments(argv)
+    try:
+        prepare_environment(argv, use_venv=args.venv)
+        prepare_process()
+        code = hand_over(args)
+        sys.stdout.flush()
+        return code
+    except Situation as situation:
+        print("error:", " ".join(str(situation).split()), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+# -------------------- arguments
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line (`command` is None for the app). Wrong usage exits with 2, before anything is installed."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    if args.command == "test":
+        args.pytest_args = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    for name, default in APP_OPTIONS.items():
+        if args.command is None:
+            vars(args).setdefault(name, default)
+        elif hasattr(args, name):
+            parser.error(f"--{name} belongs to the app, not to '{args.command}'")
+    return args
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="launch.py",
+        description="Chat with whole books on your own machine, exactly and fast. No command: the app.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(model=None, device="auto", context=None, seed=0, data_dir=None, venv=True)
+    add_common_options(parser)
+    add_app_options(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, text, add_options in (
+        ("ask", "one answer, streamed", add_ask_options),
+        ("race", "every method from one reading of the text: speeds, acceptance, equality", add_race_options),
+        ("bench", "measure methods at several context lengths", add_bench_options),
+        ("doctor", "what this machine has, what fits on it, and why", None),
+    ):
+        command = commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        add_common_options(command)
+        command.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
+        if add_options:
+            add_options(command)
+    text = "install the test tools and run the tests; other arguments go to pytest"
+    add_venv_option(commands.add_parser("test", help=text, description=text.capitalize() + ".", allow_abbrev=False))
+    return parser
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """The options every command takes. Their defaults are the main parser's, wherever the option stands."""
+    options = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
+    options.add_argument(
+        "--model", metavar="NAME|PATH", help="a known model or a local folder (default: the bundled one)"
+    )
+    options.add_argument("--device", choices=("auto", "cpu", "cuda"))
+    options.add_argument("--context", type=int, metavar="N", help="tokens the model keeps in view (default: what fits)")
+    options.add_argument("--seed", type=int, metavar="N", help="of all random draws (default: 0)")
+    options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
+    add_venv_option(parser)
+
+
+def add_venv_option(parser: argparse.ArgumentParser) -> None:
+    """`--no-venv`, which every command takes, the tests too."""
+    parser.add_argument(
+        "--no-venv",
+        dest="venv",
+        action="store_false",
+        default=argparse.SUPPRESS,
+        help="use the current environment",
+    )
+
+
+def add_app_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the app. No defaults here but in APP_OPTIONS, so that one given to a command is noticed."""
+    options = parser.add_argument_group("options of the app", argument_default=argparse.SUPPRESS)
+    options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --auth)")
+    options.add_argument("--port", type=port_number, help="(default: 7860)")
+    options.add_argument("--no-browser", dest="browser", action="store_false", help="do not open the browser")
+    options.add_argument("--share", action="store_true", help="make a public link (needs --auth)")
+    options.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this name and password")
+
+
+def add_ask_options(parser: argparse.ArgumentParser) -> None:
+    """`ask`: one question, or a file of them, about one or more files."""
+    add_files(parser)
+    questions = parser.add_mutually_exclusive_group(required=True)
+    questions.add_argument("-q", "--question", metavar="TEXT", help="what to ask about the files")
+    questions.add_argument(
+        "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
+    )
+    parser.add_argument("--method", default="triforce", help="(default: triforce)")
+    add_sampling_options(parser)
+
+
+def add_race_options(parser: argparse.ArgumentParser) -> None:
+    """`race`: one question, several methods."""
+    add_files(parser)
+    parser.add_argument("-q", "--question", metavar="TEXT", required=True, help="what to ask about the files")
+    parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
+    add_sampling_options(parser)
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    """`bench`: which measurement, at which lengths, and where the results go."""
+    parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
+    parser.add_argument("--methods", type=name_list, metavar="A,B")
+    parser.add_argument("--suite", choices=("speed", "recall", "offload", "ablation", "peers"), default="speed")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs (default: 3)")
+    parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
+    parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results")
+    parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """The documents a command reads."""
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, text or Markdown")
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """How an answer is drawn. core's SamplingParams checks the ranges, so that a wrong value exits with 1."""
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is exact greedy (default: 0)")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="(default: 1, off)")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="(default: 0, off)")
+    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="(default: 256)")
+
+
+def port_number(text: str) -> int:
+    """An argparse type: 1 to 65535."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number from 1 to 65535")
+    return int(text)
+
+
+def name_list(text: str) -> tuple[str, ...]:
+    """An argparse type: `a,b`."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list: use names with commas between them")
+    return names
+
+
+def int_list(text: str) -> tuple[int, ...]:
+    """An argparse type: `4096,32768`."""
+    names = name_list(text)
+    if not all(name.isdecimal() and int(name) > 0 for name in names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 4096,32768")
+    return tuple(map(int, names))
+
+
+# -------------------- environment
+
+
+def prepare_environment(argv: Sequence[str], *, use_venv: bool) -> None:
+    """Return in an environment that meets requirements.txt, or start again inside `.venv`, made ready first.
+
+    Raises:
+        Situation: nothing suitable is there and it cannot be made; the text says what to do.
+    """
+    inside = VENV.exists() and VENV.samefile(sys.prefix)
+    if inside and venv_ready():
+        return
+    if inside and stamp() == INSTALLING:
+        raise Situation("This .venv is half installed.", hint="Deactivate it and start again: that repairs it.")
+    missing = unmet_requirement(REQUIREMENTS)
+    if missing is None:
+        return
+    if not use_venv:
+        raise Situation(
+            f"This environment lacks {missing}.",
+            hint="Install requirements.txt into it, or start without --no-venv.",
+        )
+    if not venv_ready():
+        set_up_venv()
+    if not inside:
+        restart_in_venv(argv)
+
+
+def unmet_requirement(file: Path) -> str | None:
+    """The first requirement of a file that the running environment does not meet, or None. Imports none of them."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return "packaging"  # comes with the requirements: where it is missing, they are
+    lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return next((line for line in lines if line and not is_met(Requirement(line))), None)
+
+
+def is_met(requirement: "Requirement") -> bool:
+    """Whether the running environment has a distribution that fits, together with what its extras ask for."""
+    if requirement.marker and not requirement.marker.evaluate():
+        return True
+    try:
+        found = metadata.distribution(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    if not found.version or not requirement.specifier.contains(found.version, prereleases=True):
+        return False
+    return all(is_met(added) for added in added_by_extras(found, requirement.extras))
+
+
+def added_by_extras(found: metadata.Distribution, extras: set[str]) -> "Iterator[Requirement]":
+    """What a distribution requires only because of the chosen extras."""
+    from packaging.requirements import Requirement
+
+    for line in found.requires or ():
+        requirement = Requirement(line)
+        marker, requirement.marker = requirement.marker, None
+        if marker and not marker.evaluate() and any(marker.evaluate({"extra": extra}) for extra in extras):
+            yield requirement
+
+
+def digest() -> str:
+    """What `.venv` must have been filled from to be ready."""
+    return hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+
+
+def stamp() -> str | None:
+    """What `.venv` was filled from: a digest, INSTALLING after an interruption, None if unknown."""
+    return STAMP.read_text(encoding="utf-8") if STAMP.is_file() else None
+
+
+def venv_ready() -> bool:
+    """Whether `.venv` was filled from today's requirements and its Python is still there."""
+    return stamp() == digest() and VENV_PYTHON.exists()
+
+
+def set_up_venv() -> None:
+    """Bring `.venv` up to requirements.txt, one process at a time."""
+    try:
+        with one_at_a_time():
+            if not venv_ready():  # another start may have done it while this one waited
+                print("Setting up TriForce Reader in .venv. This happens once.", file=sys.stderr)
+                fill_venv()
+    except OSError as error:
+        raise Situation(
+            f"The environment in {VENV} cannot be made: {error}.",
+            hint="Make room and see that you may write there, then start again.",
+        ) from error
+
+
+def fill_venv() -> None:
+    """Make, repair, fill or refresh `.venv`, whatever state it is in."""
+    if stamp() == INSTALLING or not venv_works():
+        make_venv()
+    STAMP.write_text(INSTALLING, encoding="utf-8")
+    try:
+        pip_install(VENV_PYTHON, REQUIREMENTS)
+    except Situation:
+        STAMP.unlink()  # pip gave up by itself, and tidily
+        raise
+    STAMP.write_text(digest(), encoding="utf-8")
+
+
+def venv_works() -> bool:
+    """Whether `.venv` has a Python that is new enough and a pip that runs."""
+    new_enough, with_pip = ["-c", "import sys; sys.exit(sys.version_info < (3, 11))"], ["-m", "pip", "--version"]
+    try:
+        return not any(
+            subprocess.run([str(VENV_PYTHON), *probe], capture_output=True).returncode
+            for probe in (new_enough, with_pip)
+        )
+    except OSError:
+        return False
+
+
+def make_venv() -> None:
+    """Make `.venv` from nothing, or from whatever is left of an earlier one."""
+    command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if "ensurepip" in done.stdout + done.stderr:
+        raise Situation(
+            "This Python comes without ensurepip and cannot fill a new environment.",
+            hint="Install it (Debian and Ubuntu: apt install python3-venv) and start again.",
+        )
+    if done.returncode:
+        reason = last_line(done.stderr or done.stdout)
+        raise Situation(f"The environment in {VENV} cannot be made: {reason}", hint="Remove .venv and start again.")
+
+
+def pip_install(python: Path, requirements: Path) -> None:
+    """Install a requirements file; pip's progress goes to stderr, its complaints become one sentence."""
+    options = ["--no-input", "--disable-pip-version-check", "-r", str(requirements)]
+    command = [str(python), "-m", "pip", "install", *options]
+    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode:
+        raise explain_pip(done.stderr)
+
+
+def explain_pip(complaints: str) -> Situation:
+    """The user's situation behind what pip printed on stderr."""
+    if any(sign in complaints for sign in ("connection broken", "Network is unreachable", "ProxyError")):
+        return Situation(
+            "The package index cannot be reached, and the first start needs it.",
+            hint="Connect to the network and start again.",
+        )
+    if "No space left on device" in complaints:
+        return Situation("The disk is full.", hint="Free about 3 GB and start again.")
+    errors = [line for line in complaints.splitlines() if line.startswith("ERROR:")]
+    reason = errors[-1].removeprefix("ERROR:").strip() if errors else last_line(complaints)
+    other_python = f"Try another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})."
+    by_hand = "Install requirements.txt by hand and start with --no-venv."
+    return Situation(
+        f"pip could not install the requirements: {reason.rstrip('.')}.",
+        hint=other_python if "No matching distribution" in reason else by_hand,
+    )
+
+
+def last_line(text: str) -> str:
+    """The last line that says something."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let one start at a time work on `.venv`; a second one waits here and then finds it ready."""
+    with open(VENV.with_name(".venv.lock"), "w", encoding="utf-8") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, also when this process is killed
+
+
+def restart_in_venv(argv: Sequence[str]) -> NoReturn:
+    """Run the same command line with the Python of `.venv`, in place of this process."""
+    command = [str(VENV_PYTHON), str(ROOT / "launch.py"), *argv]
+    if os.name == "nt":  # execv there returns to the shell at once and splits arguments at spaces
+        sys.exit(subprocess.call(command))
+    os.execv(command[0], command)
+
+
+# -------------------- handing over
+
+
+def prepare_process() -> None:
+    """Set what libraries read when they are imported (privacy), and let output carry the letters of any book."""
+    os.environ.update(PRIVACY)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def hand_over(args: argparse.Namespace) -> int:
+    """Run the command (`app.commands.<name>.run`) or the app (`app.main.run`), imported only now."""
+    if args.command == "test":
+        return run_tests(args.pytest_args)
+    from core.errors import CoreError
+
+    module = importlib.import_module(f"app.commands.{args.command}" if args.command else "app.main")
+    try:
+        code: int = module.run(args)
+    except CoreError as error:
+        raise Situation(error.problem, hint=error.hint) from error
+    return code
+
+
+def run_tests(pytest_args: Sequence[str]) -> int:
+    """Install the test tools if they are missing and run pytest in the project's folder."""
+    if unmet_requirement(DEV_REQUIREMENTS):
+        pip_install(Path(sys.executable), DEV_REQUIREMENTS)
+    return subprocess.call([sys.executable, "-m", "pytest", *pytest_args], cwd=ROOT)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
