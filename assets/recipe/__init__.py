@@ -1,0 +1,1 @@
+"""How the bundled models and sample books were made; nothing here runs when the product runs."""

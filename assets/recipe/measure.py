@@ -1,0 +1,118 @@
+"""How well a model reads books it has never seen: exact answers by skill and length, and copying of random tokens.
+
+An answer counts only when greedy decoding would give it token for token, its end token included. Each question is a
+fresh conversation on the book, whose keys and values are computed once.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
+
+from assets.recipe.dialogs import WORDS_PER_TOKEN, held_out_seed
+from assets.recipe.tokens import END, SPECIALS, VOCAB_SIZE, Layout
+from core.bench.world import Question, write_book
+
+ATTENTION = "recipe_causal"
+RECITED_TOKENS = 200
+
+
+def causal_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scaling: float, **_: object
+) -> tuple[Tensor, None]:
+    """Causal attention, right-aligned when keys are cached. transformers builds no mask for it, so gaps in the
+    positions are not mistaken for packed sequences. query [B, H, T, D], key and value [B, H, S, D]."""
+    num_new, num_keys = query.shape[2], key.shape[2]
+    if num_new == num_keys and mask is None:
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+    else:
+        if mask is None:
+            mask = torch.ones(num_new, num_keys, dtype=torch.bool).tril(num_keys - num_new)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register(ATTENTION, causal_attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Right answers by skill at one length, and the share of right answer tokens over all of them."""
+
+    context_tokens: int
+    asked: dict[str, int]
+    right: dict[str, int]
+    token_accuracy: dict[str, float]
+
+    def rate(self, kind: str) -> float:
+        """Share of exactly right answers of one kind."""
+        return self.right.get(kind, 0) / max(1, self.asked.get(kind, 0))
+
+
+@torch.inference_mode()
+def read(model: LlamaForCausalLM, ids: list[int], chunk: int = 2048) -> DynamicCache:
+    """Prefill `ids` in chunks; the cache holds all of them."""
+    cache = DynamicCache(config=model.config)
+    for start in range(0, len(ids), chunk):
+        part = torch.tensor([ids[start : start + chunk]])
+        positions = torch.arange(start, start + part.shape[1])[None]
+        model(part, past_key_values=cache, position_ids=positions, logits_to_keep=1)
+    return cache
+
+
+@torch.inference_mode()
+def answer_hits(model: LlamaForCausalLM, cache: DynamicCache, prompt: list[int], answer: list[int]) -> Tensor:
+    """Which tokens of `answer` greedy decoding gives when all before it were right: [len(answer)] bool."""
+    start = cache.get_seq_length()
+    tokens = torch.tensor([prompt + answer])
+    positions = torch.arange(start, start + tokens.shape[1])[None]
+    logits = model(tokens, past_key_values=cache, position_ids=positions, logits_to_keep=len(answer) + 1).logits
+    cache.crop(-tokens.shape[1])
+    return logits[0, :-1].argmax(-1) == torch.tensor(answer)
+
+
+def sample_questions(questions: tuple[Question, ...], num_facts: int, rng: random.Random) -> list[Question]:
+    """Some fact questions, at most 4 lists and 4 recitations."""
+    chosen: list[Question] = []
+    for kind, count in (("fact", num_facts), ("list", 4), ("recite", 4)):
+        of_kind = [q for q in questions if q.kind == kind]
+        chosen += rng.sample(of_kind, min(count, len(of_kind)))
+    return chosen
+
+
+def recall(
+    model: LlamaForCausalLM, layout: Layout, context_tokens: int, num_books: int, facts_per_book: int, first_book: int = 0
+) -> Recall:
+    """Ask about `num_books` unseen books of about `context_tokens` tokens. Recitations count their first 200 tokens."""
+    asked: dict[str, int] = {}
+    right: dict[str, int] = {}
+    hits: dict[str, list[float]] = {}
+    for index in range(first_book, first_book + num_books):
+        seed = held_out_seed(context_tokens * 100 + index)
+        book = write_book(seed, int(context_tokens * WORDS_PER_TOKEN))
+        cache = read(model, layout.opening() + layout.ids(book.text))
+        for question in sample_questions(book.questions, facts_per_book, random.Random(seed)):
+            answer = [*layout.ids(question.answer), layout.mark(END)]
+            if question.kind == "recite":
+                answer = answer[:RECITED_TOKENS]
+            hit = answer_hits(model, cache, layout.turn(question.question, first=True), answer)
+            asked[question.kind] = asked.get(question.kind, 0) + 1
+            right[question.kind] = right.get(question.kind, 0) + int(hit.all())
+            hits.setdefault(question.kind, []).append(float(hit.float().mean()))
+    accuracy = {kind: sum(values) / len(values) for kind, values in hits.items()}
+    return Recall(context_tokens, asked, right, accuracy)
+
+
+@torch.inference_mode()
+def copying_loss(model: LlamaForCausalLM, num_tokens: int, seed: int = 0) -> float:
+    """Nats a token on the second half of random tokens said twice: the copying skill alone."""
+    rng = torch.Generator().manual_seed(seed)
+    half = torch.randint(len(SPECIALS), VOCAB_SIZE, (1, num_tokens // 2), generator=rng)
+    ids = torch.cat([half, half], dim=1)
+    logits = model(ids, logits_to_keep=num_tokens // 2).logits[0, :-1]
+    return float(F.cross_entropy(logits, half[0, 1:]))
