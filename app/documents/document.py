@@ -1,0 +1,72 @@
+"""What ingestion hands on: one text, the pages it came from, and what the reader should know about its quality.
+
+Offsets are in characters of `Document.text`; token offsets follow from them with a tokenizer's own offsets.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+Format = Literal["pdf", "text", "markdown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Characters [char_start, char_end) of the text. An empty page has equal bounds."""
+
+    number: int  # position in the document, from 1
+    label: str  # what the document itself calls the page, for example "xii"
+    char_start: int
+    char_end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A whole document as one text. Its pages partition the text: nothing lies between, before or after them."""
+
+    name: str  # of the file, fit for display
+    title: str
+    format: Format
+    text: str
+    pages: tuple[Page, ...]
+    has_own_pages: bool  # False: the text came without pages and was cut into pieces of a page's size
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        bounds = [0, *(page.char_end for page in self.pages)]
+        starts = [page.char_start for page in self.pages]
+        assert starts == bounds[:-1] and bounds[-1] == len(self.text), f"pages {bounds} of {len(self.text)} chars"
+        assert all(start <= end for start, end in pairwise(bounds)), f"pages overlap: {bounds}"
+
+    def page_at(self, char: int) -> Page:
+        """The page that holds the character at an offset in [0, len(text))."""
+        assert 0 <= char < len(self.text), f"character {char} of {len(self.text)}"
+        return self.pages[bisect_right(self.pages, char, key=lambda page: page.char_start) - 1]
+
+    def page_text(self, page: Page) -> str:
+        """The text of one page."""
+        return self.text[page.char_start : page.char_end]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracting:
+    """Progress while a document is read. Comes at least a few times a second, so that a caller can stop."""
+
+    num_done: int  # pages
+    num_pages: int | None  # None until known
+
+
+def make_pages(char_starts: Sequence[int], num_chars: int, labels: Sequence[str] | None = None) -> tuple[Page, ...]:
+    """Pages that begin at `char_starts` (ascending, the first is 0) and cover a text of `num_chars` characters.
+
+    Args:
+        labels: one per page; None labels the pages 1, 2, 3.
+    """
+    names = labels or [str(number) for number in range(1, len(char_starts) + 1)]
+    bounds = pairwise([*char_starts, num_chars])
+    return tuple(
+        Page(number=number, label=label, char_start=start, char_end=end)
+        for number, (label, (start, end)) in enumerate(zip(names, bounds, strict=True), 1)
+    )

@@ -1,0 +1,36 @@
+"""What the PDF worker tells its parent, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
+
+from typing import Literal, TypedDict
+
+
+class Opened(TypedDict):
+    """First message of a file that can be read."""
+
+    kind: Literal["opened"]
+    title: str
+    labels: list[str]  # one a page
+
+
+class PageRead(TypedDict):
+    """The text of the next page."""
+
+    kind: Literal["page"]
+    text: str
+    has_image: bool
+    readable: bool  # False: its content is malformed, the text is empty
+
+
+class Done(TypedDict):
+    """Last message: every page has been sent."""
+
+    kind: Literal["done"]
+
+
+class Failed(TypedDict):
+    """Last message instead of Done."""
+
+    kind: Literal["failed"]
+    reason: Literal["cut off", "damaged", "password", "memory"]
+
+
+Message = Opened | PageRead | Done | Failed

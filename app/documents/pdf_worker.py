@@ -1,0 +1,140 @@
+"""The process in which pypdf runs: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
+
+A PDF is hostile input to a parser with a history of denial-of-service reports, so it runs here, under limits, and can
+be killed. It prints one JSON object a line: Opened, then one PageRead a page, then Done, or a Failed at any point.
+The parent (`pdf.py`) gives up on silence, on an early end, and on anything this process says about itself.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pypdf import PageObject, PdfReader, overwrite_configuration
+from pypdf.errors import PyPdfError
+
+from app.documents.pdf_messages import Done, Failed, Message, Opened, PageRead
+
+# What pypdf lets escape on malformed input besides its own errors (seen in its issues and in our fuzzing).
+MALFORMED = (
+    PyPdfError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
+MAX_LABEL = 20  # characters
+
+
+def main(file: str, memory_bytes: str, cpu_seconds: str) -> None:
+    """Send the messages of one file."""
+    limit_resources(int(memory_bytes), int(cpu_seconds))
+    logging.disable(logging.CRITICAL)  # pypdf logs every oddity: on a hostile file that is without end
+    overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
+    try:
+        with Path(file).open("rb") as stream:
+            for message in read(stream):
+                send(message)
+    except MemoryError:
+        send(Failed(kind="failed", reason="memory"))
+    except MALFORMED:
+        send(Failed(kind="failed", reason="damaged"))
+
+
+def read(stream: BinaryIO) -> Iterator[Message]:
+    """The messages of a file, the pages as they are read."""
+    if is_cut_off(stream):
+        yield Failed(kind="failed", reason="cut off")
+        return
+    reader = PdfReader(stream)
+    if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted to forbid printing and open with ""
+        yield Failed(kind="failed", reason="password")
+        return
+    yield Opened(kind="opened", title=title(reader), labels=labels(reader))
+    for page in reader.pages:
+        yield read_page(page)
+    yield Done(kind="done")
+
+
+def is_cut_off(stream: BinaryIO) -> bool:
+    """Whether the end of the file is missing: no end marker, or shorter than a linearised file says it is."""
+    size = stream.seek(0, 2)
+    stream.seek(max(0, size - END_WITHIN))
+    tail = stream.read()
+    stream.seek(0)
+    head = stream.read(1024)
+    stream.seek(0)
+    if not (b"startxref" in tail or b"%%EOF" in tail):
+        return True
+    parameters = head.partition(b"/Linearized")[2].partition(b">>")[0]
+    declared = parameters.partition(b"/L ")[2].split(maxsplit=1)
+    return bool(declared) and declared[0].isdigit() and int(declared[0]) > size
+
+
+def title(reader: PdfReader) -> str:
+    """The title in the metadata, or nothing."""
+    try:
+        return str((reader.metadata and reader.metadata.title) or "")
+    except MALFORMED:
+        return ""
+
+
+def labels(reader: PdfReader) -> list[str]:
+    """What the document calls its pages; plain numbers if it does not say, or says nonsense."""
+    numbers = [str(number) for number in range(1, len(reader.pages) + 1)]
+    try:
+        own = reader.page_labels
+    except MALFORMED:
+        return numbers
+    return [label[:MAX_LABEL] or number for label, number in zip(own, numbers, strict=True)]
+
+
+def read_page(page: PageObject) -> PageRead:
+    """The text of a page; a malformed one is reported as such and does not end the document."""
+    try:
+        return PageRead(kind="page", text=page.extract_text(), has_image=has_image(page), readable=True)
+    except MALFORMED:
+        return PageRead(kind="page", text="", has_image=False, readable=False)
+
+
+def has_image(page: PageObject) -> bool:
+    """Whether a page can show an image (without decoding it)."""
+    resources = page.get("/Resources")
+    objects = resources.get_object().get("/XObject") if resources else None
+    entries = objects.get_object().values() if objects else ()
+    return any(entry.get_object().get("/Subtype") == "/Image" for entry in entries)
+
+
+def send(message: Message) -> None:
+    """Hand one message to the parent."""
+    print(json.dumps(message), flush=True)  # ASCII: the text may hold anything, lone surrogates included
+
+
+def limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
+    """Let the system stop this process when it takes too much or writes a file.
+
+    Memory is limited on Linux only; elsewhere the parent's clock is what ends a runaway.
+    """
+    if sys.platform == "win32":
+        return
+    import resource
+
+    limits = {resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+    if sys.platform == "linux":
+        limits[resource.RLIMIT_AS] = memory_bytes
+    for what, most in limits.items():
+        hard = resource.getrlimit(what)[1]
+        # only the soft limit: SIGXCPU says what happened, the hard limit's SIGKILL would not
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,159 @@
+"""Text and Markdown: which encoding, and where to cut a text that has no pages of its own."""
+
+import codecs
+import re
+from collections.abc import Iterator
+from itertools import accumulate, takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from app.documents.document import Document, Extracting, make_pages
+from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
+
+MAX_BYTES = 64_000_000  # a hundred times what 128K tokens take
+CHARS_PER_PAGE = 1_800  # a printed page
+TITLE_WITHIN, MAX_TITLE = 10_000, 200  # characters
+MARKDOWN_SUFFIXES = {".md", ".markdown", ".mdown", ".mkd"}
+TEXT_CONTROLS = set(b"\t\n\v\f\r\x1a\x1b\b")  # control bytes that real text files contain
+NO_CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\t\n\f"}
+BOMS = (  # UTF-32 first: its little-endian mark begins with UTF-16's
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+class Decoded(NamedTuple):
+    """The text of some bytes, and what the reader of it should know, if anything."""
+
+    text: str
+    warning: str | None = None
+
+
+def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
+    """Read a text or Markdown file; see `readers.extract_document`."""
+    yield Extracting(num_done=0, num_pages=None)
+    with file.open("rb") as stream:
+        encoded = stream.read(MAX_BYTES + 1)
+    if len(encoded) > MAX_BYTES:
+        raise DocumentTooLarge(name, f"more than {MAX_BYTES // 1_000_000} MB of text")
+    decoded = decode(encoded)
+    if decoded is None:
+        raise UnsupportedFormat(name, "not a text file but binary data")
+    text, starts = paginate(decoded.text)
+    if not text.strip():
+        raise EmptyDocument(f"{name} holds nothing but white space.", hint="Choose a file with text in it.")
+    markdown = file.suffix.lower() in MARKDOWN_SUFFIXES
+    yield Document(
+        name=name,
+        title=(markdown_title(text) if markdown else None) or file.stem,
+        format="markdown" if markdown else "text",
+        text=text,
+        pages=make_pages(starts, len(text)),
+        has_own_pages="\f" in decoded.text,
+        warnings=(decoded.warning,) if decoded.warning else (),
+    )
+
+
+def decode(encoded: bytes) -> Decoded | None:
+    """Text from bytes: byte order mark, UTF-16 by its zero bytes, UTF-8, else Windows-1252. None: not text."""
+    for bom, encoding in BOMS:
+        if encoded.startswith(bom):
+            return decode_as(encoding, encoded)
+    if unmarked := utf16_without_mark(encoded):
+        return decode_as(unmarked, encoded)
+    controls = sum(encoded.count(byte) for byte in range(32) if byte not in TEXT_CONTROLS)
+    if b"\0" in encoded or controls > len(encoded) / 200:
+        return None
+    return decode_utf8(encoded) or decode_windows(encoded)
+
+
+def decode_as(encoding: str, encoded: bytes) -> Decoded | None:
+    """Decode what its mark or its zero bytes declared; a few broken characters are replaced, and that is said."""
+    try:
+        return Decoded(encoded.decode(encoding))
+    except UnicodeDecodeError:
+        text = encoded.decode(encoding, errors="replace")
+    bad = text.count("�")
+    return Decoded(text, damaged(bad, encoding)) if bad < len(text) / 100 else None
+
+
+def utf16_without_mark(encoded: bytes) -> str | None:
+    """The byte order of UTF-16 text in mostly Latin letters: every other byte is zero, the rest never."""
+    even, odd = encoded[: 1 << 16 : 2], encoded[1 : 1 << 16 : 2]
+    if odd.count(0) > len(odd) * 0.7 and not even.count(0):
+        return "utf-16-le"
+    if even.count(0) > len(even) * 0.7 and not odd.count(0):
+        return "utf-16-be"
+    return None
+
+
+def decode_utf8(encoded: bytes) -> Decoded | None:
+    """Decode UTF-8, also when a few characters of it are damaged. None: it is another encoding."""
+    try:
+        return Decoded(encoded.decode("utf-8"))
+    except UnicodeDecodeError:
+        text = encoded.decode("utf-8", errors="replace")
+    bad = text.count("�")
+    good = sum(char > "\x7f" for char in text) - bad
+    return Decoded(text, damaged(bad, "utf-8")) if good >= 10 * bad else None
+
+
+def damaged(count: int, encoding: str) -> str:
+    """The warning about characters that are lost."""
+    return f"{count:,} damaged characters (no valid {encoding.upper()}) show as �."
+
+
+def decode_windows(encoded: bytes) -> Decoded | None:
+    """Decode Windows-1252, which most text that is not UTF-8 is in. None: it uses bytes that encoding leaves out."""
+    try:
+        text = encoded.decode("cp1252")
+    except UnicodeDecodeError:
+        return None
+    return Decoded(text, "Read as Windows-1252, as it is no UTF-8. If letters look wrong, save it as UTF-8.")
+
+
+def paginate(raw: str) -> tuple[str, list[int]]:
+    """Cut into pages: at form feeds if there are any, else by size at paragraph borders.
+
+    Returns:
+        The text (line ends normalised, control characters gone, a form feed now the blank line between two pages)
+        and the offset of each page.
+    """
+    text = raw.replace("\r\n", "\n").replace("\r", "\n").translate(NO_CONTROLS)
+    if "\f" not in text:
+        return text, page_starts(text)
+    parts = [part.strip("\n") + "\n\n" for part in text.split("\f")]
+    if not parts[-1].strip():
+        parts.pop()  # a form feed ends a page, so nothing begins after the last one
+    lengths = [len(part) for part in parts]
+    return "".join(parts), list(accumulate(lengths[:-1], initial=0))
+
+
+def page_starts(text: str) -> list[int]:
+    """Offsets that cut a text into pieces of about a page, none much longer, preferably between paragraphs."""
+    starts = [0]
+    while len(text) - starts[-1] > CHARS_PER_PAGE * 3 // 2:
+        starts.append(next_break(text, starts[-1] + CHARS_PER_PAGE // 2, starts[-1] + CHARS_PER_PAGE * 3 // 2))
+    return starts
+
+
+def next_break(text: str, low: int, high: int) -> int:
+    """The best place to cut within (low, high], nearest to the middle: paragraph, line, sentence, word, anywhere."""
+    middle = (low + high) // 2
+    for border in (r"\n[ \t]*\n\s*", r"\n", r"[.!?][\"'”’)]* ", r"\s"):
+        ends = [match.end() for match in re.compile(border).finditer(text, low, high)]
+        if ends:
+            return min(ends, key=lambda end: abs(end - middle))
+    return middle
+
+
+def markdown_title(text: str) -> str | None:
+    """The title in the front matter, else the first heading of the first level near the beginning."""
+    lines = text[:TITLE_WITHIN].splitlines()
+    front_matter = takewhile(lambda line: line.rstrip() != "---", lines[1:]) if lines[0].rstrip() == "---" else ()
+    titles = [line.removeprefix("title:").strip(" \t\"'") for line in front_matter if line.startswith("title:")]
+    titles += [line[2:].strip(" \t#") for line in lines if line.startswith("# ")]
+    return next((title[:MAX_TITLE] for title in titles if title), None)

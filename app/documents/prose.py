@@ -1,0 +1,147 @@
+"""From the lines of printed pages back to running text: the letters, the words, the paragraphs.
+
+Pure functions. They know nothing of PDF; they lose no word, and every character they return belongs to one page.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+SOFT_HYPHEN = "\N{SOFT HYPHEN}"
+LETTERS = {  # what fonts and typesetters use for plain letters
+    "ﬀ": "ff",
+    "ﬁ": "fi",
+    "ﬂ": "fl",
+    "ﬃ": "ffi",
+    "ﬄ": "ffl",
+    "ﬅ": "st",
+    "ﬆ": "st",
+    "\N{HYPHEN}": "-",
+    "\N{NON-BREAKING HYPHEN}": "-",
+    "\N{ZERO WIDTH SPACE}": "",
+    "\N{WORD JOINER}": "",
+    "\N{ZERO WIDTH NO-BREAK SPACE}": "",
+}
+LETTER_TABLE = str.maketrans(LETTERS)
+SENTENCE_END = re.compile(r"[.!?:…][\"'”’»)\]]*$")
+BULLET = re.compile(r"[•‣▪◦●]")
+NUMBER_WORDS = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten|Eleven|Twelve"
+HEADING = re.compile(
+    rf"(?:chapter|part|book)\s+(?:\d+|[ivxlc]+|(?:{NUMBER_WORDS})(?:teen|ty)?)\b.{{0,40}}$", re.IGNORECASE
+)
+WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+FULL_LINE = 0.85  # of the usual width: a shorter line, if the next line's first word had fitted, ends on purpose
+MIN_LINES = 5  # fewer tell nothing about a page's width
+
+
+class Prose(NamedTuple):
+    """Running text, and the offset at which each page begins."""
+
+    text: str
+    page_starts: list[int]
+
+
+class Row(NamedTuple):
+    """A line with text in it, on its page."""
+
+    page: int  # index
+    line: str
+    after_blank: bool  # on the same page
+
+
+class Joint(NamedTuple):
+    """How a line goes on into the next."""
+
+    cut: int  # characters to take off the end of the line: 1 for a hyphen that only marks the line's end
+    glue: str  # what stands between: nothing, a space, a line break or a blank line
+
+
+def clean_lines(page_text: str) -> list[str]:
+    """A page's lines in plain letters: no ligatures, control characters or odd spaces. Blank lines stay, as ""."""
+    text = page_text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # pairs up or replaces surrogates
+    text = re.sub(r"\r\n?|[\v\f\x85\u2028\u2029]", "\n", text).translate(LETTER_TABLE)
+    text = re.sub(rf"{SOFT_HYPHEN}(?!\s*(?:\n|$))", "", text)  # at the end of a line it says that the word goes on
+    text = re.sub(r"[^\S\n]+", " ", text)
+    text = "".join(char for char in text if char == "\n" or unicodedata.category(char) != "Cc")
+    return [line.strip() for line in unicodedata.normalize("NFC", text).split("\n")]
+
+
+def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
+    """Join the lines of pages into paragraphs: whole words, one line for each paragraph, a blank line after it.
+
+    Args:
+        pages: the lines of each page as `clean_lines` gives them.
+    """
+    rows = list(printed_rows(pages))
+    widths = usual_widths(pages)
+    words = frozenset(match.group().casefold() for row in rows for match in WORD.finditer(row.line))
+    pieces, starts, length = list[str](), dict[int, int](), 0
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        starts.setdefault(row.page, length)
+        joint = join(row.line, following, widths[row.page], words) if following else Joint(0, "")
+        line = row.line.removesuffix(SOFT_HYPHEN)
+        pieces.append(line[: len(line) - joint.cut] + joint.glue)
+        length += len(pieces[-1])
+    return Prose("".join(pieces), fill_empty_pages(starts, len(pages), length))
+
+
+def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
+    """How `line`, on a page that is usually `width` characters wide, goes on into the row that follows."""
+    if following.after_blank:
+        return Joint(0, "\n\n")
+    if joint := join_hyphenated(line, following.line, words):
+        return joint
+    ends_sentence = SENTENCE_END.search(line) is not None
+    ends_early = len(line) + 1 + len(following.line.split(" ", 1)[0]) <= FULL_LINE * width
+    if HEADING.match(following.line) and (ends_early or ends_sentence):
+        return Joint(0, "\n\n")
+    if ends_early or BULLET.match(following.line):
+        return Joint(0, "\n\n" if ends_sentence else "\n")
+    return Joint(0, "" if line.endswith("—") else " ")
+
+
+def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint | None:
+    """How a line that ends in a hyphen goes on; None if it ends in none. The document's own words decide."""
+    if line.endswith(SOFT_HYPHEN):
+        return Joint(0, "")
+    tail = WORD.match(following)
+    if not (re.search(r"\w-$", line) and re.match(r"\w", following)):
+        return None
+    head = re.search(rf"(?:{WORD.pattern})-$", line)
+    if not (head and tail and following[0].islower()):
+        return Joint(0, "")  # Anglo-Saxon, 1990-1995
+    kept = (head.group() + tail.group()).casefold()  # as in well-known
+    compound, _, last = head.group()[:-1].casefold().rpartition("-")
+    known = (f"{compound}-{last}" if compound else last) + tail.group().casefold() in words
+    return Joint(0 if not known and (kept in words or compound) else 1, "")
+
+
+def printed_rows(pages: Sequence[Sequence[str]]) -> Iterator[Row]:
+    """The lines that are not blank, in order. In double-spaced text a blank line means nothing."""
+    pairs = [pair for page in pages for pair in pairwise(page) if pair[0] or pair[1]]
+    double_spaced = sum(not (above and below) for above, below in pairs) > 0.8 * len(pairs)
+    for number, page in enumerate(pages):
+        above = "the edge of the page, which separates nothing"
+        for line in page:
+            if line:
+                yield Row(page=number, line=line, after_blank=not above and not double_spaced)
+            above = line
+
+
+def usual_widths(pages: Sequence[Sequence[str]]) -> list[int]:
+    """For each page the length, in characters, that one line in ten exceeds: the width of its text."""
+    lengths = [sorted(len(line) for line in page if line) for page in pages]
+    everywhere = sorted(length for page in lengths for length in page)
+    samples = (page if len(page) >= MIN_LINES else everywhere for page in lengths)
+    return [sample[len(sample) * 9 // 10] if sample else 0 for sample in samples]
+
+
+def fill_empty_pages(starts: Mapping[int, int], num_pages: int, num_chars: int) -> list[int]:
+    """An offset for every page: one without text begins, and ends, where the next begins."""
+    filled, following = list[int](), num_chars
+    for page in reversed(range(num_pages)):
+        following = starts.get(page, following)
+        filled.append(following)
+    return filled[::-1]

@@ -1,0 +1,62 @@
+"""One door to all formats: look at the content, choose the reader, turn the file system's errors into ours."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from app.documents.document import Document, Extracting
+from app.documents.errors import AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
+from app.documents.pdf import extract_pdf
+from app.documents.plain import extract_plain
+from app.documents.sniff import HEAD_BYTES, Kind, describe, sniff
+
+Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its name for display)
+
+READERS: Mapping[Kind, Reader] = {"pdf": extract_pdf, "plain": extract_plain}
+
+
+def extract_document(path: str | Path) -> Iterator[Extracting | Document]:
+    """Read a file step by step: progress events, then exactly one Document.
+
+    Closing the iterator stops the work at once and leaves nothing running.
+
+    Raises:
+        DocumentError: with the problem and one action; see `app.documents.errors`.
+    """
+    file = Path(path)
+    name = display_name(file)
+    head = read_head(file, name)
+    kind = sniff(head)
+    if kind is None:
+        raise UnsupportedFormat(name, describe(head) or "of an unknown format")
+    yield from READERS[kind](file.absolute(), name)
+
+
+def read_document(path: str | Path) -> Document:
+    """Read a file at one go. Raises what `extract_document` raises."""
+    *_, document = extract_document(path)
+    assert isinstance(document, Document), f"the last event was {document}"
+    return document
+
+
+def display_name(file: Path) -> str:
+    """The file's name on one line, without anything a terminal would act on."""
+    return "".join(char if char.isprintable() else "�" for char in file.name) or str(file)
+
+
+def read_head(file: Path, name: str) -> bytes:
+    """The first bytes of a regular, readable file that has any."""
+    try:
+        if not stat.S_ISREG(os.stat(file).st_mode):
+            what = "a folder" if file.is_dir() else "not a regular file"
+            raise DocumentNotFound(f"{name} is {what}.", hint="Name the PDF, text or Markdown file itself.")
+        with file.open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DocumentNotFound(f"There is no file {name}.", hint="Check the name and the folder.") from error
+    except OSError as error:
+        raise AccessDenied(name, error.strerror or type(error).__name__) from error
+    if not head:
+        raise EmptyDocument(f"{name} is empty.", hint="Choose a file with text in it.")
+    return head

@@ -1,0 +1,91 @@
+"""Headers, footers and page numbers: lines at the edge of pages that repeat, or that count the pages.
+
+A line runs when the same words stand at the same edge of several pages near each other, or would but for a number
+that grows with the page ("12 The Harbour", "Page 7 of 90"). Books change headers with the chapter and by left and
+right pages, so a neighbourhood of pages is looked at and not the whole book. Edges are peeled from outside in.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+Edge = Literal["top", "bottom"]
+
+MAX_PEELED = 3  # running lines at one edge
+NEIGHBOURHOOD = 4  # pages to either side
+MIN_REPEATS = 3  # pages of a neighbourhood, this one included, for a line with words
+MIN_NUMBERS = 2  # the same for a line that is nothing but a page number
+ROMAN = re.compile(r"(?=.)(x{0,3}l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)  # up to 89: front matter
+
+
+class Key(NamedTuple):
+    """What two lines on different pages must share to be the same running line."""
+
+    template: str  # the line, with one number replaced by "#" if `offset` is given
+    offset: int | None  # that number minus the index of the page
+
+
+def drop_running_lines(pages: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The lines of each page without headers, footers and page numbers; blank lines at its edges go too."""
+    rest = [strip_blank(page) for page in pages]
+    edges: tuple[Edge, Edge] = ("top", "bottom")
+    for edge in edges:
+        for _ in range(MAX_PEELED):
+            running = find_running(rest, edge)
+            for index in running:
+                rest[index] = strip_blank(rest[index][1:] if edge == "top" else rest[index][:-1])
+            if not running:
+                break
+    return rest
+
+
+def find_running(pages: Sequence[Sequence[str]], edge: Edge) -> list[int]:
+    """Indices of the pages whose outermost line at an edge is a running line."""
+    seen: defaultdict[Key, list[int]] = defaultdict(list)  # ascending page indices
+    for index, page in enumerate(pages):
+        for key in set(keys(page, edge, index)):
+            seen[key].append(index)
+    return [
+        index
+        for index, page in enumerate(pages)
+        if any(repeats(seen[key], index) >= needed(key) for key in keys(page, edge, index))
+    ]
+
+
+def keys(page: Sequence[str], edge: Edge, index: int) -> Iterator[Key]:
+    """All ways in which the outermost line of a page could recur on another page."""
+    if not page:
+        return
+    line = page[0 if edge == "top" else -1].strip().casefold()
+    yield Key(line, None)
+    numbers = list(re.finditer(r"\d{1,5}", line))
+    for number in numbers[:1] + numbers[1:][-1:]:
+        yield Key(f"{line[: number.start()]}#{line[number.end() :]}", int(number.group()) - index)
+    if value := roman_value(line):
+        yield Key("#", value - index)
+
+
+def needed(key: Key) -> int:
+    """How many pages of a neighbourhood must share a key."""
+    return MIN_NUMBERS if key.offset is not None and not re.search(r"[^\W_]", key.template) else MIN_REPEATS
+
+
+def repeats(indices: Sequence[int], index: int) -> int:
+    """How many of the ascending page indices lie in the neighbourhood of a page."""
+    return bisect_right(indices, index + NEIGHBOURHOOD) - bisect_left(indices, index - NEIGHBOURHOOD)
+
+
+def roman_value(line: str) -> int | None:
+    """The value of a line that is a small Roman number, else None."""
+    if not ROMAN.fullmatch(line):
+        return None
+    digits = [{"i": 1, "v": 5, "x": 10, "l": 50}[letter] for letter in line]
+    return sum(-one if one < following else one for one, following in zip(digits, [*digits[1:], 0], strict=True))
+
+
+def strip_blank(page: Sequence[str]) -> list[str]:
+    """A page's lines without blank ones at its edges."""
+    filled = [index for index, line in enumerate(page) if line.strip()]
+    return list(page[filled[0] : filled[-1] + 1]) if filled else []

@@ -1,0 +1,39 @@
+"""What a file is, by its content; names and extensions are hints at most.
+
+To add a format: give it a signature here and a reader in `readers.py`.
+"""
+
+import re
+from typing import Literal
+
+Kind = Literal["pdf", "plain"]
+
+HEAD_BYTES = 4096  # enough for every signature below
+PDF_WITHIN = 1024  # bytes of junk before %PDF- that viewers accept (ISO 32000-1, annex H.3.4.1)
+
+# What is recognised in order to name it in the error message, first match wins.
+UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
+    ("an EPUB book", re.compile(rb"PK\x03\x04.{26}mimetypeapplication/epub\+zip", re.DOTALL)),
+    ("a Word document", re.compile(rb"PK\x03\x04.*(?:word/|\[Content_Types\])|\xd0\xcf\x11\xe0", re.DOTALL)),
+    ("a ZIP archive", re.compile(rb"PK(?:\x03\x04|\x05\x06)")),
+    ("a compressed archive", re.compile(rb"\x1f\x8b|BZh|7z\xbc\xaf|\xfd7zXZ|Rar!")),
+    ("a Kindle book", re.compile(rb".{60}BOOKMOBI", re.DOTALL)),
+    ("a DjVu document", re.compile(rb"AT&TFORM")),
+    ("a PostScript file", re.compile(rb"%!PS")),
+    ("an RTF document", re.compile(rb"\{\\rtf")),
+    ("a web page", re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<!--.*?-->\s*)?<(?:!doctype\s+html|html[\s>])", re.I | re.S)),
+    ("an image", re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|II\*\x00|MM\x00\*|RIFF.{4}WEBP|BM.{4}\x00{4}", re.DOTALL)),
+    ("a program", re.compile(rb"\x7fELF|MZ.{60}|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe", re.DOTALL)),
+)
+
+
+def sniff(head: bytes) -> Kind | None:
+    """What the first HEAD_BYTES say: a PDF, perhaps plain text, or (None) a format that `describe` can name."""
+    if b"%PDF-" in head[:PDF_WITHIN]:
+        return "pdf"
+    return None if describe(head) else "plain"
+
+
+def describe(head: bytes) -> str | None:
+    """The name, with its article, of the unsupported format that begins with `head`."""
+    return next((what for what, signature in UNSUPPORTED if signature.match(head)), None)
