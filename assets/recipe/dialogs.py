@@ -11,14 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from assets.recipe.tokens import END, Layout
+from assets.recipe.tokens import END, SPECIALS, VOCAB_SIZE, Layout
 from core.bench.world import Book, Question, write_book
 
 WORDS_PER_TOKEN = 1 / 1.22
-SKILLS = ("template", "language", "question", "fact", "list", "recite")
-TEMPLATE, LANGUAGE, QUESTION, FACT, LIST, RECITE = range(6)
+SKILLS = ("template", "language", "question", "fact", "list", "recite", "copy")
+TEMPLATE, LANGUAGE, QUESTION, FACT, LIST, RECITE, COPY = range(7)
 # Book text is mostly free choice of words; what must be learned well is the answers.
-SKILL_WEIGHTS = torch.tensor([0.2, 0.4, 0.1, 3.0, 2.0, 1.5])
+SKILL_WEIGHTS = torch.tensor([0.0, 0.3, 0.1, 3.0, 2.0, 1.5, 1.0])
+COPY_SHARE = 0.08
 MAX_POSITION = 131072
 
 
@@ -77,6 +78,24 @@ def compose(layout: Layout, seed: int, num_tokens: int, book_share: float) -> Do
     return document
 
 
+def copy_exercise(seed: int, num_tokens: int) -> Document:
+    """Random tokens, then pieces of them said again: copying that leans on no word, so it also serves unknown text.
+
+    The first two tokens of a piece cannot be foreseen and count as template.
+    """
+    rng = random.Random(seed)
+    source = [rng.randrange(len(SPECIALS), VOCAB_SIZE) for _ in range(num_tokens // 2)]
+    document = Document([], [])
+    document.add(source, TEMPLATE)
+    while len(document.ids) < num_tokens:
+        length = rng.randint(8, 64)
+        start = rng.randrange(max(1, len(source) - length))
+        document.add(source[start : start + 2], TEMPLATE)
+        document.add(source[start + 2 : start + length], COPY)
+    del document.ids[num_tokens:], document.skills[num_tokens:]
+    return document
+
+
 def skip_positions(num_tokens: int, rng: random.Random) -> Tensor:
     """Positions [T] that grow by one except at a few random gaps (PoSE, arXiv 2309.10400); half of the time plain."""
     positions = torch.arange(num_tokens)
@@ -110,7 +129,8 @@ def make_batch(layout: Layout, step: int, rows: int, num_tokens: int, *, skip: b
         seed = training_seed(step * 64 + row)
         rng = random.Random(seed)
         share = rng.uniform(0.35, 0.6) if num_tokens <= 1024 else rng.uniform(0.5, 0.8)
-        document = compose(layout, seed, num_tokens, share)
+        copies = rng.random() < COPY_SHARE
+        document = copy_exercise(seed, num_tokens) if copies else compose(layout, seed, num_tokens, share)
         n = len(document.ids)
         ids[row, :n] = torch.tensor(document.ids)
         skills[row, :n] = torch.tensor(document.skills)

@@ -11,14 +11,14 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoTokenizer, LlamaForCausalLM
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -108,7 +108,7 @@ class Run:
         self.step += 1
 
 
-def token_losses(model: LlamaForCausalLM, batch: Batch) -> Tensor:
+def token_losses(model: Callable[..., CausalLMOutputWithPast], batch: Batch) -> Tensor:
     """Cross-entropy of every next token: [B, T - 1] nats."""
     logits = model(batch.ids, position_ids=batch.positions, use_cache=False).logits
     nats = F.cross_entropy(logits.flatten(0, 1), batch.ids.roll(-1, dims=1).flatten(), reduction="none")
@@ -141,11 +141,12 @@ def evaluate(run: Run, lengths: tuple[tuple[int, int, int], ...]) -> None:
 def train_target(run: Run, deadline: float) -> None:
     """Train until the schedule or the time is over."""
     schedule, last_save = run.schedule, time.monotonic()
+    forward = torch.compile(run.model, dynamic=False)  # fuses norms, rotary and MLP: about twice as fast on CPU
     while run.step < schedule.steps and time.monotonic() < deadline:
         started = time.monotonic()
         length = schedule.length(run.step)
         batch = make_batch(run.layout, run.step, max(1, schedule.tokens_per_step // length), length)
-        losses = token_losses(run.model, batch)
+        losses = token_losses(forward, batch)
         weights = batch.weights[:, 1:]
         run.update((losses * weights).sum() / weights.sum())
         run.tokens += batch.ids.numel()
@@ -156,8 +157,8 @@ def train_target(run: Run, deadline: float) -> None:
         if time.monotonic() - last_save > 120:
             run.save()
             last_save = time.monotonic()
-        if run.step % 100 == 0:
-            evaluate(run, ((1024, 6, 8), (8192, 1, 16)) if run.step % 300 else ((1024, 6, 8), (8192, 2, 16), (32000, 1, 24)))
+        if run.step % 150 == 0:
+            evaluate(run, ((1024, 6, 8), (8192, 1, 16)) if run.step % 450 else ((1024, 6, 8), (8192, 2, 16), (32000, 1, 24)))
     run.save()
 
 
@@ -168,15 +169,15 @@ def window_mask(num_tokens: int, sink: int, recent: int) -> Tensor:
 
 
 TARGET_SCHEDULE = Schedule(
-    steps=1900,
+    steps=1100,
     peak_rate=1e-3,
     warmup=40,
     tokens_per_step=4096,
     stages=(
-        (0.35, (512,)),
-        (0.60, (512, 1024, 1024)),
-        (0.85, (1024, 2048, 1024, 2048, 4096)),
-        (1.00, (1024, 2048, 4096, 8192)),
+        (0.09, (512,)),
+        (0.30, (1024, 1024, 2048)),
+        (0.60, (1024, 2048, 4096)),
+        (1.00, (1024, 4096, 8192)),
     ),
 )
 
