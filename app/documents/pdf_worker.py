@@ -10,10 +10,11 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
 from pypdf.errors import PyPdfError
+from pypdf.generic import DictionaryObject
 
 from app.documents.pdf_messages import Done, Failed, Message, Opened, PageRead
 
@@ -37,11 +38,13 @@ MAX_LABEL = 20  # characters
 def main(file: str, memory_bytes: str, cpu_seconds: str) -> None:
     """Send the messages of one file."""
     limit_resources(int(memory_bytes), int(cpu_seconds))
-    logging.disable(logging.CRITICAL)  # pypdf logs every oddity: on a hostile file that is without end
+    complaints = Complaints()
+    logger = logging.getLogger("pypdf")
+    logger.propagate, logger.handlers = False, [complaints]
     overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
     try:
         with Path(file).open("rb") as stream:
-            for message in read(stream):
+            for message in read(stream, complaints):
                 send(message)
     except MemoryError:
         send(Failed(kind="failed", reason="memory"))
@@ -49,7 +52,17 @@ def main(file: str, memory_bytes: str, cpu_seconds: str) -> None:
         send(Failed(kind="failed", reason="damaged"))
 
 
-def read(stream: BinaryIO) -> Iterator[Message]:
+class Complaints(logging.Handler):
+    """Remembers that pypdf complained, and nothing else: on a hostile file its log is without end."""
+
+    heard = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take notice."""
+        self.heard = True
+
+
+def read(stream: BinaryIO, complaints: Complaints) -> Iterator[Message]:
     """The messages of a file, the pages as they are read."""
     if is_cut_off(stream):
         yield Failed(kind="failed", reason="cut off")
@@ -60,7 +73,7 @@ def read(stream: BinaryIO) -> Iterator[Message]:
         return
     yield Opened(kind="opened", title=title(reader), labels=labels(reader))
     for page in reader.pages:
-        yield read_page(page)
+        yield read_page(page, complaints)
     yield Done(kind="done")
 
 
@@ -97,20 +110,29 @@ def labels(reader: PdfReader) -> list[str]:
     return [label[:MAX_LABEL] or number for label, number in zip(own, numbers, strict=True)]
 
 
-def read_page(page: PageObject) -> PageRead:
-    """The text of a page; a malformed one is reported as such and does not end the document."""
+def read_page(page: PageObject, complaints: Complaints) -> PageRead:
+    """The text of a page; a malformed one is reported as such and does not end the document.
+
+    pypdf raises for some faults and only logs others: no text and a complaint mean a page that cannot be read.
+    """
+    complaints.heard = False
     try:
-        return PageRead(kind="page", text=page.extract_text(), has_image=has_image(page), readable=True)
+        text = page.extract_text()
+        readable = bool(text.strip()) or not complaints.heard
     except MALFORMED:
-        return PageRead(kind="page", text="", has_image=False, readable=False)
+        text, readable = "", False
+    return PageRead(kind="page", text=text, has_image=has_image(page), readable=readable)
 
 
 def has_image(page: PageObject) -> bool:
     """Whether a page can show an image (without decoding it)."""
-    resources = page.get("/Resources")
-    objects = resources.get_object().get("/XObject") if resources else None
-    entries = objects.get_object().values() if objects else ()
-    return any(entry.get_object().get("/Subtype") == "/Image" for entry in entries)
+    try:
+        resources = cast(DictionaryObject, page["/Resources"])
+        objects = cast(DictionaryObject, resources["/XObject"])
+        entries = [cast(DictionaryObject, entry.get_object()) for entry in objects.values()]
+        return any(entry.get("/Subtype") == "/Image" for entry in entries)
+    except MALFORMED:  # KeyError is the ordinary case: no resources, or none of this kind
+        return False
 
 
 def send(message: Message) -> None:

@@ -6,7 +6,7 @@ Pure functions. They know nothing of PDF; they lose no word, and every character
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 SOFT_HYPHEN = "\N{SOFT HYPHEN}"
@@ -33,6 +33,7 @@ HEADING = re.compile(
 )
 WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 FULL_LINE = 0.85  # of the usual width: a shorter line, if the next line's first word had fitted, ends on purpose
+NEVER_FULL = 1_000_000  # characters; the width of a page on which every line was ended on purpose
 MIN_LINES = 5  # fewer tell nothing about a page's width
 
 
@@ -48,7 +49,7 @@ class Row(NamedTuple):
 
     page: int  # index
     line: str
-    after_blank: bool  # on the same page
+    after_blank: bool  # that separates it from the line before
 
 
 class Joint(NamedTuple):
@@ -78,7 +79,7 @@ def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
     widths = usual_widths(pages)
     words = frozenset(match.group().casefold() for row in rows for match in WORD.finditer(row.line))
     pieces, starts, length = list[str](), dict[int, int](), 0
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
+    for row, following in zip_longest(rows, rows[1:]):
         starts.setdefault(row.page, length)
         joint = join(row.line, following, widths[row.page], words) if following else Joint(0, "")
         line = row.line.removesuffix(SOFT_HYPHEN)
@@ -119,23 +120,45 @@ def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint |
 
 
 def printed_rows(pages: Sequence[Sequence[str]]) -> Iterator[Row]:
-    """The lines that are not blank, in order. In double-spaced text a blank line means nothing."""
-    pairs = [pair for page in pages for pair in pairwise(page) if pair[0] or pair[1]]
-    double_spaced = sum(not (above and below) for above, below in pairs) > 0.8 * len(pairs)
+    """The lines that are not blank, in order, each with whether a blank one that means something stands before it."""
+    inside_counts = not double_spaced(pages)
+    edges_count = sum(not all(page[:1] + page[-1:]) for page in map(list, pages)) <= len(pages) / 2  # else layout
+    after_blank = False
     for number, page in enumerate(pages):
-        above = "the edge of the page, which separates nothing"
-        for line in page:
+        filled = [index for index, line in enumerate(page) if line]
+        for index, line in enumerate(page):
             if line:
-                yield Row(page=number, line=line, after_blank=not above and not double_spaced)
-            above = line
+                yield Row(number, line, after_blank)
+                after_blank = False
+            elif filled and filled[0] < index < filled[-1]:
+                after_blank = inside_counts
+            else:
+                after_blank |= edges_count
+
+
+def double_spaced(pages: Sequence[Sequence[str]]) -> bool:
+    """Whether nearly every line is followed by a blank one, which then separates nothing."""
+    pairs = [pair for page in pages for pair in pairwise(page) if any(pair)]
+    return sum(not all(pair) for pair in pairs) > max(0.8 * len(pairs), 2 * MIN_LINES)
 
 
 def usual_widths(pages: Sequence[Sequence[str]]) -> list[int]:
     """For each page the length, in characters, that one line in ten exceeds: the width of its text."""
-    lengths = [sorted(len(line) for line in page if line) for page in pages]
-    everywhere = sorted(length for page in lengths for length in page)
-    samples = (page if len(page) >= MIN_LINES else everywhere for page in lengths)
-    return [sample[len(sample) * 9 // 10] if sample else 0 for sample in samples]
+    filled = [[line for line in page if line] for page in pages]
+    everywhere = [line for page in filled for line in page]
+    samples = (page if len(page) >= MIN_LINES else everywhere for page in filled)
+    return [NEVER_FULL if is_verse(page) else nine_tenths(sample) for page, sample in zip(filled, samples, strict=True)]
+
+
+def is_verse(lines: Sequence[str]) -> bool:
+    """Whether nearly all lines begin with a capital, as in verse and lists: each was ended on purpose."""
+    return len(lines) > 3 and sum(line[0].isupper() for line in lines) > 0.8 * len(lines)
+
+
+def nine_tenths(lines: Sequence[str]) -> int:
+    """The length that one line in ten reaches or exceeds."""
+    lengths = sorted(map(len, lines))
+    return lengths[len(lengths) * 9 // 10] if lengths else 0
 
 
 def fill_empty_pages(starts: Mapping[int, int], num_pages: int, num_chars: int) -> list[int]:

@@ -3,6 +3,7 @@
 A line runs when the same words stand at the same edge of several pages near each other, or would but for a number
 that grows with the page ("12 The Harbour", "Page 7 of 90"). Books change headers with the chapter and by left and
 right pages, so a neighbourhood of pages is looked at and not the whole book. Edges are peeled from outside in.
+Short pages prove nothing: the slides of a talk may repeat a title, and it belongs to the text.
 """
 
 import re
@@ -17,6 +18,7 @@ MAX_PEELED = 3  # running lines at one edge
 NEIGHBOURHOOD = 4  # pages to either side
 MIN_REPEATS = 3  # pages of a neighbourhood, this one included, for a line with words
 MIN_NUMBERS = 2  # the same for a line that is nothing but a page number
+FULL_PAGE = 8  # lines; pages with fewer do not make a line with words a running line
 ROMAN = re.compile(r"(?=.)(x{0,3}l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)  # up to 89: front matter
 
 
@@ -28,14 +30,15 @@ class Key(NamedTuple):
 
 
 def drop_running_lines(pages: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The lines of each page without headers, footers and page numbers; blank lines at its edges go too."""
-    rest = [strip_blank(page) for page in pages]
+    """The lines of each page without headers, footers and page numbers. Blank lines between them and the text stay."""
+    rest = [list(page) for page in pages]
     edges: tuple[Edge, Edge] = ("top", "bottom")
     for edge in edges:
         for _ in range(MAX_PEELED):
             running = find_running(rest, edge)
             for index in running:
-                rest[index] = strip_blank(rest[index][1:] if edge == "top" else rest[index][:-1])
+                outer = outermost(rest[index], edge)
+                rest[index] = rest[index][outer + 1 :] if edge == "top" else rest[index][:outer]
             if not running:
                 break
     return rest
@@ -46,19 +49,23 @@ def find_running(pages: Sequence[Sequence[str]], edge: Edge) -> list[int]:
     seen: defaultdict[Key, list[int]] = defaultdict(list)  # ascending page indices
     for index, page in enumerate(pages):
         for key in set(keys(page, edge, index)):
-            seen[key].append(index)
+            if is_number(key) or sum(map(bool, page)) >= FULL_PAGE:
+                seen[key].append(index)
     return [
         index
         for index, page in enumerate(pages)
-        if any(repeats(seen[key], index) >= needed(key) for key in keys(page, edge, index))
+        if any(
+            repeats(seen[key], index) >= (MIN_NUMBERS if is_number(key) else MIN_REPEATS)
+            for key in keys(page, edge, index)
+        )
     ]
 
 
 def keys(page: Sequence[str], edge: Edge, index: int) -> Iterator[Key]:
     """All ways in which the outermost line of a page could recur on another page."""
-    if not page:
+    if not any(page):
         return
-    line = page[0 if edge == "top" else -1].strip().casefold()
+    line = page[outermost(page, edge)].casefold()
     yield Key(line, None)
     numbers = list(re.finditer(r"\d{1,5}", line))
     for number in numbers[:1] + numbers[1:][-1:]:
@@ -67,9 +74,9 @@ def keys(page: Sequence[str], edge: Edge, index: int) -> Iterator[Key]:
         yield Key("#", value - index)
 
 
-def needed(key: Key) -> int:
-    """How many pages of a neighbourhood must share a key."""
-    return MIN_NUMBERS if key.offset is not None and not re.search(r"[^\W_]", key.template) else MIN_REPEATS
+def is_number(key: Key) -> bool:
+    """Whether the line is nothing but a number that grows with the page, perhaps between dashes."""
+    return key.offset is not None and not re.search(r"[^\W_]", key.template)
 
 
 def repeats(indices: Sequence[int], index: int) -> int:
@@ -85,7 +92,7 @@ def roman_value(line: str) -> int | None:
     return sum(-one if one < following else one for one, following in zip(digits, [*digits[1:], 0], strict=True))
 
 
-def strip_blank(page: Sequence[str]) -> list[str]:
-    """A page's lines without blank ones at its edges."""
-    filled = [index for index, line in enumerate(page) if line.strip()]
-    return list(page[filled[0] : filled[-1] + 1]) if filled else []
+def outermost(page: Sequence[str], edge: Edge) -> int:
+    """The index of the line nearest to an edge of a page that has any text."""
+    filled = [index for index, line in enumerate(page) if line]
+    return filled[0 if edge == "top" else -1]

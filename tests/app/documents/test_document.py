@@ -1,0 +1,32 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.documents.document import Document, make_pages
+
+
+def a_document(lengths: list[int]) -> Document:
+    starts = [sum(lengths[:index]) for index in range(len(lengths))]
+    text = "".join(chr(ord("a") + index % 26) * length for index, length in enumerate(lengths))
+    return Document(
+        name="a.txt", title="a", format="text", text=text, pages=make_pages(starts, len(text)), has_own_pages=True
+    )
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=10))
+def test_every_character_lies_on_exactly_one_page(lengths: list[int]) -> None:
+    document = a_document(lengths)
+    assert "".join(map(document.page_text, document.pages)) == document.text
+    for char in range(len(document.text)):
+        page = document.page_at(char)
+        assert page.char_start <= char < page.char_end
+
+
+def test_pages_that_leave_a_gap_are_a_bug() -> None:
+    with pytest.raises(AssertionError, match="pages"):
+        Document(name="a", title="a", format="text", text="abc", pages=make_pages([1], 3), has_own_pages=True)
+
+
+def test_pages_keep_the_labels_of_the_document() -> None:
+    assert [page.label for page in make_pages([0, 4], 9, ["xii", "1"])] == ["xii", "1"]
+    assert [page.label for page in make_pages([0, 4], 9)] == ["1", "2"]

@@ -1,0 +1,198 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
+
+from app.documents import Document, Extracting, extract_document, read_document
+from app.documents.errors import (
+    DamagedDocument,
+    DocumentTooLarge,
+    EmptyDocument,
+    ParsingLimitReached,
+    PasswordProtected,
+    ScannedDocument,
+)
+from app.documents.pdf import PdfLimits, extract_pdf, ranges
+from tests.app.documents.conftest import MakePdf
+
+PAGE = [
+    "The old pilot stood on the quay and counted the boats that",
+    "came in with the tide, as he had done on every evening of",
+    "his life.",
+]
+
+
+def test_a_pdf_becomes_prose_with_the_pages_it_came_from(make_pdf: MakePdf) -> None:
+    path = make_pdf(["THE PILOT", *PAGE, "1"], ["THE PILOT", "On the second day he counted", "none.", "2"], PAGE)
+    document = read_document(path)
+    assert document.page_text(document.pages[0]).strip() == f"THE PILOT\n{' '.join(PAGE)}\n\n1".replace("\n\n1", "")
+    assert [page.number for page in document.pages] == [1, 2, 3]
+    assert document.format == "pdf"
+    assert document.has_own_pages
+    assert document.warnings == ()
+
+
+def test_progress_counts_the_pages_and_the_document_comes_last(make_pdf: MakePdf) -> None:
+    *progress, document = extract_document(make_pdf(PAGE, PAGE, PAGE))
+    assert isinstance(document, Document)
+    done = [event.num_done for event in progress if isinstance(event, Extracting) and event.num_pages == 3]
+    assert sorted(set(done)) == [0, 1, 2, 3]
+
+
+def test_title_and_labels_come_from_the_document(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    writer.add_metadata({"/Title": " The\nHarbour "})
+    path = make_pdf(PAGE, PAGE)
+    writer.set_page_label(0, 0, "/r")
+    writer.set_page_label(1, 1, "/D", start=1)
+    writer.write(path)
+    document = read_document(path)
+    assert document.title == "The Harbour"
+    assert [page.label for page in document.pages] == ["i", "1"]
+
+
+def test_without_a_title_the_file_names_the_document(make_pdf: MakePdf) -> None:
+    assert read_document(make_pdf(PAGE, name="my notes.pdf")).title == "my notes"
+
+
+def test_a_pdf_encrypted_without_a_user_password_opens(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE)
+    writer.encrypt(user_password="", owner_password="secret", algorithm="AES-256")
+    writer.write(path)
+    assert read_document(path).text == " ".join(PAGE)
+
+
+def test_a_pdf_with_a_user_password_is_refused(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE)
+    writer.encrypt(user_password="secret", algorithm="AES-256")
+    writer.write(path)
+    with pytest.raises(PasswordProtected, match=r"book\.pdf is protected by a password"):
+        read_document(path)
+
+
+def test_a_pdf_without_pages_is_empty(make_pdf: MakePdf) -> None:
+    with pytest.raises(EmptyDocument, match="no pages"):
+        read_document(make_pdf())
+
+
+def test_blank_pages_are_no_document(make_pdf: MakePdf) -> None:
+    with pytest.raises(EmptyDocument, match="no text"):
+        read_document(make_pdf([], []))
+
+
+def add_image(writer: PdfWriter, page: int) -> None:
+    """Give a page an image of one grey pixel."""
+    image = DecodedStreamObject()
+    image.set_data(b"\x80")
+    names = {"/Type": "/XObject", "/Subtype": "/Image", "/ColorSpace": "/DeviceGray"}
+    image.update({NameObject(key): NameObject(value) for key, value in names.items()})
+    image.update({NameObject(key): NumberObject(1) for key in ("/Width", "/Height")})
+    image[NameObject("/BitsPerComponent")] = NumberObject(8)
+    objects = DictionaryObject({NameObject("/Im1"): writer._add_object(image)})
+    resources = writer.pages[page]["/Resources"]
+    assert isinstance(resources, DictionaryObject)
+    resources[NameObject("/XObject")] = objects
+
+
+def test_scanned_pages_are_named_as_what_they_are(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf([], [], [])
+    for page in range(3):
+        add_image(writer, page)
+    writer.write(path)
+    with pytest.raises(ScannedDocument, match="3 pages are images") as caught:
+        read_document(path)
+    assert "OCR" in caught.value.hint
+
+
+def test_a_picture_page_among_text_is_a_warning(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE, [], PAGE)
+    add_image(writer, 1)
+    writer.write(path)
+    assert read_document(path).warnings == ("Only images, which are not read: pages 2.",)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.97])
+def test_a_truncated_pdf_is_damaged_and_never_half_read(make_pdf: MakePdf, share: float) -> None:
+    path = make_pdf(*[PAGE] * 5)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(DamagedDocument, match="cut off"):
+        read_document(path)
+
+
+def test_a_linearised_pdf_that_is_shorter_than_it_says_is_cut_off(make_pdf: MakePdf) -> None:
+    path = make_pdf(PAGE)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"\n", b"\n% << /Linearized 1 /L 99999 >>\n", 1))
+    with pytest.raises(DamagedDocument, match="cut off"):
+        read_document(path)
+
+
+def test_a_pdf_of_noise_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n" + bytes(range(256)) * 20 + b"\nstartxref\n12\n%%EOF\n")
+    with pytest.raises(DamagedDocument):
+        read_document(tmp_path / "a.pdf")
+
+
+@pytest.mark.parametrize("encoding", ["/Unheard", "/FlateDecode", "/LZWDecode"])
+def test_one_malformed_page_is_reported_and_the_others_are_read(
+    make_pdf: MakePdf, writer: PdfWriter, encoding: str
+) -> None:
+    path = make_pdf(PAGE, PAGE, PAGE)
+    garbage = DecodedStreamObject()
+    garbage.set_data(b"BT garbage")
+    garbage[NameObject("/Filter")] = NameObject(encoding)
+    writer.pages[1][NameObject("/Contents")] = writer._add_object(garbage)
+    writer.write(path)
+    document = read_document(path)
+    assert document.warnings == ("Damaged, so that their text is missing: pages 2.",)
+    assert document.page_text(document.pages[2]) == " ".join(PAGE)
+
+
+def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE)
+    bomb = DecodedStreamObject()
+    bomb.set_data(b" " * 70_000_000)  # a few KB in the file
+    writer.pages[0][NameObject("/Contents")] = writer._add_object(bomb.flate_encode())
+    writer.write(path)
+    with pytest.raises(ParsingLimitReached, match=r"0\.1 GB of memory"):
+        list(extract_pdf(path, "book.pdf", PdfLimits(memory_bytes=100_000_000)))
+
+
+def test_a_parser_that_falls_silent_is_stopped(make_pdf: MakePdf) -> None:
+    with pytest.raises(ParsingLimitReached, match="0 seconds for one page"):
+        list(extract_pdf(make_pdf(PAGE), "book.pdf", PdfLimits(silence_seconds=0)))
+
+
+def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf) -> None:
+    slow = b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 150_000 + b"ET"
+    path = make_pdf(slow)
+    assert len(PdfReader(path).pages) == 1
+    with pytest.raises(ParsingLimitReached, match="1 seconds of computing"):
+        list(extract_pdf(path, "book.pdf", PdfLimits(cpu_seconds=1)))
+
+
+def test_more_text_than_any_context_holds_is_refused_while_it_is_read(make_pdf: MakePdf) -> None:
+    with pytest.raises(DocumentTooLarge, match="200 characters"):
+        list(extract_pdf(make_pdf(*[PAGE] * 9), "book.pdf", PdfLimits(chars=200)))
+
+
+def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    events = extract_document(make_pdf(*[PAGE] * 50))
+    next(events)
+    assert started[0].poll() is None
+    events.close()  # type: ignore[attr-defined]
+    assert started[0].poll() is not None
+
+
+def test_page_ranges_read_as_people_write_them() -> None:
+    assert ranges([0, 2, 3, 4, 9]) == "1, 3–5, 10"

@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.documents import read_document
+from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
+from app.documents.plain import CHARS_PER_PAGE, decode, page_starts, paginate
+
+TEXT = "Der Zähler läuft weiter, sagte sie: „genug“.\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_unicode_encodings_are_recognised_with_and_without_a_mark(encoding: str) -> None:
+    decoded = decode((TEXT * 3).encode(encoding))
+    assert decoded is not None
+    assert decoded.text == TEXT * 3
+    assert decoded.warning is None
+
+
+def test_windows_text_is_read_and_the_reader_is_told() -> None:
+    decoded = decode(TEXT.encode("cp1252"))
+    assert decoded is not None
+    assert decoded.text == TEXT
+    assert "Windows-1252" in str(decoded.warning)
+
+
+def test_a_damaged_character_does_not_turn_utf8_into_another_encoding() -> None:
+    encoded = (TEXT * 20).encode()
+    decoded = decode(encoded[:-1] + b"\xff\n")
+    assert decoded is not None
+    assert decoded.text.count("�") == 1
+    assert decoded.text.count("Zähler") == 20
+    assert "1 damaged" in str(decoded.warning)
+
+
+def test_utf8_that_ends_within_a_character_is_still_utf8() -> None:
+    decoded = decode((TEXT * 5 + "“").encode()[:-1])
+    assert decoded is not None
+    assert decoded.text.startswith(TEXT * 5)
+
+
+@pytest.mark.parametrize("encoded", [bytes(range(256)) * 4, b"\x00\x01\x02" * 50, b"text\x00text", b"\x81\x8d" * 20])
+def test_binary_content_is_not_text(encoded: bytes) -> None:
+    assert decode(encoded) is None
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
+def test_any_text_comes_back_from_utf8(text: str) -> None:
+    decoded = decode(text.encode())
+    assert decoded is not None
+    assert decoded.text == text.removeprefix("\ufeff")
+
+
+@given(st.text("ab.\n \f\r\t", max_size=400).map(lambda text: text * 40))
+def test_pages_cover_a_text_without_gaps_and_none_is_much_too_long(text: str) -> None:
+    paged, starts = paginate(text)
+    assert starts[0] == 0
+    assert starts == sorted(starts)
+    assert starts[-1] <= len(paged)
+    if "\f" not in text:
+        assert all(
+            end - start <= CHARS_PER_PAGE * 3 / 2 for start, end in zip(starts, [*starts[1:], len(paged)], strict=True)
+        )
+        assert "".join(paged.split()) == "".join(text.split())
+
+
+def test_a_text_without_pages_is_cut_between_paragraphs() -> None:
+    text = "\n\n".join("word " * 60 for _ in range(30))
+    for start in page_starts(text)[1:]:
+        assert text[start - 2 : start] == "\n\n"
+
+
+def test_form_feeds_are_the_pages_of_a_text() -> None:
+    text, starts = paginate("one\n\ftwo\f\fthree\f")
+    assert text == "one\n\ntwo\n\n\n\nthree\n\n"
+    assert [text[start:end].strip() for start, end in zip(starts, [*starts[1:], len(text)], strict=True)] == [
+        "one",
+        "two",
+        "",
+        "three",
+    ]
+
+
+def test_control_characters_never_reach_the_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"plain \x1b[31mred\x1b[0m text\x1a, as some old files end, and more of the same")
+    assert "\x1b" not in read_document(tmp_path / "a.txt").text
+
+
+def test_markdown_is_named_by_its_front_matter_or_first_heading(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text('---\nauthor: me\ntitle: "The Harbour"\n---\n# Chapter\n')
+    (tmp_path / "b.md").write_text("Some words.\n\n# A Heading #\n\n# Another\n")
+    (tmp_path / "c.md").write_text("No heading.\n")
+    documents = [read_document(tmp_path / name) for name in ("a.md", "b.md", "c.md")]
+    assert [document.title for document in documents] == ["The Harbour", "A Heading", "c"]
+    assert {document.format for document in documents} == {"markdown"}
+
+
+def test_binary_renamed_to_txt_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(bytes(range(256)) * 10)
+    with pytest.raises(UnsupportedFormat, match="not a text file") as caught:
+        read_document(tmp_path / "a.txt")
+    assert caught.value.hint
+
+
+def test_a_file_of_white_space_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(" \n\f\n ")
+    with pytest.raises(EmptyDocument):
+        read_document(tmp_path / "a.txt")
+
+
+def test_a_file_no_context_could_hold_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.write(b"words ")
+        file.truncate(65_000_000)
+    with pytest.raises(DocumentTooLarge):
+        read_document(tmp_path / "a.txt")

@@ -1,0 +1,71 @@
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.documents import DocumentError, read_document
+from app.documents.errors import AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
+from app.documents.readers import display_name
+from tests.app.documents.conftest import MakePdf
+
+
+def test_content_decides_and_not_the_name(make_pdf: MakePdf, tmp_path: Path) -> None:
+    assert read_document(make_pdf(["These words are in a PDF."], name="book.txt")).format == "pdf"
+    (tmp_path / "text.pdf").write_text("These words are in a text file.")
+    assert read_document(tmp_path / "text.pdf").format == "text"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DocumentNotFound, match=r"There is no file book\.pdf"):
+        read_document(tmp_path / "book.pdf")
+    with pytest.raises(DocumentNotFound):
+        read_document("a\0b")
+
+
+def test_a_folder_is_no_document(tmp_path: Path) -> None:
+    with pytest.raises(DocumentNotFound, match="is a folder"):
+        read_document(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DocumentNotFound, match="not a regular file"):
+        read_document(tmp_path / "pipe")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").write_text("words")
+    (tmp_path / "secret.txt").chmod(0)
+    with pytest.raises(AccessDenied, match=r"secret\.txt cannot be opened"):
+        read_document(tmp_path / "secret.txt")
+
+
+def test_an_empty_file_is_empty_whatever_its_name(tmp_path: Path) -> None:
+    for name in ("a.pdf", "a.txt"):
+        (tmp_path / name).touch()
+        with pytest.raises(EmptyDocument, match="is empty"):
+            read_document(tmp_path / name)
+
+
+def test_an_epub_is_named_and_the_action_is_given(tmp_path: Path) -> None:
+    (tmp_path / "book.epub").write_bytes(b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/epub+zip" + bytes(100))
+    with pytest.raises(UnsupportedFormat, match="an EPUB book, which is not supported") as caught:
+        read_document(tmp_path / "book.epub")
+    assert caught.value.hint == "Use a PDF, text or Markdown file."
+
+
+def test_every_error_is_one_problem_and_one_action(tmp_path: Path) -> None:
+    (tmp_path / "odd\nname\x1b[31m.txt").touch()
+    with pytest.raises(DocumentError) as caught:
+        read_document(tmp_path / "odd\nname\x1b[31m.txt")
+    assert caught.value.problem.endswith(".")
+    assert caught.value.hint.endswith(".")
+    assert str(caught.value).isprintable()
+
+
+def test_names_are_shown_on_one_line() -> None:
+    assert display_name(Path("a\nb\x1b.pdf")) == "a�b�.pdf"
+    assert display_name(Path("Büch 1.pdf")) == "Büch 1.pdf"

@@ -1,0 +1,37 @@
+import pytest
+
+from app.documents.sniff import describe, sniff
+
+
+def test_a_pdf_is_known_by_its_header_even_after_some_junk() -> None:
+    assert sniff(b"%PDF-1.7\n") == "pdf"
+    assert sniff(b"\r\n\r\n%PDF-1.4\n") == "pdf"
+
+
+def test_a_text_about_pdf_is_still_text() -> None:
+    assert sniff(b"A file begins with the percent sign and PDF, then a number.") == "plain"
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/epub+zip", "an EPUB book"),
+        (b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml" + bytes(40) + b"word/document.xml", "a Word document"),
+        (b"PK\x03\x04" + bytes(26) + b"notes.csv", "a ZIP archive"),
+        (b"<!DOCTYPE html><html>", "a web page"),
+        (b"\n  <html lang='en'>", "a web page"),
+        (b"{\\rtf1\\ansi", "an RTF document"),
+        (b"\x89PNG\r\n\x1a\n", "an image"),
+        (b"\x7fELF\x02\x01", "a program"),
+    ],
+)
+def test_other_formats_are_named(head: bytes, what: str) -> None:
+    assert describe(head) == what
+    assert sniff(head) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["BM is a brand of cars.", "MZ was the motorcycle he rode.", "<p>Not a page</p>", "Rare"]
+)
+def test_ordinary_words_are_not_taken_for_signatures(text: str) -> None:
+    assert sniff(text.encode()) == "plain"
