@@ -19,6 +19,7 @@ from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, Parts
+from core.decoding.sampling import Dice
 from core.decoding.verify import Verdict
 from core.errors import ContextTooSmall, UnsupportedModel
 from core.events import Event, Finished, PrefillProgress, RoundDone, StopReason, TokenRecord
@@ -158,7 +159,7 @@ class Engine:
         return self._retrieval.held_chunks()
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
-        """Prefill: bring the full cache to all tokens but the last. Stops early when `cancel` is set; what was read stays.
+        """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.
 
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
@@ -268,7 +269,7 @@ class _Answer:
         self._num_prompt = len(prompt_ids)
         self.tokens = list(prompt_ids)  # committed
         self._stream, self._watcher = StreamDecoder(engine.text), StopWatcher(config.stop_strings)
-        self._rng = Generator(device=decoder.full_judge.device).manual_seed(config.seed)
+        self._dice = Dice(Generator(device=decoder.full_judge.device).manual_seed(config.seed))
         self._shown: list[str] = []
         self._round = 0
         self._seconds = 0.0
@@ -283,7 +284,7 @@ class _Answer:
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
         started = time.perf_counter()
-        verdict = self._decoder.step(Context(self.tokens), self._rng)
+        verdict = self._decoder.step(Context(self.tokens), self._dice)
         shown, records = self._commit(verdict)
         self._round += 1
         self._seconds += time.perf_counter() - started

@@ -18,7 +18,7 @@ class Context:
     def __len__(self) -> int:
         return len(self._base) + len(self._tail)
 
-    def __add__(self, more: Sequence[int]) -> "Context":
+    def extended(self, more: Sequence[int]) -> "Context":
         """A longer context; costs the tail, not the base."""
         return Context(self._base, (*self._tail, *more))
 

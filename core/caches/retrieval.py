@@ -17,7 +17,7 @@ GROWTH = 192  # recent rows beyond the local window before old ones must go; bou
 
 
 class RetrievalCache:
-    """A part of `full`, chosen by `policy`. Tokens that `full` has not seen yet are kept as this cache computed them."""
+    """A part of `full`, chosen by `policy`. Tokens that `full` has not seen are kept as this cache computed them."""
 
     def __init__(self, full: FullCache, policy: ChunkPolicy) -> None:
         self._full, self._policy = full, policy

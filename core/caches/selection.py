@@ -36,7 +36,7 @@ def attention_scores(queries: Tensor, keys: Tensor, chunk_size: int, scaling: fl
         [H_kv, S // chunk_size] float32.
     Cost: reads every key once.
     """
-    kv_heads, size, dim = keys.shape
+    kv_heads, _, dim = keys.shape
     folded = queries.reshape(kv_heads, -1, dim)
     mass = torch.softmax((folded @ keys.transpose(-1, -2)).float() * scaling, -1).sum(1)  # [H_kv, S]
     return _by_chunk(mass, chunk_size)

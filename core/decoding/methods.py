@@ -13,12 +13,10 @@ h2o                 target + heavy hitters and recent window alone. Not exact: c
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Generator
-
 from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token, smoothed_acceptance
-from core.decoding.sampling import draw
+from core.decoding.sampling import Dice
 from core.decoding.speculative import ModelLaw, Sampler, Speculative
 from core.decoding.verify import Verdict
 from core.errors import InvalidSetting, UnsupportedModel
@@ -80,21 +78,21 @@ class Decoder:
             if isinstance(judge.cache, RetrievalCache):
                 judge.cache.select()
 
-    def step(self, context: Context, rng: Generator) -> Verdict:
+    def step(self, context: Context, dice: Dice) -> Verdict:
         """One pass of the judge with the last word: one or more tokens that follow its law."""
         if not self.levels or self._plain_steps > 0:
             self._plain_steps -= 1
-            return self._plain_step(context, rng)
-        verdict = self.levels[-1].round(context, rng)
+            return self._plain_step(context, dice)
+        verdict = self.levels[-1].round(context, dice)
         self._reselect(verdict)
         if self._speculation.adaptive:
             self._adapt()
         return verdict
 
-    def _plain_step(self, context: Context, rng: Generator) -> Verdict:
+    def _plain_step(self, context: Context, dice: Dice) -> Verdict:
         law = self._laws[-1]
         probs = law.probs(context, 1)
-        token = draw(probs[0], rng)
+        token = dice.draw(probs[0])
         return Verdict((token,), probs, (Origin(law.judge.name, "drawn"),), 0, (float(probs[0, token]),), (None,))
 
     def _reselect(self, verdict: Verdict) -> None:

@@ -30,6 +30,17 @@ def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
     return probs
 
 
-def draw(probs: Tensor, rng: Generator) -> int:
-    """One token from probs [V]. Waits for the device."""
-    return int(torch.multinomial(probs, 1, generator=rng))
+class Dice:
+    """Every random decision of an answer: two kinds, so that a test can enumerate them and ranks can share them."""
+
+    def __init__(self, rng: Generator) -> None:
+        self._rng = rng
+
+    def draw(self, weights: Tensor) -> int:
+        """One token from weights [V] >= 0, which need not sum to 1. Waits for the device."""
+        return int(torch.multinomial(weights, 1, generator=self._rng))
+
+    def accept(self, p: Tensor, q: Tensor) -> int:
+        """Length of the accepted prefix of g guesses, each accepted with probability min(1, p / q); p, q: [g]."""
+        rejected = torch.rand(p.shape, generator=self._rng, device=p.device) * q >= p
+        return int(torch.cat((rejected, rejected.new_ones(1))).int().argmax())  # waits for the device

@@ -6,9 +6,9 @@ Leviathan et al., arXiv 2211.17192, algorithm 1; Chen et al., arXiv 2302.01318.
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from core.decoding.sampling import draw
+from core.decoding.sampling import Dice
 from core.events import Origin
 
 
@@ -33,7 +33,7 @@ class Verdict:
     q_of_tokens: tuple[float | None, ...]  # None for the token the judge wrote itself
 
 
-def verify(guess: Guess, p: Tensor, rng: Generator, level: str = "judge") -> Verdict:
+def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
     """Keep a prefix of the guess and draw one more token, so that all of them follow `p`.
 
     Guess x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from
@@ -48,20 +48,18 @@ def verify(guess: Guess, p: Tensor, rng: Generator, level: str = "judge") -> Ver
     assert p.shape[0] == g + 1, f"{g} guesses need {g + 1} laws, got {p.shape[0]}"
     at, proposed = torch.arange(g, device=p.device), torch.tensor(guess.tokens, device=p.device, dtype=torch.int64)
     p_proposed, q_proposed = p[at, proposed], q[at, proposed]  # [g]
-    rejected = torch.rand(g, generator=rng, device=p.device) * q_proposed >= p_proposed
-    pairs = torch.stack((p_proposed, q_proposed, rejected.float())).tolist()  # waits for the device, once
-    a = pairs[2].index(1.0) if 1.0 in pairs[2] else g
+    a = dice.accept(p_proposed, q_proposed)
     weights = p[a]
     if a < g:
         residual = (p[a] - q[a]).clamp_min(0)
         if float(residual.sum()) > 0:  # else p == q up to rounding: nothing is left over
             weights = residual
-    own = draw(weights, rng)
+    own = dice.draw(weights)
     return Verdict(
         tokens=(*guess.tokens[:a], own),
         probs=p[: a + 1],
         origins=(*guess.origins[:a], Origin(level, "bonus" if a == g else "corrected")),
         num_accepted=a,
-        p_of_tokens=(*pairs[0][:a], float(p[a, own])),
-        q_of_tokens=(*pairs[1][:a], None),
+        p_of_tokens=(*p_proposed[:a].tolist(), float(p[a, own])),
+        q_of_tokens=(*q_proposed[:a].tolist(), None),
     )

@@ -85,9 +85,9 @@ def test_a_long_book_is_full_of_distractors(seed: int) -> None:
     of_subject = Counter(fact.subject for fact in facts)
     of_relation = Counter(fact.relation for fact in facts)
     first_names = Counter(subject.split()[0] for subject in of_subject if " " in subject)
-    assert sum(count >= 3 for count in of_subject.values()) >= 20      # many facts about the same subject
-    assert sum(count >= 5 for count in of_relation.values()) >= 12     # the same fact about many subjects
-    assert sum(count >= 2 for count in first_names.values()) >= 10     # namesakes
+    assert sum(count >= 3 for count in of_subject.values()) >= 20  # many facts about the same subject
+    assert sum(count >= 5 for count in of_relation.values()) >= 12  # the same fact about many subjects
+    assert sum(count >= 2 for count in first_names.values()) >= 10  # namesakes
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,0 +1,38 @@
+import pytest
+
+from core.decoding.adaptive import PassCost, best_gamma, cost_per_token, expected_tokens, smoothed_acceptance
+from core.stats import LevelCounter
+
+
+def test_expected_tokens_is_the_geometric_sum() -> None:
+    assert expected_tokens(0.5, 3) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    assert expected_tokens(1.0, 7) == 8
+    assert expected_tokens(0.0, 7) == 1
+
+
+def test_free_guesses_are_taken_and_useless_ones_are_not() -> None:
+    judge = PassCost(1.0, 0.0)
+    assert best_gamma(0.9, 0.0, judge, 12) == 12
+    assert best_gamma(0.0, 0.1, judge, 12) == 0
+    assert best_gamma(0.3, 1.0, judge, 12) == 0  # a guess as dear as the judge loses
+
+
+def test_better_acceptance_and_a_dearer_judge_make_rounds_longer() -> None:
+    gammas = [best_gamma(a, 0.1, PassCost(1.0, 0.05), 24) for a in (0.3, 0.6, 0.9, 0.97)]
+    assert gammas == sorted(gammas) and gammas[0] < gammas[-1]
+    assert best_gamma(0.9, 0.1, PassCost(5.0, 0.05), 24) > best_gamma(0.9, 0.1, PassCost(0.3, 0.05), 24)
+
+
+def test_cost_per_token_without_guesses_is_the_judge() -> None:
+    assert cost_per_token(0.7, 0.1, PassCost(2.0, 0.1), 0) == pytest.approx(2.0)
+
+
+def test_acceptance_counts_only_what_was_tested() -> None:
+    counter = LevelCounter()
+    counter.add(4, 4)  # all accepted: four tests
+    counter.add(4, 1)  # the second test failed, two guesses were never tested
+    stats = counter.snapshot()
+    assert (stats.tested, stats.accepted, stats.acceptance) == (6, 5, 5 / 6)
+    assert stats.tested_at == (2, 2, 1, 1) and stats.accepted_at == (2, 1, 1, 1)
+    assert stats.committed_per_round == {2: 1, 5: 1}
+    assert smoothed_acceptance(stats, 0.5) == pytest.approx((5 + 2) / (6 + 4))

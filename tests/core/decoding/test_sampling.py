@@ -1,0 +1,70 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.config import SamplingParams
+from core.decoding.sampling import Dice, to_probs
+from core.errors import InvalidSetting
+
+
+def test_temperature_zero_is_one_hot_at_the_first_of_the_largest() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0], [-1.0, -2.0, -1e9]])
+    assert to_probs(logits, SamplingParams()).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+def test_top_k_keeps_the_k_most_likely_and_renormalises() -> None:
+    probs = to_probs(torch.tensor([0.0, 1.0, 2.0, 3.0]), SamplingParams(temperature=1, top_k=2))
+    assert (probs > 0).tolist() == [False, False, True, True]
+    assert float(probs[3] / probs[2]) == pytest.approx(2.718281828, rel=1e-5)
+
+
+def test_top_p_keeps_the_smallest_set_with_the_mass() -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()
+    kept = [(to_probs(logits, SamplingParams(temperature=1, top_p=p)) > 0).sum().item() for p in (0.4, 0.6, 0.9, 1.0)]
+    assert kept == [1, 2, 3, 4]
+
+
+def test_a_low_temperature_approaches_greedy() -> None:
+    logits = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    warm = to_probs(logits, SamplingParams(temperature=1e-3))
+    assert torch.allclose(warm, to_probs(logits, SamplingParams()), atol=1e-6)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    temperature=st.floats(0.05, 5),
+    top_p=st.floats(0.01, 1),
+    top_k=st.integers(0, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_probabilities_sum_to_one_and_keep_the_best_token(
+    seed: int, temperature: float, top_p: float, top_k: int
+) -> None:
+    logits = 4 * torch.randn(3, 30, generator=torch.Generator().manual_seed(seed))
+    probs = to_probs(logits, SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k))
+    assert torch.allclose(probs.sum(-1), torch.ones(3), atol=1e-5)
+    assert (probs.gather(-1, logits.argmax(-1, keepdim=True)) > 0).all()
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": -2}])
+def test_unusable_settings_are_refused_with_an_action(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidSetting) as error:
+        SamplingParams(**wrong)  # type: ignore[arg-type]
+    assert error.value.hint
+
+
+def test_dice_accept_the_prefix_before_the_first_rejection() -> None:
+    dice = Dice(torch.Generator().manual_seed(0))
+    one, zero = torch.ones(3), torch.zeros(3)
+    assert dice.accept(one, one) == 3
+    assert dice.accept(zero, one) == 0
+    assert dice.accept(torch.tensor([1.0, 1.0, 0.0]), one) == 2
+
+
+def test_dice_accept_with_the_ratio_of_probabilities() -> None:
+    """2,000 trials at 0.3: the bound is five standard deviations, a false alarm once in a million runs."""
+    dice = Dice(torch.Generator().manual_seed(1))
+    p, q = torch.tensor([0.15]), torch.tensor([0.5])
+    rate = sum(dice.accept(p, q) for _ in range(2000)) / 2000
+    assert abs(rate - 0.3) < 5 * (0.3 * 0.7 / 2000) ** 0.5

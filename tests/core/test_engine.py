@@ -1,0 +1,299 @@
+"""The engine as a user of it sees it: exact text, nothing read twice, ends where it must, survives interruption."""
+
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.decoding.methods import EXACT_METHODS, LOSSY_METHODS
+from core.engine import LONGEST_ROUND, Engine
+from core.errors import ContextTooSmall, InvalidSetting
+from core.events import Finished, PrefillProgress, RoundDone
+from core.models.judge import Judge
+from core.tokens import Context
+from tests.core.toys import random_prompt, tiny_engine
+
+
+def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
+    config = replace(GenerationConfig(max_new_tokens=60), **settings)  # type: ignore[arg-type]
+    *_, finished = engine.generate(prompt, config)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("method", [m for m in EXACT_METHODS if m != "autoregressive"])
+def test_greedy_text_equals_plain_decoding_token_by_token(method: str, kv_heads: int) -> None:
+    engine = tiny_engine(kv_heads=kv_heads)
+    prompt = random_prompt(700)
+    plain = answer(engine, prompt, method="autoregressive")
+    fast = answer(engine, prompt, method=method)
+    assert fast.token_ids == plain.token_ids and fast.exact
+    level2 = fast.stats.level2
+    assert level2 and 0.05 < (level2.acceptance or 0) < 1, "the verdicts must be mixed for this to test anything"
+    assert fast.stats.full_passes < plain.stats.full_passes
+
+
+@pytest.mark.parametrize("gammas", [(1, 1), (3, 5), (2, 12)])
+def test_round_shapes_do_not_change_greedy_text(gammas: tuple[int, int]) -> None:
+    engine = tiny_engine()
+    prompt = random_prompt(500)
+    shape = SpeculationConfig(gamma1=gammas[0], gamma2=gammas[1], adaptive=False)
+    assert answer(engine, prompt, speculation=shape).token_ids == answer(
+        engine, prompt, method="autoregressive"
+    ).token_ids
+
+
+def test_sampled_text_follows_the_target() -> None:
+    """Chi-square on the first two tokens of 1,500 sampled answers, pooled to cells of at least 5 expected.
+
+    The bound is the 1 - 1e-5 quantile: a false alarm once in 100,000 runs. The seeds are fixed, so it cannot flicker.
+    """
+    engine = tiny_engine(context=512)
+    prompt = random_prompt(200)
+    sampling = SamplingParams(temperature=0.7, top_k=4)
+    law = two_token_law(engine, prompt, sampling)
+    counts: Counter[tuple[int, ...]] = Counter()
+    runs = 1500
+    for seed in range(runs):
+        tokens = answer(engine, prompt, sampling=sampling, max_new_tokens=2, seed=seed).token_ids
+        counts[tuple(tokens)] += 1
+    assert chi_square_exceeds(counts, law, runs) is False
+    disturbed = {pair: probability**0.8 for pair, probability in law.items()}  # negative control: another temperature
+    total = sum(disturbed.values())
+    assert chi_square_exceeds(counts, {pair: p / total for pair, p in disturbed.items()}, runs) is True
+
+
+def two_token_law(engine: Engine, prompt: list[int], sampling: SamplingParams) -> dict[tuple[int, ...], float]:
+    from core.decoding.sampling import to_probs
+
+    judge = engine._parts.full
+    assert isinstance(judge, Judge)
+
+    def probs(tokens: list[int]) -> torch.Tensor:
+        for _ in engine.read(tokens):
+            pass
+        law = to_probs(judge.logits(Context(tokens), 1)[0], sampling)
+        engine._settle(tokens)
+        return law
+
+    law = {}
+    first = probs(prompt)
+    for a in first.nonzero().flatten().tolist():
+        for b, probability in enumerate(probs([*prompt, a]).tolist()):
+            if probability:
+                law[a, b] = float(first[a]) * probability
+    return law
+
+
+def chi_square_exceeds(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float], runs: int) -> bool:
+    assert set(counts) <= set(law), "a token outside the law was drawn"
+    cells = [(counts[pair], runs * p) for pair, p in law.items() if runs * p >= 5]
+    rest = (sum(counts.values()) - sum(c for c, _ in cells), runs - sum(e for _, e in cells))
+    if rest[1] >= 5:
+        cells.append(rest)
+    statistic = sum((observed - expected) ** 2 / expected for observed, expected in cells)
+    freedom = len(cells) - 1
+    # Wilson-Hilferty approximation of the quantile; z = 4.265 for 1 - 1e-5
+    quantile = freedom * (1 - 2 / (9 * freedom) + 4.265 * (2 / (9 * freedom)) ** 0.5) ** 3
+    return statistic > quantile
+
+
+def test_a_seed_reproduces_a_sampled_text_and_another_seed_does_not() -> None:
+    engine = tiny_engine()
+    prompt = random_prompt(300)
+    sampling = SamplingParams(temperature=1.0)
+    texts = [answer(engine, prompt, sampling=sampling, seed=seed).token_ids for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_second_question_reads_no_book_token_again() -> None:
+    engine = tiny_engine()
+    book, first, second = random_prompt(900), random_prompt(12, 1), random_prompt(15, 2)
+    one = answer(engine, [*book, *first])
+    assert one.reused_tokens == 0
+    two = answer(engine, [*book, *first, *one.token_ids, *second])
+    assert two.reused_tokens >= len(book) + len(first) + len(one.token_ids) - 1
+    edited = answer(engine, [*book, *second])
+    assert edited.reused_tokens == len(book)
+
+
+def test_an_answer_after_reuse_equals_one_after_reading_everything() -> None:
+    prompt, question = random_prompt(600), random_prompt(20, 3)
+    reused, fresh = tiny_engine(), tiny_engine()
+    first = answer(reused, [*prompt, 5, 6, 7])
+    again = answer(reused, [*prompt, *question])
+    assert first.stats.new_tokens == 60 and again.reused_tokens == len(prompt)
+    assert again.token_ids == answer(fresh, [*prompt, *question]).token_ids
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 33])
+@pytest.mark.parametrize("method", EXACT_METHODS)
+def test_max_new_tokens_is_exact(method: str, limit: int) -> None:
+    finished = answer(tiny_engine(), random_prompt(200), method=method, max_new_tokens=limit)
+    assert len(finished.token_ids) == limit and finished.stop_reason == "max_new_tokens"
+    assert finished.stats.new_tokens == limit
+
+
+@pytest.mark.parametrize("method", EXACT_METHODS)
+def test_the_answer_ends_at_the_end_token_wherever_it_falls(method: str) -> None:
+    prompt = random_prompt(400)
+    written = answer(tiny_engine(), prompt, method="autoregressive").token_ids
+    for index in (0, 1, 5, 11):
+        ending = written[index]
+        engine = tiny_engine(eos_ids=frozenset({ending}))
+        finished = answer(engine, prompt, method=method)
+        assert finished.token_ids == written[: written.index(ending) + 1]
+        assert finished.stop_reason == "end_of_text" and engine.text.decode([ending]) not in finished.text
+
+
+@pytest.mark.parametrize("method", EXACT_METHODS)
+def test_a_stop_string_ends_the_text_exactly_before_it(method: str) -> None:
+    engine = tiny_engine()
+    prompt = random_prompt(400)
+    whole = answer(engine, prompt, method="autoregressive").text
+    stop = whole[9:12]
+    finished = answer(engine, prompt, method=method, stop_strings=(stop,))
+    assert finished.text == whole[: whole.index(stop)] and finished.stop_reason == "stop_string"
+
+
+def test_streamed_text_is_the_final_text_and_tokens_carry_their_origin() -> None:
+    engine = tiny_engine()
+    events = list(engine.generate(random_prompt(400), GenerationConfig(max_new_tokens=50, stop_strings=("zzz",))))
+    rounds = [event for event in events if isinstance(event, RoundDone)]
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.text.startswith("".join(event.text for event in rounds))
+    records = [record for event in rounds for record in event.tokens]
+    assert tuple(record.token_id for record in records) == finished.token_ids
+    assert "".join(record.text for record in records) == finished.text
+    assert {record.origin.level for record in records} <= {"draft", "retrieval", "full"}
+    assert all(0 < record.p <= 1 for record in records)
+    accepted = sum(record.origin.level != "full" for record in records)
+    level2 = finished.stats.level2
+    assert level2 is not None and accepted <= level2.accepted < accepted + 24  # the last round may be cut
+
+
+def test_closing_the_generator_midway_leaves_a_conversation_that_goes_on() -> None:
+    engine = tiny_engine()
+    prompt = random_prompt(500)
+    expected = answer(tiny_engine(), prompt).token_ids
+    stream = engine.generate(prompt, GenerationConfig(max_new_tokens=60))
+    written: list[int] = []
+    for event in stream:
+        if isinstance(event, RoundDone):
+            written += [record.token_id for record in event.tokens]
+            if len(written) > 10:
+                break
+    stream.close()
+    assert tuple(written) == expected[: len(written)]
+    rest = answer(engine, [*prompt, *written], max_new_tokens=60 - len(written))
+    assert rest.reused_tokens == len(prompt) + len(written) - 1
+    assert (*written, *rest.token_ids) == expected
+
+
+def test_cancel_between_rounds_keeps_what_was_written() -> None:
+    engine, cancel = tiny_engine(), threading.Event()
+    prompt = random_prompt(300)
+    last = None
+    for event in engine.generate(prompt, GenerationConfig(max_new_tokens=60), cancel):
+        last = event
+        if isinstance(event, RoundDone) and event.stats.new_tokens > 5:
+            cancel.set()
+    assert isinstance(last, Finished) and last.stop_reason == "cancelled"
+    assert 5 < len(last.token_ids) < 60
+
+
+def test_cancel_during_prefill_keeps_the_chunks_that_were_read() -> None:
+    engine, cancel = tiny_engine(prefill_chunk=100), threading.Event()
+    prompt = random_prompt(1000)
+    events = []
+    for event in engine.generate(prompt, GenerationConfig(), cancel):
+        events.append(event)
+        if isinstance(event, PrefillProgress) and event.done_tokens >= 300:
+            cancel.set()
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert (finished.stop_reason, finished.text) == ("cancelled", "")
+    assert engine.cached_prefix(prompt) == 300
+    assert answer(engine, prompt).reused_tokens == 300
+
+
+def test_progress_goes_from_reused_to_total_and_says_how_long_it_will_take() -> None:
+    engine = tiny_engine(prefill_chunk=100)
+    progress = list(engine.read(random_prompt(1000)))
+    assert [event.done_tokens for event in progress] == [0, *range(100, 1000, 100), 999]
+    assert progress[0].remaining_seconds is None and progress[-1].remaining_seconds == 0
+    assert all((event.remaining_seconds or 0) >= 0 for event in progress)
+
+
+def test_a_text_longer_than_the_context_is_refused_before_anything_is_read() -> None:
+    engine = tiny_engine(context=512)
+    answer(engine, random_prompt(100))
+    with pytest.raises(ContextTooSmall) as error:
+        answer(engine, random_prompt(600))
+    assert error.value.needed == 600 + LONGEST_ROUND and error.value.capacity == 512
+    assert engine.cached_prefix(random_prompt(100)) == 100, "what was there stays"
+
+
+@pytest.mark.parametrize("method", EXACT_METHODS)
+def test_an_answer_that_reaches_the_end_of_the_context_says_so(method: str) -> None:
+    finished = answer(tiny_engine(context=512), random_prompt(400), method=method, max_new_tokens=500)
+    assert finished.stop_reason == "context_full" and len(finished.token_ids) == 512 - LONGEST_ROUND - 400 + 1
+
+
+@pytest.mark.parametrize("method", LOSSY_METHODS)
+def test_lossy_methods_say_that_they_are_not_exact(method: str) -> None:
+    engine = tiny_engine(budget=96)
+    prompt = random_prompt(900)
+    finished = answer(engine, prompt, method=method)
+    assert not finished.exact and finished.stats.new_tokens == 60
+    assert finished.token_ids != answer(engine, prompt, method="autoregressive").token_ids
+
+
+def test_a_lossy_answer_does_not_spoil_the_next_exact_one() -> None:
+    engine = tiny_engine(budget=96)
+    prompt = random_prompt(900)
+    before = answer(engine, prompt).token_ids
+    answer(engine, prompt, method="streamingllm", max_new_tokens=400)
+    assert answer(engine, prompt).token_ids == before
+
+
+def test_an_unknown_method_is_refused_by_name() -> None:
+    with pytest.raises(InvalidSetting, match="no method 'magic'"):
+        answer(tiny_engine(), random_prompt(100), method="magic")
+
+
+def test_comparison_names_the_first_divergence_and_its_logit_gap() -> None:
+    engine = tiny_engine()
+    prompt = random_prompt(300)
+    plain = answer(engine, prompt, method="autoregressive").token_ids
+    assert engine.compare(prompt, plain, plain).verdict == "identical"
+    other = (*plain[:7], (plain[7] + 1) % 64, *plain[8:])
+    equality = engine.compare(prompt, plain, other)
+    assert (equality.verdict, equality.index) == ("mismatch", 7) and (equality.logit_gap or 0) > 1e-3
+    assert engine.compare(prompt, plain, plain[:20]).index == 20
+
+
+def test_decoding_goes_plain_where_speculation_would_lose() -> None:
+    """A draft and a retrieval cache that never agree: after a few rounds most tokens are drawn by the target alone."""
+    engine = tiny_engine(noise=30.0, budget=80)
+    finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, sampling=SamplingParams())
+    level2 = finished.stats.level2
+    assert level2 is not None and level2.rounds < 40
+    assert finished.token_ids == answer(engine, random_prompt(900), method="autoregressive", max_new_tokens=100).token_ids
+
+
+def test_statistics_add_up() -> None:
+    finished = answer(tiny_engine(), random_prompt(500))
+    stats, level2 = finished.stats, finished.stats.level2
+    assert level2 is not None and stats.level1 is not None
+    assert sum(rounds * tokens for tokens, rounds in level2.committed_per_round.items()) >= stats.new_tokens
+    assert stats.full_passes >= level2.rounds > 0
+    assert stats.tokens_per_full_pass == stats.new_tokens / stats.full_passes
+    assert set(stats.seconds_by_part) == {"draft", "retrieval", "full", "other"}
+    assert sum(stats.seconds_by_part.values()) == pytest.approx(stats.decode_seconds, rel=0.2)
+    assert 0 < stats.kv_bytes_read and 0 < stats.kv_bytes_read_plain

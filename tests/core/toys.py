@@ -1,0 +1,179 @@
+"""Small things to test with: random models of real families, a letter tokenizer, laws as tables."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
+
+from core.caches.base import KVShape
+from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.engine import Engine
+from core.hardware import Machine
+from core.models.loader import LoadedModel, ModelDims
+from core.models.seam import ATTENTION_NAME, register
+from core.planner import make_plan
+from core.text import ChatText
+from core.tokens import Context
+
+CPU = torch.device("cpu")
+VOCAB = 64
+FAMILIES: dict[str, type[PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+
+
+def tiny_config(family: str = "llama", *, layers: int = 2, heads: int = 4, kv_heads: int = 4) -> PreTrainedConfig:
+    extra: dict[str, Any] = {"sliding_window": None} if family == "mistral" else {}
+    return FAMILIES[family](
+        vocab_size=VOCAB,
+        hidden_size=16 * heads,
+        intermediate_size=96,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=16,
+        max_position_embeddings=4096,
+        initializer_range=0.4,  # large enough that attention is sharp and laws differ from one another
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=None,
+        **extra,
+    )
+
+
+def tiny_model(config: PreTrainedConfig, seed: int, attention: str = ATTENTION_NAME) -> nn.Module:
+    register()
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32)
+    return cast(nn.Module, model).eval().requires_grad_(False)
+
+
+def loaded(config: PreTrainedConfig, seed: int, noise: float = 0.0) -> LoadedModel:
+    """A tiny random model; `noise` moves it away from the one with the same seed, so that guesses are half right."""
+    module = tiny_model(config, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for parameter in module.parameters():
+        parameter.data += noise * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    sizes = cast(Any, config)
+    dims = ModelDims(
+        num_layers=sizes.num_hidden_layers,
+        num_heads=sizes.num_attention_heads,
+        num_kv_heads=sizes.num_key_value_heads,
+        head_dim=sizes.head_dim,
+        hidden_size=sizes.hidden_size,
+        vocab_size=VOCAB,
+        max_context=sizes.max_position_embeddings,
+        weight_bytes=sum(4 * p.numel() for p in module.parameters()),
+        disk_dtype=torch.float32,
+    )
+    return LoadedModel(module, dims, dims.shape(torch.float32, CPU), frozenset())
+
+
+def tiny_shape(layers: int = 1, heads: int = 2, kv_heads: int = 1, dim: int = 4) -> KVShape:
+    return KVShape(layers, heads, kv_heads, dim, torch.float32, CPU)
+
+
+MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, ())
+
+
+class Letters(ChatText):
+    """A tokenizer of 64 letters; token 1 ends a text only where a test says so."""
+
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.,"
+
+    def __init__(self, eos_ids: frozenset[int] = frozenset()) -> None:
+        self.eos_ids = eos_ids
+
+    def decode(self, token_ids: Any) -> str:
+        return "".join(self.alphabet[token] for token in token_ids)
+
+
+def tiny_engine(
+    *,
+    kv_heads: int = 4,
+    context: int = 2048,
+    noise: float = 0.15,
+    budget: int = 256,
+    eos_ids: frozenset[int] = frozenset(),
+    prefill_chunk: int = 256,
+) -> Engine:
+    """Target with a draft that often agrees: the same weights, disturbed, one layer less sure."""
+    config = EngineConfig(
+        context=context,
+        prefill_chunk=prefill_chunk,
+        retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64),
+        draft=DraftConfig(window=128),
+    )
+    target = loaded(tiny_config(kv_heads=kv_heads), 3)
+    draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
+    plan = make_plan(target.dims, draft.dims, config, MACHINE)
+    return Engine(config, plan, Letters(eos_ids), target, draft)
+
+
+def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, VOCAB, (num_tokens,), generator=generator).tolist()
+
+
+class TableLaw:
+    """A law that depends on the last token alone: table [V, V]."""
+
+    def __init__(self, name: str, table: Tensor) -> None:
+        self.name, self.table = name, table
+
+    def probs(self, context: Context, keep: int) -> Tensor:
+        return self.table[torch.tensor(context.span(len(context) - keep, len(context)))]
+
+    def truncate(self, length: int) -> None:
+        """Has no state."""
+
+
+class EnumeratingDice:
+    """Stands in for Dice and visits every outcome with its exact probability: run once per path until `paths` ends."""
+
+    def __init__(self) -> None:
+        self._choices: list[int] = []
+        self._options: list[list[float]] = []
+        self._at = 0
+        self.probability = 1.0
+
+    def _choose(self, options: list[float]) -> int:
+        if self._at == len(self._choices):
+            self._choices.append(next(i for i, weight in enumerate(options) if weight > 0))
+            self._options.append(options)
+        choice = self._choices[self._at]
+        self.probability *= self._options[self._at][choice]
+        self._at += 1
+        return choice
+
+    def draw(self, weights: Tensor) -> int:
+        return self._choose((weights.double() / weights.double().sum()).tolist())
+
+    def accept(self, p: Tensor, q: Tensor) -> int:
+        keep = (p.double() / q.double()).clamp(max=1).tolist()
+        options, reached = [], 1.0
+        for probability in keep:
+            options.append(reached * (1 - probability))
+            reached *= probability
+        return self._choose([*options, reached])
+
+    def paths(self) -> Iterator[None]:
+        """One iteration per path through all decisions."""
+        while True:
+            self._at, self.probability = 0, 1.0
+            yield
+            while self._choices:
+                options, last = self._options[-1], self._choices[-1]
+                following = [i for i in range(last + 1, len(options)) if options[i] > 0]
+                if following:
+                    self._choices[-1] = following[0]
+                    break
+                self._choices.pop()
+                self._options.pop()
+            if not self._choices:
+                return
