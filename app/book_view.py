@@ -1,0 +1,155 @@
+"""The card of the book: opening, counting, reading with time left, read, stopped, or failed and why."""
+
+from collections.abc import Sequence
+
+from app import render
+from app.documents.document import Document, Extracting
+from app.sessions import Book, Session
+from app.worker import AnyEvent, BookOpened, Counting, ReadingEnded, Waiting
+from core.errors import CoreError
+from core.events import PrefillProgress
+
+FORMATS = {"pdf": "PDF", "text": "TXT", "markdown": "MD"}
+WAITING = {
+    "loading": "Waits until the model is loaded",
+    "own job": "Waits until the answer is written",
+    "another page": "Waits: another page is using the model",
+}
+
+
+class BookView:
+    """What the card shows. Apply events, then ask for the HTML."""
+
+    def __init__(self, session: Session) -> None:
+        self._book = session.book
+        self._opening: str | None = None  # name of the file that is being opened
+        self._step = self._detail = ""  # what is being done, and how far
+        self._share: float | None = None  # of the step, None: not known
+        self._error: CoreError | None = None
+        self.reading = False
+        self.paused = self._book is not None and not session.is_read
+        self._opened = False  # a new book came in, and the page has not been told
+        self._note = self._rest_note(session.num_read)
+
+    def open(self, name: str) -> "BookView":
+        """A file has arrived; its text is not extracted yet."""
+        self._opening, self._step, self._share, self.reading = name, "Opening", None, True
+        return self
+
+    def apply(self, events: Sequence[AnyEvent]) -> "BookView":
+        """Take in what happened."""
+        for event in events:
+            self._detail = ""
+            self._apply(event)
+        return self
+
+    def _apply(self, event: AnyEvent) -> None:
+        match event:
+            case Extracting(num_done=done, num_pages=None):
+                self._step, self._detail = "Extracting text", f"page {done + 1:,}" if done else ""
+            case Extracting(num_done=done, num_pages=int(pages)):
+                self._step, self._share = "Extracting text", done / max(pages, 1)
+                self._detail = f"page {min(done + 1, pages):,} of {pages:,}"
+            case Counting():
+                self._step, self._share = "Counting tokens", None
+            case Waiting(reason=reason):
+                self._step, self._share, self.reading = WAITING[reason], None, True
+            case BookOpened(book=book):
+                self._book, self._opening, self._step, self._opened = book, None, "Reading begins", True
+            case PrefillProgress() as progress:
+                self._progress(progress)
+            case ReadingEnded(num_read=num_read, complete=complete):
+                self.reading, self.paused, self._step, self._share = False, not complete, "", None
+                self._note = self._note if complete and self._note else self._rest_note(num_read)
+
+    def _progress(self, progress: PrefillProgress) -> None:
+        self.reading, self.paused = True, False
+        read = progress.done_tokens - progress.reused_tokens
+        self._share = progress.done_tokens / max(progress.total_tokens, 1)
+        self._step = f"Reading · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
+        if read > 0 and progress.elapsed_seconds > 0:
+            self._detail = f"{render.figure(read / progress.elapsed_seconds)} tokens/s"
+        if progress.remaining_seconds is not None and progress.done_tokens < progress.total_tokens:
+            self._detail += f" · {render.duration(progress.remaining_seconds)} left"
+        if progress.done_tokens == progress.total_tokens and read > 0:
+            self._note = (
+                f"Read once, in {render.duration(progress.elapsed_seconds)} "
+                f"({render.figure(read / progress.elapsed_seconds)} tokens/s). Questions cost only their own tokens."
+            )
+
+    def _rest_note(self, num_read: int) -> str:
+        if self._book is None:
+            return ""
+        if self.paused:
+            return f"Stopped at {num_read:,} of {self._book.num_opening - 1:,} tokens. Asking reads the rest first."
+        return "Read. Questions cost only their own tokens."
+
+    def take_opened(self) -> bool:
+        """True once after a new book came in."""
+        opened, self._opened = self._opened, False
+        return opened
+
+    def fail(self, error: CoreError) -> "BookView":
+        """The step that was running ended with an error; what was there before is kept."""
+        self._error, self._opening, self._step, self.reading = error, None, "", False
+        return self
+
+    def end(self, session: Session) -> "BookView":
+        """The stream is over: nothing runs any more, whatever the last event was."""
+        if self.reading:
+            self.reading, self._opening, self._step = False, None, ""
+            self.paused = session.book is not None and not session.is_read
+            self._note = self._rest_note(session.num_read)
+        return self
+
+    def html(self) -> str:
+        """The card."""
+        parts = [render.problem(self._error)] if self._error else []
+        if self._error and self._book:
+            parts.append('<p class="quiet">The book below stays open.</p>')
+        if self._opening is not None:
+            parts.append(f'<h3 class="book-title">{render.escape(self._opening)}</h3>')
+            parts.append(self._running())
+        elif self._book is not None:
+            parts += [_facts(self._book), self._running() if self.reading else self._rest()]
+            parts += [_meter(self._book), _warnings(self._book)]
+        elif not self._error:
+            parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
+        return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
+
+    def _running(self) -> str:
+        bar = render.bar(self._share, self._step) if self._share is not None else '<div class="bar busy"><span></span></div>'
+        return (
+            f'<div class="step" role="status"><p>{render.escape(self._step)}</p>{bar}'
+            f'<p class="quiet">{render.escape(self._detail) or "&nbsp;"}</p></div>'
+        )
+
+    def _rest(self) -> str:
+        mark = "paused" if self.paused else "done"
+        return f'<div class="step {mark}" role="status"><p>{render.escape(self._note)}</p></div>'
+
+
+def _facts(book: Book) -> str:
+    document = book.document
+    facts = f"{FORMATS[document.format]} · {_extent(document)} · {render.plural(book.num_tokens, 'token')}"
+    stem = document.name.rpartition(".")[0]
+    name = "" if document.title in (document.name, stem) else document.name
+    file = f'<p class="quiet file">{render.escape(name)}</p>' if name else ""
+    return f'<h3 class="book-title">{render.escape(document.title)}</h3>{file}<p class="facts">{facts}</p>'
+
+
+def _meter(book: Book) -> str:
+    share = book.num_tokens / book.context
+    label = f"{render.percent(share)} of the context ({book.context:,} tokens)"
+    return f'<div class="context"><p class="quiet">{label}</p>{render.bar(share, label, tone="meter")}</div>'
+
+
+def _extent(document: Document) -> str:
+    if document.has_own_pages:
+        return render.plural(len(document.pages), "page")
+    return render.plural(len(document.text.split()), "word")
+
+
+def _warnings(book: Book) -> str:
+    items = "".join(f"<li>{render.escape(warning)}</li>" for warning in book.document.warnings)
+    return f'<ul class="warnings" aria-label="Warnings">{items}</ul>' if items else ""

@@ -1,0 +1,176 @@
+"""The live strip: what the decoder is doing and how well the speculation goes, for one answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app import render
+from app.worker import AnswerBegun, AnyEvent, Waiting
+from core.errors import CoreError
+from core.events import Finished, PrefillProgress, RoundDone, StopReason
+from core.stats import DecodeStats, LevelStats
+
+METHOD_NAMES = {
+    "triforce": "TriForce",
+    "autoregressive": "Plain decoding",
+    "retrieval": "Retrieval speculation",
+    "draft": "Draft speculation",
+}
+ENDINGS: dict[StopReason, str] = {
+    "end_of_text": "Answer complete",
+    "stop_string": "Answer complete",
+    "max_new_tokens": "Ended at the limit of new tokens (Settings)",
+    "context_full": "Ended: the context is full",
+    "cancelled": "Stopped",
+}
+EXPLAINED = {
+    "speed": "Decoding only; the time to read the prompt is not in it.",
+    "level1": "Of the draft's guesses that the retrieval cache tested, the share it accepted.",
+    "level2": "Of the guesses that were tested against the whole book, the share that was accepted.",
+    "passes": "Tokens committed per pass over the full cache. Plain decoding gets exactly 1.",
+    "reread": "Tokens of the book that had to be read again for this answer.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure: what it is, its value, what it means."""
+
+    key: str
+    label: str
+    value: str
+    unit: str
+    below: str
+    share: float | None = None
+
+
+class LiveStrip:
+    """What the strip shows. Apply events, then ask for the HTML."""
+
+    def __init__(self, method: str | None = None) -> None:
+        self._method = method
+        self._status = "Waiting for its turn" if method else "Ask a question: the figures of the answer appear here."
+        self._share: float | None = None  # of the prompt, while it is read
+        self._error: CoreError | None = None
+        self._stats = DecodeStats()
+        self._running = method is not None
+        self._num_book = self._num_read_before = 0
+        self._num_reread: int | None = None
+
+    def apply(self, events: Sequence[AnyEvent]) -> "LiveStrip":
+        """Take in what happened."""
+        for event in events:
+            self._apply(event)
+        return self
+
+    def _apply(self, event: AnyEvent) -> None:
+        match event:
+            case Waiting():
+                self._status = waiting_line(event)
+            case AnswerBegun(num_book=num_book, num_read_before=num_read_before):
+                self._num_book, self._num_read_before = num_book, num_read_before
+                self._status = "Reading the question"
+            case PrefillProgress():
+                self._progress(event)
+            case RoundDone(stats=stats):
+                self._stats, self._share = stats, None
+                self._status = f"Writing · {render.plural(stats.new_tokens, 'token')}"
+            case Finished():
+                self._finish(event)
+
+    def _progress(self, progress: PrefillProgress) -> None:
+        known = min(self._num_read_before, self._num_book)
+        self._num_reread = max(0, known - progress.reused_tokens)
+        to_read = progress.total_tokens - progress.reused_tokens
+        what = "the question"
+        if self._num_reread:
+            what = "the book again (another page used the model)"
+        elif to_read > self._num_book / 2:
+            what = "the book"
+        self._share = progress.done_tokens / max(progress.total_tokens, 1)
+        self._status = f"Reading {what} · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
+        if progress.remaining_seconds is not None and progress.remaining_seconds > 1:
+            self._status += f" · {render.duration(progress.remaining_seconds)} left"
+
+    def _finish(self, finished: Finished) -> None:
+        self._stats, self._share, self._running = finished.stats, None, False
+        self._method = finished.method
+        tokens = render.plural(finished.stats.new_tokens, "token")
+        self._status = ENDINGS[finished.stop_reason]
+        if finished.stats.new_tokens:
+            self._status += f" · {tokens} in {render.duration(finished.stats.decode_seconds)}"
+
+    def recall(self, finished: Finished, num_book: int) -> "LiveStrip":
+        """Show an answer of the past, after a reload."""
+        self._num_book = num_book
+        self._finish(finished)
+        return self
+
+    def end(self) -> "LiveStrip":
+        """The stream is over, whatever the last event was."""
+        if self._running:
+            self._running, self._share, self._status = False, None, "Stopped before the first word"
+        return self
+
+    def fail(self, error: CoreError) -> "LiveStrip":
+        """No answer, and why."""
+        self._error, self._running, self._share, self._status = error, False, None, "No answer"
+        return self
+
+    def html(self) -> str:
+        """The strip."""
+        name = METHOD_NAMES.get(self._method or "", self._method or "")
+        badges = render.chip(name, tone="method") if name else ""
+        if name:
+            badges += render.chip("exact", tone="exact", title="The text follows the target model's own distribution.")
+        state = "running" if self._running else "resting"
+        bar = render.bar(self._share, self._status, tone="thin") if self._share is not None else '<div class="bar thin"></div>'
+        error = render.problem(self._error) if self._error else ""
+        tiles = "".join(map(_tile, self._tiles()))
+        return (
+            f'<section class="strip {state}" aria-label="Live figures">'
+            f'<div class="strip-head"><span class="dot"></span><span class="status" role="status">'
+            f'{render.escape(self._status)}</span><span class="badges">{badges}</span></div>'
+            f'{bar}<div class="tiles">{tiles}</div>{error}</section>'
+        )
+
+    def _tiles(self) -> list[Tile]:
+        stats, plain = self._stats, self._method == "autoregressive"
+        level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
+        unused = "not used by plain decoding"
+        book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
+        ms = stats.ms_per_token
+        return [
+            Tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s", f"{render.figure(ms)} ms per token"),
+            Tile("level1", "Accepted, level 1", render.percent(level1), "", unused if plain else "draft → retrieval", level1),
+            Tile("level2", "Accepted, level 2", render.percent(level2), "", unused if plain else "retrieval → book", level2),
+            Tile("passes", "Per full pass", render.figure(stats.tokens_per_full_pass), "tokens", "plain decoding: 1"),
+            Tile("reread", "Re-read", _number(self._num_reread), "", book),
+        ]
+
+
+def waiting_line(waiting: Waiting) -> str:
+    """Why an answer has not begun."""
+    if waiting.reason == "loading":
+        return "Waiting until the model is loaded"
+    if waiting.reason == "own job":
+        return "Waiting until the book is read"
+    pages = "another page" if waiting.num_ahead == 1 else f"{waiting.num_ahead} other pages"
+    return f"Queued: {pages} first, one at a time uses the model"
+
+
+def _acceptance(level: LevelStats | None) -> float | None:
+    return level.acceptance if level else None
+
+
+def _number(value: int | None) -> str:
+    return render.NONE_YET if value is None else render.count(value)
+
+
+def _tile(tile: Tile) -> str:
+    unit = f'<span class="unit">{tile.unit}</span>' if tile.unit else ""
+    meter = "" if tile.share is None else render.bar(tile.share, tile.label, tone=tile.key)
+    return (
+        f'<div class="tile {tile.key}" title="{render.escape(EXPLAINED[tile.key])}">'
+        f'<span class="label">{tile.label}</span><span class="value">{render.escape(tile.value)}{unit}</span>'
+        f'<span class="below">{render.escape(tile.below)}</span>{meter}</div>'
+    )

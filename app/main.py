@@ -1,0 +1,199 @@
+"""The app's start: where it listens, what it keeps, what it lets out. The page is served before the model is loaded."""
+
+import argparse
+import errno
+import ipaddress
+import os
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.privacy import SecurityHeaders
+from app.worker import EngineWorker
+from core.config import EngineConfig
+from core.errors import CoreError, InvalidSetting
+from core.models import catalog
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+    from core.hardware import Machine
+
+ASSETS = catalog.ROOT / "assets"
+CSS = (ASSETS / "css" / "theme.css", ASSETS / "css" / "page.css")
+MOST_UPLOAD = "300mb"
+DEMONSTRATION = (
+    "Bundled demonstration model: answers are reliable for books of its own kind; load a full model for other texts."
+)
+
+
+class PortInUse(CoreError):
+    """Another program listens on the port."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            f"Port {port} on {host} is in use by another program.",
+            hint=f"End that program or choose another port, for example --port {port + 1}.",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the page until Ctrl+C. Returns 0.
+
+    Raises:
+        InvalidSetting: an address, a password or a context that cannot be used. PortInUse. UnknownModel.
+    """
+    auth = credentials(args.auth)
+    check_exposure(args.host, share=args.share, auth=auth)
+    config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context)
+    entry = catalog.find(config.model)
+    check_port(args.host, args.port)
+    prepare_process(data_dir(args.data_dir))
+    worker = EngineWorker(lambda: load(config), seed=args.seed)
+    serve(args, worker, auth, bundled=entry.target.is_relative_to(ASSETS))
+    return 0
+
+
+def load(config: EngineConfig) -> "tuple[Engine, Machine]":
+    """Load the engine, on the thread that will own it. Imported only now: torch takes seconds."""
+    from core.engine import Engine
+    from core.hardware import this_machine
+
+    return Engine.load(config), this_machine()
+
+
+def serve(args: argparse.Namespace, worker: EngineWorker, auth: tuple[str, str] | None, *, bundled: bool) -> None:
+    """Build the page, serve it, load the model behind it, and wait."""
+    import gradio as gr  # after prepare_process: it reads the environment
+
+    from app.page import build_page
+    from app.samples import load_samples
+
+    page = build_page(worker, load_samples(), note=DEMONSTRATION if bundled else "")
+    page.launch(
+        server_name=args.host,
+        server_port=args.port,
+        inbrowser=args.browser,
+        share=args.share,
+        auth=auth,
+        prevent_thread_lock=True,
+        quiet=True,
+        show_error=False,
+        footer_links=[],
+        run_history=False,
+        enable_monitoring=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        allowed_paths=[str(ASSETS)],
+        max_file_size=MOST_UPLOAD,
+        favicon_path=ASSETS / "css" / "mark.svg",
+        theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+        css_paths=list(CSS),
+        app_kwargs={"middleware": [SecurityHeaders.entry()]},
+    )
+    print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
+    if page.share_url:
+        print(f"Public link: {page.share_url}", file=sys.stderr, flush=True)
+    worker.start()
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print("Ending.", file=sys.stderr)
+    finally:
+        worker.close()
+        page.close(verbose=False)
+
+
+# -------------------- what may be reached from where
+
+
+def credentials(auth: str | None) -> tuple[str, str] | None:
+    """USER:PASSWORD as a pair.
+
+    Raises:
+        InvalidSetting: one of them is missing.
+    """
+    if auth is None:
+        return None
+    user, _, password = auth.partition(":")
+    if not user or not password:
+        raise InvalidSetting("--auth needs a name and a password.", hint="Write --auth NAME:PASSWORD.")
+    return user, password
+
+
+def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> None:
+    """Whoever can reach the page can read the books in it: other machines only with a password.
+
+    Raises:
+        InvalidSetting: the page could be reached from elsewhere without one.
+    """
+    if auth is None and (share or not is_loopback(host)):
+        way = "--share" if share else f"--host {host}"
+        raise InvalidSetting(
+            f"{way} lets other machines reach your books.", hint="Add --auth NAME:PASSWORD, or leave it out."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_port(host: str, port: int) -> None:
+    """See that we can listen there.
+
+    Raises:
+        PortInUse; InvalidSetting: the address is not one of this machine, or the port is reserved.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        if os.name == "posix":  # a port that was in use a moment ago is free; elsewhere the option means something else
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
+                raise PortInUse(host, port) from error
+            if error.errno == errno.EACCES:
+                raise InvalidSetting(
+                    f"Port {port} is reserved by the system.", hint="Use one from 1024 up, for example --port 7860."
+                ) from error
+            raise InvalidSetting(
+                f"{host} is not an address of this machine.", hint="Use --host 127.0.0.1, or leave it out."
+            ) from error
+
+
+# -------------------- what stays on disk
+
+
+def data_dir(chosen: Path | str | None) -> Path:
+    """The folder for everything that is kept, made if need be.
+
+    Raises:
+        InvalidSetting: it cannot be made or written to.
+    """
+    folder = Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
+    uploads = folder / "uploads"
+    try:
+        uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InvalidSetting(
+            f"The data folder {folder} cannot be made ({error.strerror}).", hint="Choose another with --data-dir."
+        ) from error
+    if not os.access(uploads, os.W_OK):
+        raise InvalidSetting(f"The data folder {folder} cannot be written to.", hint="Choose another with --data-dir.")
+    return folder
+
+
+def prepare_process(folder: Path) -> None:
+    """Set what Gradio reads when it is imported: no analytics, uploads in our folder, its own address without a proxy."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_TEMP_DIR"] = str(folder / "uploads")
+    for name in ("NO_PROXY", "no_proxy"):  # it asks its own address whether it is up
+        known = [host for host in os.environ.get(name, "").split(",") if host]
+        os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))

@@ -1,0 +1,47 @@
+"""The header: what runs, how exact it is, on which machine; and what is wrong if the model could not be loaded."""
+
+from app import render
+from app.worker import LoadFailed, Loading, ModelState, Ready
+
+MARK = (
+    '<svg class="mark" viewBox="0 0 24 24" aria-hidden="true">'
+    '<rect x="9" y="3" width="6" height="4.6" rx="1.2"/><rect x="5.5" y="9.7" width="13" height="4.6" rx="1.2"/>'
+    '<rect x="2" y="16.4" width="20" height="4.6" rx="1.2"/></svg>'
+)
+DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+
+
+def masthead(state: ModelState) -> str:
+    """The header for a state of the model."""
+    match state:
+        case Loading():
+            chips = '<span class="chip busy"><span class="spinner"></span>Loading the model…</span>'
+        case LoadFailed():
+            chips = render.chip("No model", tone="bad")
+        case Ready():
+            chips = _facts(state)
+    return (
+        f'<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
+        f'<p>Whole books, exact answers, on this machine</p></div><div class="chips">{chips}</div></header>'
+    )
+
+
+def notice(state: ModelState) -> str:
+    """The error the model's loading ended with, else nothing."""
+    return render.problem(state.error) if isinstance(state, LoadFailed) else ""
+
+
+def _facts(ready: Ready) -> str:
+    info, machine, plan = ready.info, ready.machine, ready.info.plan
+    dtype = str(plan.dtype.value).removeprefix("torch.")
+    if plan.device.value == "cuda" and machine.gpus:
+        where, more = machine.gpus[0].name, f"{render.size(machine.gpus[0].total_bytes)} of device memory"
+    else:
+        where, more = f"CPU · {render.plural(machine.num_cores, 'core')}", machine.cpu
+    draft = "with its draft model" if info.has_draft else "without a draft model"
+    return (
+        render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
+        + render.chip(f"exact · {dtype}", tone="exact", title="Every method follows the target model's own distribution.")
+        + render.chip(where, title=f"{more}, {render.size(machine.ram_bytes)} of memory. Nothing leaves it.")
+        + render.chip(f"{ready.context:,} tokens of context", title=f"Largest text at once: {plan.context.because}.")
+    )

@@ -1,0 +1,104 @@
+"""Wording and number formats of the page: pure functions from values to text, and a few small pieces of HTML.
+
+Everything that comes from a book, a model or a file name passes through `escape` before it enters HTML, and through
+`literal` before it enters Markdown.
+"""
+
+import html
+import re
+
+from core.errors import CoreError
+
+NONE_YET = "–"  # a figure that has no value yet
+CODE = re.compile(r"(```.*?(?:```|\Z)|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))", re.DOTALL)  # fences and code spans
+
+
+def escape(text: str) -> str:
+    """Text as HTML, in content and in attributes."""
+    return html.escape(text, quote=True)
+
+
+def literal(text: str) -> str:
+    """Text as Markdown in which no HTML and no image can be: tags and image marks show as they are written.
+
+    Code spans and fences are left alone, Markdown itself shows their content literally.
+    """
+    parts: list[str] = []
+    position = 0
+    for code in CODE.finditer(text):
+        parts += [_without_html(text[position : code.start()]), code.group()]
+        position = code.end()
+    return "".join([*parts, _without_html(text[position:])])
+
+
+def _without_html(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("![", "!\\[")
+
+
+def count(number: int) -> str:
+    """8123 -> 8,123."""
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """1 page, 2 pages."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def figure(value: float | None) -> str:
+    """Three digits that matter: 0.42, 4.21, 42.1, 421, 4,210."""
+    if value is None:
+        return NONE_YET
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def percent(share: float | None) -> str:
+    """0.934 -> 93%. Neither 0% nor 100% unless it is exactly that."""
+    if share is None:
+        return NONE_YET
+    if 0 < share < 0.01:
+        return "<1%"
+    if 0.99 < share < 1:
+        return f"{min(share, 0.999):.1%}"
+    return f"{share:.0%}"
+
+
+def duration(seconds: float) -> str:
+    """0.8 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.1):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(size_bytes: int) -> str:
+    """512 MiB, 1.2 GiB."""
+    return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{max(1, size_bytes >> 20)} MiB"
+
+
+def bar(share: float, label: str, *, tone: str = "accent") -> str:
+    """A horizontal bar, `share` of it filled; `label` is read out, not shown."""
+    filled = 100 * min(max(share, 0.0), 1.0)
+    return (
+        f'<div class="bar {tone}" role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" aria-valuemax="100" '
+        f'aria-valuenow="{filled:.0f}"><span style="width:{filled:.2f}%"></span></div>'
+    )
+
+
+def problem(error: CoreError) -> str:
+    """What is wrong and what to do, as a box that is read out at once."""
+    return (
+        f'<div class="problem" role="alert"><strong>{escape(error.problem)}</strong>'
+        f"<span>{escape(error.hint)}</span></div>"
+    )
+
+
+def chip(text: str, *, tone: str = "", title: str = "") -> str:
+    """A short fact in a rounded box; `title` explains it."""
+    return f'<span class="chip {tone}" title="{escape(title)}">{escape(text)}</span>'

@@ -1,0 +1,101 @@
+"""What the server keeps for one open page: its book, its conversation, its answers. The browser holds only the id."""
+
+import secrets
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from app.documents.document import Document
+from core.errors import CoreError
+from core.events import Finished
+
+if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
+    from core.session import Conversation
+
+MOST_SESSIONS = 64  # the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """A document and what it costs in tokens."""
+
+    document: Document
+    num_tokens: int  # of the text
+    num_opening: int  # of everything before the first question, the chat template included
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and its answer, complete or stopped."""
+
+    question: str
+    finished: Finished
+
+
+@dataclass(slots=True)
+class Session:
+    """One page. Only the engine's thread changes `book`, `conversation`, `exchanges` and `num_read`."""
+
+    id: str
+    book: Book | None = None
+    conversation: "Conversation | None" = None
+    exchanges: tuple[Exchange, ...] = ()
+    num_read: int = 0  # tokens of the opening that were read at least once
+    num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
+    opening: int = 0  # counts the files opened: an earlier one that is still being read is superseded
+    stop_extracting: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_read(self) -> bool:
+        """The whole book was read; all tokens but the last are in the cache then."""
+        return self.book is not None and self.num_read >= self.book.num_opening - 1
+
+
+class SessionGone(CoreError):
+    """The page belongs to an earlier start of the program."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This page is older than the running reader.", hint="Reload the page, then open the book again."
+        )
+
+
+class NoBook(CoreError):
+    """A question without a book."""
+
+    def __init__(self) -> None:
+        super().__init__("There is no book yet.", hint="Drop a file on the left or choose a sample, then ask.")
+
+
+class Sessions:
+    """All open pages, by id."""
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def enter(self, session_id: str) -> Session:
+        """The session of a page that is loaded: the one it had before a reload, else a new one."""
+        with self._lock:
+            if session_id in self._by_id:
+                self._by_id.move_to_end(session_id)
+                return self._by_id[session_id]
+            session = Session(secrets.token_urlsafe(16))
+            self._by_id[session.id] = session
+            while len(self._by_id) > MOST_SESSIONS:
+                self._by_id.popitem(last=False)
+            return session
+
+    def get(self, session_id: str) -> Session:
+        """The session with an id.
+
+        Raises:
+            SessionGone: there is none.
+        """
+        with self._lock:
+            if session_id not in self._by_id:
+                raise SessionGone
+            self._by_id.move_to_end(session_id)
+            return self._by_id[session_id]

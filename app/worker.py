@@ -1,0 +1,401 @@
+"""The one thread that owns the engine, its queue, and the verbs of the page as streams of events.
+
+Handlers call a verb and iterate over what it yields. Errors cross the threads as values and are raised again in the
+handler's thread. Closing a stream, or stopping it, cancels the work at the next chunk or round. Knows nothing of Gradio.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from app.documents.document import Document, Extracting
+from app.documents.readers import extract_document
+from app.sessions import Book, Exchange, NoBook, Session, Sessions
+from core.config import GenerationConfig
+from core.errors import ContextTooSmall, CoreError, EmptyQuestion
+from core.events import Event, Finished, PrefillProgress
+
+if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
+    from core.engine import Engine, EngineInfo
+    from core.hardware import Machine
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 0.2  # how often a waiting handler looks whether its turn has come
+ROOM_FOR_A_QUESTION = 512  # tokens a book must leave free for a question and an answer
+
+Kind = Literal["reading", "answer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """The model is being loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded."""
+
+    info: "EngineInfo"
+    machine: "Machine"
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The model cannot be loaded; every job fails with this error."""
+
+    error: CoreError
+
+
+ModelState = Loading | Ready | LoadFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Something must end before this job begins."""
+
+    reason: Literal["loading", "own job", "another page"]
+    num_ahead: int  # jobs of other pages
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """The text is being cut into tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookOpened:
+    """The book is in its session; nothing of it has been read by the model yet."""
+
+    book: Book
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingEnded:
+    """The model has read the book, or was stopped on the way."""
+
+    num_read: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBegun:
+    """It is this answer's turn."""
+
+    num_book: int  # tokens of the book
+    num_read_before: int  # tokens of the opening that were read at least once before this
+
+
+OpenEvent = Extracting | Counting | Waiting | BookOpened | PrefillProgress | ReadingEnded
+AnswerEvent = Waiting | AnswerBegun | Event
+AnyEvent = OpenEvent | AnswerEvent
+Work = Callable[["Engine", threading.Event], Iterator[AnyEvent]]
+
+
+class EngineFault(CoreError):
+    """A bug of ours, or something outside that went wrong: the page goes on working."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(
+            f"The engine stopped with an error ({type(error).__name__}: {error}).",
+            hint="Try again; if it comes back, start the reader again and report what the terminal shows.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Last item of every job's events."""
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    session: Session
+    kind: Kind
+    work: Work
+    cancel: threading.Event = field(default_factory=threading.Event)
+    events: "queue.SimpleQueue[AnyEvent | CoreError | _Done]" = field(default_factory=queue.SimpleQueue)
+
+
+class EngineWorker:
+    """One engine, one thread, many pages that take turns."""
+
+    def __init__(self, load: "Callable[[], tuple[Engine, Machine]]", *, seed: int = 0) -> None:
+        self.sessions = Sessions()
+        self._load, self._seed = load, seed
+        self._engine: Engine | None = None
+        self._state: ModelState = Loading()
+        self._jobs: list[_Job] = []  # the running one first
+        self._changed = threading.Condition()  # guards all of the above
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # -------------------- the page's side
+
+    def start(self) -> None:
+        """Begin to load the model; returns at once."""
+        self._thread.start()
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Cancel everything and let the thread end."""
+        with self._changed:
+            self._closed = True
+            for job in self._jobs:
+                job.cancel.set()
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    @property
+    def state(self) -> ModelState:
+        """The model's state now."""
+        return self._state
+
+    def states(self) -> Iterator[ModelState]:
+        """The model's state now, and again once loading has ended."""
+        yield self._state
+        if isinstance(self._state, Loading):
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading))
+            yield self._state
+
+    def open_book(self, session_id: str, file: Path) -> Iterator[OpenEvent]:
+        """Extract a file's text, count its tokens, make it the session's book and let the model read it.
+
+        Until BookOpened the session keeps the book and the conversation it has. A file opened meanwhile in the same
+        session ends this stream without another event.
+
+        Raises:
+            SessionGone: at once. While iterating: DocumentError; ContextTooSmall; the error of the model's loading.
+        """
+        session = self.sessions.get(session_id)
+        session.opening += 1
+        self.stop_reading(session_id)
+        session.stop_extracting = threading.Event()
+        return self._open(session, session.opening, session.stop_extracting, file)
+
+    def _open(self, session: Session, mine: int, stop: threading.Event, file: Path) -> Iterator[OpenEvent]:
+        document: Document | None = None
+        with closing(extract_document(file)) as steps:
+            for step in steps:
+                if stop.is_set():
+                    return
+                if isinstance(step, Document):
+                    document = step
+                else:
+                    yield step
+        assert document is not None, f"{file} was read without an error and without a document"
+        yield Counting()
+        self.stop_answer(session.id)
+        for event in self._stream(session, "reading", partial(_admit, session, document)):
+            if session.opening != mine:
+                return
+            yield event
+        for event in self.read_book(session.id):
+            if session.opening != mine:
+                return
+            yield event
+
+    def read_book(self, session_id: str) -> Iterator[OpenEvent]:
+        """Let the model read what it has not read of the session's book. Yields nothing if there is no book.
+
+        Raises:
+            SessionGone; the error the model's loading ended with.
+        """
+        session = self.sessions.get(session_id)
+        if session.book is not None and not session.is_read:
+            yield from self._stream(session, "reading", partial(_read, session))
+
+    def answer(self, session_id: str, question: str, config: GenerationConfig) -> Iterator[AnswerEvent]:
+        """Answer a new question about the session's book.
+
+        A stream that ends without Finished was stopped before its turn. An answer that was stopped before its first
+        token leaves the conversation as it was.
+
+        Raises:
+            SessionGone, EmptyQuestion, NoBook: at once. ContextTooSmall and others of the engine: when it is its turn.
+        """
+        session = self._ready_to_answer(session_id, question)
+        return self._stream(session, "answer", partial(self._answer, session, None, question, config))
+
+    def regenerate(self, session_id: str, config: GenerationConfig) -> Iterator[AnswerEvent]:
+        """Answer the last question once more, in place of the answer it has. Raises what `answer` raises, when it does."""
+        session = self.sessions.get(session_id)
+        question = session.exchanges[-1].question if session.exchanges else ""
+        session = self._ready_to_answer(session_id, question)
+        last = len(session.exchanges) - 1
+        return self._stream(session, "answer", partial(self._answer, session, last, question, config))
+
+    def stop_answer(self, session_id: str) -> None:
+        """End the session's answer after the round it is in, or before its turn."""
+        self._cancel(session_id, "answer")
+
+    def stop_reading(self, session_id: str) -> None:
+        """Stop opening or reading the session's book. What was read stays read."""
+        self.sessions.get(session_id).stop_extracting.set()
+        self._cancel(session_id, "reading")
+
+    def _ready_to_answer(self, session_id: str, question: str) -> Session:
+        session = self.sessions.get(session_id)
+        if session.book is None:
+            raise NoBook
+        if not question.strip():
+            raise EmptyQuestion
+        return session
+
+    def _cancel(self, session_id: str, kind: Kind) -> None:
+        with self._changed:
+            for job in self._jobs:
+                if job.session.id == session_id and job.kind == kind:
+                    job.cancel.set()
+
+    def _stream(self, session: Session, kind: Kind, work: Work) -> Iterator[AnyEvent]:
+        """Queue a job and hand on its events; closing this generator cancels the job."""
+        job = _Job(session, kind, work)
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify_all()
+        told: Waiting | None = None
+        try:
+            while True:
+                try:
+                    item = job.events.get(timeout=LOOK_AGAIN_SECONDS)
+                except queue.Empty:
+                    if self._withdrawn(job):
+                        return
+                    waiting = self._waiting(job)
+                    if waiting and waiting != told:
+                        yield (told := waiting)
+                    continue
+                if isinstance(item, _Done):
+                    return
+                if isinstance(item, CoreError):
+                    raise item
+                yield item
+        finally:
+            job.cancel.set()
+            self._withdrawn(job)
+
+    def _withdrawn(self, job: _Job) -> bool:
+        """Take a cancelled job out of the queue, unless it has begun."""
+        with self._changed:
+            begun = self._jobs[:1] == [job] and not isinstance(self._state, Loading) and not self._closed
+            if job in self._jobs and job.cancel.is_set() and not begun:
+                self._jobs.remove(job)
+                return True
+            return False
+
+    def _waiting(self, job: _Job) -> Waiting | None:
+        with self._changed:
+            if isinstance(self._state, Loading):
+                return Waiting("loading", 0)
+            if job not in self._jobs[1:]:
+                return None
+            ahead = self._jobs[: self._jobs.index(job)]
+        others = sum(other.session is not job.session for other in ahead)
+        return Waiting("another page" if others else "own job", others)
+
+    # -------------------- the engine's side
+
+    def _run(self) -> None:
+        self._settle_state(self._loaded())
+        while job := self._next_job():
+            self._do(job)
+
+    def _loaded(self) -> ModelState:
+        started = time.perf_counter()
+        try:
+            self._engine, machine = self._load()
+        except CoreError as error:
+            return LoadFailed(error)
+        except Exception as error:
+            log.exception("loading the model failed")
+            return LoadFailed(EngineFault(error))
+        log.info("model loaded in %.1f s", time.perf_counter() - started)
+        return Ready(self._engine.info, machine, self._engine.context)
+
+    def _settle_state(self, state: ModelState) -> None:
+        with self._changed:
+            self._state = state
+            self._changed.notify_all()
+
+    def _next_job(self) -> _Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._jobs)
+            return None if self._closed else self._jobs[0]
+
+    def _do(self, job: _Job) -> None:
+        try:
+            if isinstance(self._state, LoadFailed):
+                raise self._state.error
+            assert self._engine is not None, "a job before the model is loaded"
+            for event in job.work(self._engine, job.cancel):
+                job.events.put(event)
+        except CoreError as error:
+            job.events.put(error)
+        except Exception as error:  # the one broad except: this thread must outlive every bug
+            log.exception("a job failed")
+            job.events.put(EngineFault(error))
+        finally:
+            with self._changed:
+                if job in self._jobs:  # not withdrawn while the program ends
+                    self._jobs.remove(job)
+            job.events.put(_Done())
+
+    def _answer(
+        self,
+        session: Session,
+        replaced: int | None,
+        question: str,
+        config: GenerationConfig,
+        engine: "Engine",
+        cancel: threading.Event,
+    ) -> Iterator[AnswerEvent]:
+        """Write the next answer, or the one that replaces number `replaced`, and record it."""
+        book, conversation = session.book, session.conversation
+        assert book is not None and conversation is not None, "an answer without a book"
+        kept = session.exchanges if replaced is None else session.exchanges[:replaced]
+        asked = conversation.until(len(kept)).ask(question)
+        seeded = replace(config, seed=self._seed + session.num_drawn)
+        yield AnswerBegun(book.num_tokens, session.num_read)
+        for event in engine.generate(asked.prompt_ids(engine.text), seeded, cancel):
+            if isinstance(event, PrefillProgress):
+                session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
+            if isinstance(event, Finished) and event.token_ids:
+                session.num_drawn += 1
+                session.conversation = asked.answered(event.token_ids, engine.text.eos_ids)
+                session.exchanges = (*kept, Exchange(question.strip(), event))
+            yield event
+
+
+def _admit(session: Session, document: Document, engine: "Engine", cancel: threading.Event) -> Iterator[OpenEvent]:
+    """Make a document the session's book, in one step, if the context holds it."""
+    from core.session import Conversation  # loaded by now: the engine is
+
+    conversation = Conversation(book_ids=tuple(engine.text.encode(document.text)))
+    num_opening = len(conversation.opening_ids(engine.text))
+    if num_opening + ROOM_FOR_A_QUESTION > engine.context:
+        raise ContextTooSmall(num_opening + ROOM_FOR_A_QUESTION, engine.context, possible=engine.info.most_context)
+    if cancel.is_set():
+        return
+    book = Book(document, len(conversation.book_ids), num_opening, engine.context)
+    session.book, session.conversation, session.exchanges, session.num_read = book, conversation, (), 0
+    yield BookOpened(book)
+
+
+def _read(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[OpenEvent]:
+    """Prefill everything before the first question."""
+    book, conversation = session.book, session.conversation
+    assert book is not None and conversation is not None, "reading without a book"
+    for progress in engine.read(conversation.opening_ids(engine.text), cancel):
+        session.num_read = max(session.num_read, progress.done_tokens)
+        yield progress
+    yield ReadingEnded(session.num_read, session.is_read)
+
