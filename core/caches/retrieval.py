@@ -76,11 +76,12 @@ class RetrievalCache:
         """Bring the chunks `wanted` [H_kv, n] into the slots; a chunk that stays keeps its slot."""
         held = self._held[layer]
         if held.shape != wanted.shape:
-            held = torch.full_like(wanted, num_eligible)  # nothing is held: every slot is free
+            held = torch.full_like(wanted, num_eligible)  # nothing is held: every slot is empty
+        held = held.clamp(max=num_eligible)  # chunks that a rewind made part of the recent rows leave their slots
         want = _membership(wanted, num_eligible)  # [H_kv, C + 1]
         have = _membership(held, num_eligible)
         head, chunk = (want & ~have)[:, :-1].nonzero(as_tuple=True)  # to bring in, ordered by head
-        free_head, slot = (~want.gather(1, held) | (held == num_eligible)).nonzero(as_tuple=True)
+        free_head, slot = (~want.gather(1, held)).nonzero(as_tuple=True)
         assert torch.equal(head, free_head), "a head must free as many slots as it fills"
         size = self._full.chunk_size
         within = torch.arange(size, device=chunk.device)
@@ -89,7 +90,6 @@ class RetrievalCache:
         k, v = self._full.gather(layer, head[:, None], source)
         self.k[layer][0][head[:, None], place] = k
         self.v[layer][0][head[:, None], place] = v
-        held = held.clone()
         held[head, slot] = chunk
         self._held[layer] = held
         self.chunks_moved += len(chunk)

@@ -72,11 +72,16 @@ class Decoder:
         return self.judges[-1]
 
     def start(self) -> None:
-        """The prompt has been read into the full cache: choose what the smaller caches of the target hold."""
+        """The prompt has been read into the full cache: choose what the smaller caches hold.
+
+        Whatever they held before goes: what a seed draws may depend on the prompt, not on earlier answers.
+        """
         for judge in self.judges:
             judge.meter.reset()
             if isinstance(judge.cache, RetrievalCache):
                 judge.cache.select()
+            elif judge is self._parts.draft:
+                judge.cache.truncate(0)
 
     def step(self, context: Context, dice: Dice) -> Verdict:
         """One pass of the judge with the last word: one or more tokens that follow its law."""

@@ -16,9 +16,12 @@ from core.models.judge import Judge
 from core.tokens import Context
 from tests.core.toys import random_prompt, tiny_engine
 
+# Tiny models gain nothing from speculation, so adapting would go plain and leave nothing to test.
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+
 
 def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
-    config = replace(GenerationConfig(max_new_tokens=60), **settings)  # type: ignore[arg-type]
+    config = replace(GenerationConfig(max_new_tokens=60, speculation=FIXED), **settings)  # type: ignore[arg-type]
     *_, finished = engine.generate(prompt, config)
     assert isinstance(finished, Finished)
     return finished
@@ -27,8 +30,8 @@ def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("method", [m for m in EXACT_METHODS if m != "autoregressive"])
 def test_greedy_text_equals_plain_decoding_token_by_token(method: str, kv_heads: int) -> None:
-    engine = tiny_engine(kv_heads=kv_heads)
-    prompt = random_prompt(700)
+    engine = tiny_engine(kv_heads=kv_heads, noise=0.05)
+    prompt = random_prompt(90 if method == "draft" else 700)  # a random draft behind a window guesses next to nothing
     plain = answer(engine, prompt, method="autoregressive")
     fast = answer(engine, prompt, method=method)
     assert fast.token_ids == plain.token_ids and fast.exact
@@ -48,21 +51,21 @@ def test_round_shapes_do_not_change_greedy_text(gammas: tuple[int, int]) -> None
 
 
 def test_sampled_text_follows_the_target() -> None:
-    """Chi-square on the first two tokens of 1,500 sampled answers, pooled to cells of at least 5 expected.
+    """Chi-square on the first two tokens of 500 sampled answers, pooled to cells of at least 5 expected.
 
     The bound is the 1 - 1e-5 quantile: a false alarm once in 100,000 runs. The seeds are fixed, so it cannot flicker.
     """
-    engine = tiny_engine(context=512)
-    prompt = random_prompt(200)
+    engine = tiny_engine(context=256)
+    prompt = random_prompt(100)
     sampling = SamplingParams(temperature=0.7, top_k=4)
     law = two_token_law(engine, prompt, sampling)
     counts: Counter[tuple[int, ...]] = Counter()
-    runs = 1500
+    runs = 500
     for seed in range(runs):
         tokens = answer(engine, prompt, sampling=sampling, max_new_tokens=2, seed=seed).token_ids
         counts[tuple(tokens)] += 1
     assert chi_square_exceeds(counts, law, runs) is False
-    disturbed = {pair: probability**0.8 for pair, probability in law.items()}  # negative control: another temperature
+    disturbed = {pair: probability**0.6 for pair, probability in law.items()}  # negative control: another temperature
     total = sum(disturbed.values())
     assert chi_square_exceeds(counts, {pair: p / total for pair, p in disturbed.items()}, runs) is True
 
@@ -162,7 +165,7 @@ def test_a_stop_string_ends_the_text_exactly_before_it(method: str) -> None:
 
 def test_streamed_text_is_the_final_text_and_tokens_carry_their_origin() -> None:
     engine = tiny_engine()
-    events = list(engine.generate(random_prompt(400), GenerationConfig(max_new_tokens=50, stop_strings=("zzz",))))
+    events = list(engine.generate(random_prompt(400), GenerationConfig(max_new_tokens=50, speculation=FIXED, stop_strings=("zzz",))))
     rounds = [event for event in events if isinstance(event, RoundDone)]
     finished = events[-1]
     assert isinstance(finished, Finished)
@@ -281,7 +284,7 @@ def test_comparison_names_the_first_divergence_and_its_logit_gap() -> None:
 def test_decoding_goes_plain_where_speculation_would_lose() -> None:
     """A draft and a retrieval cache that never agree: after a few rounds most tokens are drawn by the target alone."""
     engine = tiny_engine(noise=30.0, budget=80)
-    finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, sampling=SamplingParams())
+    finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, speculation=SpeculationConfig())
     level2 = finished.stats.level2
     assert level2 is not None and level2.rounds < 40
     assert finished.token_ids == answer(engine, random_prompt(900), method="autoregressive", max_new_tokens=100).token_ids
