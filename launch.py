@@ -358,7 +358,7 @@ def explain_pip(complaints: str) -> Situation:
             hint="Connect to the network and start again.",
         )
     if "No space left on device" in complaints:
-        return Situation("The disk is full.", hint="Free about 3 GB and start again.")
+        return Situation("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")
     errors = [line for line in complaints.splitlines() if line.startswith("ERROR:")]
     reason = errors[-1].removeprefix("ERROR:").strip() if errors else last_line(complaints)
     other_python = f"Try another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})."

@@ -3,16 +3,27 @@
 import shutil
 
 import pytest
-import torch
+
+
+def has_cuda() -> bool:
+    """Whether torch finds a CUDA device. Imports torch, which takes seconds, so ask only when it matters."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def has_chromium() -> bool:
+    """Whether Chromium is on the PATH."""
+    return shutil.which("chromium") is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip `gpu` tests without a CUDA device and `browser` tests without Chromium."""
-    missing = {
-        "gpu": None if torch.cuda.is_available() else "no CUDA device",
-        "browser": None if shutil.which("chromium") else "no chromium on PATH",
-    }
-    for item in items:
-        for marker, reason in missing.items():
-            if reason and item.get_closest_marker(marker):
+    for marker, is_there, reason in (
+        ("gpu", has_cuda, "no CUDA device"),
+        ("browser", has_chromium, "no chromium on PATH"),
+    ):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not is_there():
+            for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))

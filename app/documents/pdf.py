@@ -37,7 +37,7 @@ MAX_TITLE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PdfLimits:
-    """What reading one PDF may take. A plain 1,000-page book takes about 200 MB and a minute."""
+    """What reading one PDF may take. A plain book of 1,000 pages takes about 0.1 GB and ten seconds."""
 
     memory_bytes: int = 2 << 30  # address space of the worker; a bare one maps about 0.3 GB
     cpu_seconds: int = 900
@@ -72,7 +72,7 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
     if not pages:
         raise EmptyDocument(f"{name} has no pages.", hint="Choose a file with text in it.")
     lines = [clean_lines(page["text"]) for page in pages]
-    if not any(page["readable"] for page in pages):
+    if all(page["damaged"] and not page["text"].strip() for page in pages):
         raise DamagedDocument(name, "is damaged: none of its pages can be read")
     pictures = [
         index for index, page in enumerate(pages) if page["has_image"] and num_letters(lines[index]) < FEW_LETTERS
@@ -82,8 +82,8 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
     prose = unwrap(drop_running_lines(lines))
     if not prose.text:
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")
-    unreadable = [index for index, page in enumerate(pages) if not page["readable"]]
-    flaws = ((pictures, "Only images, which are not read"), (unreadable, "Damaged, so that their text is missing"))
+    damaged = [index for index, page in enumerate(pages) if page["damaged"]]
+    flaws = ((pictures, "Only images, which are not read"), (damaged, "Damaged, so that text is missing"))
     return Document(
         name=name,
         title=" ".join(" ".join(clean_lines(opened["title"])).split())[:MAX_TITLE] or stem,

@@ -17,7 +17,7 @@ class PageRead(TypedDict):
     kind: Literal["page"]
     text: str
     has_image: bool
-    readable: bool  # False: its content is malformed, the text is empty
+    damaged: bool  # its content is malformed; text is missing or incomplete
 
 
 class Done(TypedDict):

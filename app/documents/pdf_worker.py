@@ -53,13 +53,15 @@ def main(file: str, memory_bytes: str, cpu_seconds: str) -> None:
 
 
 class Complaints(logging.Handler):
-    """Remembers that pypdf complained, and nothing else: on a hostile file its log is without end."""
+    """Remembers which parts of pypdf complained, and nothing else: on a hostile file its log is without end."""
 
-    heard = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take notice."""
-        self.heard = True
+        self.sources.add(record.name)
 
 
 def read(stream: BinaryIO, complaints: Complaints) -> Iterator[Message]:
@@ -113,15 +115,16 @@ def labels(reader: PdfReader) -> list[str]:
 def read_page(page: PageObject, complaints: Complaints) -> PageRead:
     """The text of a page; a malformed one is reported as such and does not end the document.
 
-    pypdf raises for some faults and only logs others: no text and a complaint mean a page that cannot be read.
+    pypdf raises for some faults and only logs others: text is missing after a complaint if there is none at all, or if
+    the complaint came from decompression, which goes on with what it has.
     """
-    complaints.heard = False
+    complaints.sources.clear()
     try:
         text = page.extract_text()
-        readable = bool(text.strip()) or not complaints.heard
+        damaged = "pypdf.filters" in complaints.sources or bool(complaints.sources and not text.strip())
     except MALFORMED:
-        text, readable = "", False
-    return PageRead(kind="page", text=text, has_image=has_image(page), readable=readable)
+        text, damaged = "", True
+    return PageRead(kind="page", text=text, has_image=has_image(page), damaged=damaged)
 
 
 def has_image(page: PageObject) -> bool:

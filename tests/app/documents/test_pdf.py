@@ -15,7 +15,7 @@ from app.documents.errors import (
     ScannedDocument,
 )
 from app.documents.pdf import PdfLimits, extract_pdf, ranges
-from tests.app.documents.conftest import MakePdf
+from tests.app.documents.conftest import MakePdf, write_lines
 
 PAGE = [
     "The old pilot stood on the quay and counted the boats that",
@@ -146,8 +146,19 @@ def test_one_malformed_page_is_reported_and_the_others_are_read(
     writer.pages[1][NameObject("/Contents")] = writer._add_object(garbage)
     writer.write(path)
     document = read_document(path)
-    assert document.warnings == ("Damaged, so that their text is missing: pages 2.",)
+    assert document.warnings == ("Damaged, so that text is missing: pages 2.",)
     assert document.page_text(document.pages[2]) == " ".join(PAGE)
+
+
+def test_a_page_of_which_only_a_part_can_be_unpacked_is_reported(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE, PAGE)
+    whole = DecodedStreamObject()
+    whole.set_data(write_lines(PAGE * 20))
+    packed = whole.flate_encode()
+    packed._data = packed._data[:120] + b"\xff" * 40 + packed._data[160:]
+    writer.pages[1][NameObject("/Contents")] = writer._add_object(packed)
+    writer.write(path)
+    assert read_document(path).warnings == ("Damaged, so that text is missing: pages 2.",)
 
 
 def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
