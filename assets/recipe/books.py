@@ -24,7 +24,7 @@ SEED_8K, SEED_32K = 1874, 1892
 TOKENS_8K, TOKENS_32K = 8_000, 31_500
 QUESTIONS = (("fact", 10), ("list", 2), ("recite", 2))
 
-PAGE_WIDTH, PAGE_HEIGHT, MARGIN = 420, 595, 54          # points: an A5 page
+PAGE_WIDTH, PAGE_HEIGHT, MARGIN = 420, 595, 54  # points: an A5 page
 LEADING, LINE_CHARACTERS, LINES_PER_PAGE = 14, 62, 33
 
 

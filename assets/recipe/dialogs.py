@@ -1,6 +1,6 @@
 """Training documents: a generated book, then a conversation about it, as token ids with a skill for every token.
 
-Owns seeds and mixtures. Training books have even seeds above 10 million, measured books odd ones, so no book is in both.
+Owns seeds and mixtures. Training books have even seeds above 10 million, measured books odd ones: no book is both.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def make_batch(layout: Layout, step: int, rows: int, num_tokens: int, *, skip: b
     for row in range(rows):
         seed = training_seed(step * 64 + row)
         rng = random.Random(seed)
-        share = rng.uniform(0.35, 0.6) if num_tokens <= 1024 else rng.uniform(0.5, 0.8)
+        share = rng.uniform(0.35, 0.6) if num_tokens <= 4096 else rng.uniform(0.5, 0.75)
         copies = rng.random() < COPY_SHARE
         document = copy_exercise(seed, num_tokens) if copies else compose(layout, seed, num_tokens, share)
         n = len(document.ids)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
 
-from assets.recipe.dialogs import WORDS_PER_TOKEN, held_out_seed
+from assets.recipe.dialogs import FACT, LIST, RECITE, SKILLS, WORDS_PER_TOKEN, compose, held_out_seed
 from assets.recipe.tokens import END, SPECIALS, VOCAB_SIZE, Layout
 from core.bench.world import Question, write_book
 
@@ -86,7 +86,12 @@ def sample_questions(questions: tuple[Question, ...], num_facts: int, rng: rando
 
 
 def recall(
-    model: LlamaForCausalLM, layout: Layout, context_tokens: int, num_books: int, facts_per_book: int, first_book: int = 0
+    model: LlamaForCausalLM,
+    layout: Layout,
+    context_tokens: int,
+    num_books: int,
+    facts_per_book: int,
+    first_book: int = 0,
 ) -> Recall:
     """Ask about `num_books` unseen books of about `context_tokens` tokens. Recitations count their first 200 tokens."""
     asked: dict[str, int] = {}
@@ -116,3 +121,46 @@ def copying_loss(model: LlamaForCausalLM, num_tokens: int, seed: int = 0) -> flo
     ids = torch.cat([half, half], dim=1)
     logits = model(ids, logits_to_keep=num_tokens // 2).logits[0, :-1]
     return float(F.cross_entropy(logits, half[0, 1:]))
+
+
+def window_mask(num_tokens: int, sink: int, recent: int) -> Tensor:
+    """[T, T] bool: what a streaming cache of `sink` first and `recent` last tokens lets each token see."""
+    distance = torch.arange(num_tokens)[:, None] - torch.arange(num_tokens)[None]
+    return (distance >= 0) & ((distance < recent) | (torch.arange(num_tokens) < sink)[None])
+
+
+@torch.inference_mode()
+def agreement(
+    target: LlamaForCausalLM,
+    draft: LlamaForCausalLM,
+    layout: Layout,
+    *,
+    num_documents: int,
+    sink: int,
+    recent: int,
+    num_tokens: int = 2048,
+) -> dict[str, float]:
+    """How often the draft would be accepted on answers, by skill, the target seeing all and the draft its window.
+
+    `<skill>` is the share of tokens with the same most likely token (acceptance at temperature 0), `<skill>_t1` the
+    mean of sum(min(p, q)) (acceptance at temperature 1).
+    """
+    greedy: dict[int, list[Tensor]] = {FACT: [], LIST: [], RECITE: []}
+    overlap: dict[int, list[Tensor]] = {FACT: [], LIST: [], RECITE: []}
+    mask = window_mask(num_tokens, sink, recent)[None, None]
+    for index in range(num_documents):
+        document = compose(layout, held_out_seed(90_000 + index), num_tokens, 0.6)
+        if len(document.ids) < num_tokens:
+            continue
+        ids, skills = torch.tensor([document.ids]), torch.tensor(document.skills[1:])
+        p = target(ids).logits[0, :-1].softmax(-1)  # [T - 1, V]
+        q = draft(ids, attention_mask=mask).logits[0, :-1].softmax(-1)
+        for skill in greedy:
+            at = skills == skill
+            greedy[skill].append((p[at].argmax(-1) == q[at].argmax(-1)).float())
+            overlap[skill].append(torch.minimum(p[at], q[at]).sum(-1))
+    found: dict[str, float] = {}
+    for skill, values in greedy.items():
+        found[SKILLS[skill]] = round(float(torch.cat(values).mean()), 3)
+        found[f"{SKILLS[skill]}_t1"] = round(float(torch.cat(overlap[skill]).mean()), 3)
+    return found

@@ -1,0 +1,116 @@
+"""One model in training: schedule, optimiser, checkpoint, log and the loss of every skill."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from assets.recipe.circuits import structure, word_rarity
+from assets.recipe.dialogs import SKILLS, Batch
+from assets.recipe.measure import ATTENTION
+from assets.recipe.shapes import Shape, build
+from assets.recipe.tokens import VOCAB_SIZE, Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long, how fast, and on which lengths. A stage is (share of the steps at its end, lengths drawn from)."""
+
+    steps: int
+    peak_rate: float
+    warmup: int
+    tokens_per_step: int
+    stages: tuple[tuple[float, tuple[int, ...]], ...]
+
+    def length(self, step: int) -> int:
+        """Tokens per document of this step."""
+        for end, lengths in self.stages:
+            if step < end * self.steps:
+                return lengths[step % len(lengths)]
+        return self.stages[-1][1][-1]
+
+    def rate(self, step: int) -> float:
+        """Learning rate: linear warm-up, then a cosine down to 4% of the peak."""
+        if step < self.warmup:
+            return self.peak_rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        return self.peak_rate * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+class Run:
+    """One model in training with its optimiser, checkpoint file and log."""
+
+    def __init__(self, name: str, shape: Shape, schedule: Schedule, layout: Layout, out: Path) -> None:
+        self.name, self.schedule, self.layout, self.out = name, schedule, layout, out
+        self.model = build(shape, seed=1)
+        pieces = [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)]
+        structure(self.model, pieces, word_rarity(layout), seed=2)
+        self.model.set_attn_implementation(ATTENTION)
+        matrices = [p for p in self.model.parameters() if p.dim() > 1]
+        others = [p for p in self.model.parameters() if p.dim() <= 1]
+        groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=True)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.resume()
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where this run is kept."""
+        return self.out / f"{self.name}.pt"
+
+    def resume(self) -> None:
+        """Go on from the checkpoint if there is one."""
+        if self.checkpoint.exists():
+            state = torch.load(self.checkpoint, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+
+    def save(self) -> None:
+        """Write the checkpoint; the old one stays until the new one is complete."""
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        part = self.checkpoint.with_suffix(".part")
+        torch.save({**state, "step": self.step, "tokens": self.tokens, "seconds": self.seconds}, part)
+        part.replace(self.checkpoint)
+
+    def log(self, **record: object) -> None:
+        """Append one JSON line."""
+        line = json.dumps({"run": self.name, "step": self.step, "tokens": self.tokens, **record})
+        with (self.out / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+    def update(self, loss: Tensor) -> None:
+        """One clipped optimiser step at the scheduled rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.schedule.rate(self.step)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+
+
+def token_losses(model: Callable[..., CausalLMOutputWithPast], batch: Batch) -> Tensor:
+    """Cross-entropy of every next token: [B, T - 1] nats."""
+    logits = model(batch.ids, position_ids=batch.positions, use_cache=False).logits
+    nats = F.cross_entropy(logits.flatten(0, 1), batch.ids.roll(-1, dims=1).flatten(), reduction="none")
+    return nats.view(batch.ids.shape)[:, :-1]
+
+
+def by_skill(losses: Tensor, batch: Batch) -> dict[str, float]:
+    """Mean loss of each skill that the batch contains."""
+    shown: dict[str, float] = {}
+    for number, name in enumerate(SKILLS[1:], start=1):
+        chosen = (batch.skills[:, 1:] == number) & (batch.weights[:, 1:] > 0)
+        if chosen.any():
+            shown[name] = round(float(losses[chosen].mean()), 3)
+    return shown
