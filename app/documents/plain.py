@@ -41,7 +41,7 @@ def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
         raise DocumentTooLarge(name, f"more than {MAX_BYTES // 1_000_000} MB of text")
     decoded = decode(encoded)
     if decoded is None:
-        raise UnsupportedFormat(name, "not a text file but binary data")
+        raise UnsupportedFormat(name, "binary data and not text")
     text, starts = paginate(decoded.text)
     if not text.strip():
         raise EmptyDocument(f"{name} holds nothing but white space.", hint="Choose a file with text in it.")
