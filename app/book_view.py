@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app import render
 from app.documents.document import Document, Extracting
 from app.sessions import Book, Session
-from app.worker import AnyEvent, BookOpened, Counting, ReadingEnded, Waiting
+from app.worker import BookOpened, Counting, ReadingEnded, Waiting, WorkerEvent
 from core.errors import CoreError
 from core.events import PrefillProgress
 
@@ -20,30 +20,32 @@ WAITING = {
 class BookView:
     """What the card shows. Apply events, then ask for the HTML."""
 
+    reading: bool  # opening, waiting or reading
+    paused: bool  # stopped before the end
+    _opening: str | None  # name of the file that is being opened
+    _book: Book | None
+
     def __init__(self, session: Session) -> None:
-        self._book = session.book
-        self._opening: str | None = None  # name of the file that is being opened
+        self._session = session
         self._step = self._detail = ""  # what is being done, and how far
         self._share: float | None = None  # of the step, None: not known
         self._error: CoreError | None = None
-        self.reading = False
-        self.paused = self._book is not None and not session.is_read
         self._opened = False  # a new book came in, and the page has not been told
-        self._note = self._rest_note(session.num_read)
+        self._settle()
 
     def open(self, name: str) -> "BookView":
         """A file has arrived; its text is not extracted yet."""
         self._opening, self._step, self._share, self.reading = name, "Opening", None, True
         return self
 
-    def apply(self, events: Sequence[AnyEvent]) -> "BookView":
+    def apply(self, events: Sequence[WorkerEvent]) -> "BookView":
         """Take in what happened."""
         for event in events:
             self._detail = ""
             self._apply(event)
         return self
 
-    def _apply(self, event: AnyEvent) -> None:
+    def _apply(self, event: WorkerEvent) -> None:
         match event:
             case Extracting(num_done=done, num_pages=None):
                 self._step, self._detail = "Extracting text", f"page {done + 1:,}" if done else ""
@@ -58,9 +60,8 @@ class BookView:
                 self._book, self._opening, self._step, self._opened = book, None, "Reading begins", True
             case PrefillProgress() as progress:
                 self._progress(progress)
-            case ReadingEnded(num_read=num_read, complete=complete):
-                self.reading, self.paused, self._step, self._share = False, not complete, "", None
-                self._note = self._note if complete and self._note else self._rest_note(num_read)
+            case ReadingEnded():
+                self._settle()
 
     def _progress(self, progress: PrefillProgress) -> None:
         self.reading, self.paused = True, False
@@ -71,18 +72,19 @@ class BookView:
             self._detail = f"{render.figure(read / progress.elapsed_seconds)} tokens/s"
         if progress.remaining_seconds is not None and progress.done_tokens < progress.total_tokens:
             self._detail += f" · {render.duration(progress.remaining_seconds)} left"
-        if progress.done_tokens == progress.total_tokens and read > 0:
-            self._note = (
-                f"Read once, in {render.duration(progress.elapsed_seconds)} "
-                f"({render.figure(read / progress.elapsed_seconds)} tokens/s). Questions cost only their own tokens."
-            )
 
-    def _rest_note(self, num_read: int) -> str:
-        if self._book is None:
-            return ""
-        if self.paused:
-            return f"Stopped at {num_read:,} of {self._book.num_opening - 1:,} tokens. Asking reads the rest first."
-        return "Read. Questions cost only their own tokens."
+    def _settle(self) -> None:
+        """Nothing runs: show what the session holds."""
+        session, self._opening, self.reading = self._session, None, False
+        self._book, self.paused = session.book, session.book is not None and not session.is_read
+        if session.book is None:
+            self._note = ""
+        elif self.paused:
+            total = session.book.num_opening - 1
+            self._note = f"Stopped at {session.num_read:,} of {total:,} tokens. Asking reads the rest first."
+        else:
+            how = f" once, in {render.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
+            self._note = f"Read{how}. Questions cost only their own tokens."
 
     def take_opened(self) -> bool:
         """True once after a new book came in."""
@@ -91,15 +93,13 @@ class BookView:
 
     def fail(self, error: CoreError) -> "BookView":
         """The step that was running ended with an error; what was there before is kept."""
-        self._error, self._opening, self._step, self.reading = error, None, "", False
+        self._error = error
+        self._settle()
         return self
 
-    def end(self, session: Session) -> "BookView":
-        """The stream is over: nothing runs any more, whatever the last event was."""
-        if self.reading:
-            self.reading, self._opening, self._step = False, None, ""
-            self.paused = session.book is not None and not session.is_read
-            self._note = self._rest_note(session.num_read)
+    def end(self) -> "BookView":
+        """The stream is over, whatever its last event was."""
+        self._settle()
         return self
 
     def html(self) -> str:
@@ -118,7 +118,9 @@ class BookView:
         return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
 
     def _running(self) -> str:
-        bar = render.bar(self._share, self._step) if self._share is not None else '<div class="bar busy"><span></span></div>'
+        bar = '<div class="bar busy"><span></span></div>'
+        if self._share is not None:
+            bar = render.bar(self._share, self._step)
         return (
             f'<div class="step" role="status"><p>{render.escape(self._step)}</p>{bar}'
             f'<p class="quiet">{render.escape(self._detail) or "&nbsp;"}</p></div>'

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from app import render
 from app.sessions import Exchange
-from app.worker import AnyEvent
+from app.worker import WorkerEvent
 from core.events import Finished, RoundDone
 
 PENDING = "…"
@@ -34,7 +34,7 @@ class ChatView:
         self._question, self._answer = question, ""
         self.finished: Finished | None = None
 
-    def apply(self, events: Sequence[AnyEvent]) -> "ChatView":
+    def apply(self, events: Sequence[WorkerEvent]) -> "ChatView":
         """Take in what happened."""
         for event in events:
             if isinstance(event, RoundDone):
@@ -52,8 +52,11 @@ class ChatView:
         """For the chat component."""
         if self._question is None:
             return self._past
-        pending = EMPTY_ANSWER if self.finished else PENDING
-        return [*self._past, message("user", self._question), message("assistant", self._answer or pending, raw=not self._answer)]
+        if self._answer:
+            answer = message("assistant", self._answer)
+        else:
+            answer = message("assistant", EMPTY_ANSWER if self.finished else PENDING, raw=True)
+        return [*self._past, message("user", self._question), answer]
 
 
 def message(role: str, text: str, *, raw: bool = False) -> Message:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app import render
-from app.worker import AnswerBegun, AnyEvent, Waiting
+from app.worker import AnswerBegun, Waiting, WorkerEvent
 from core.errors import CoreError
 from core.events import Finished, PrefillProgress, RoundDone, StopReason
 from core.stats import DecodeStats, LevelStats
@@ -56,13 +56,13 @@ class LiveStrip:
         self._num_book = self._num_read_before = 0
         self._num_reread: int | None = None
 
-    def apply(self, events: Sequence[AnyEvent]) -> "LiveStrip":
+    def apply(self, events: Sequence[WorkerEvent]) -> "LiveStrip":
         """Take in what happened."""
         for event in events:
             self._apply(event)
         return self
 
-    def _apply(self, event: AnyEvent) -> None:
+    def _apply(self, event: WorkerEvent) -> None:
         match event:
             case Waiting():
                 self._status = waiting_line(event)
@@ -123,7 +123,8 @@ class LiveStrip:
         if name:
             badges += render.chip("exact", tone="exact", title="The text follows the target model's own distribution.")
         state = "running" if self._running else "resting"
-        bar = render.bar(self._share, self._status, tone="thin") if self._share is not None else '<div class="bar thin"></div>'
+        state += "" if self._method else " empty"
+        bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
         error = render.problem(self._error) if self._error else ""
         tiles = "".join(map(_tile, self._tiles()))
         return (
@@ -134,17 +135,21 @@ class LiveStrip:
         )
 
     def _tiles(self) -> list[Tile]:
-        stats, plain = self._stats, self._method == "autoregressive"
+        stats = self._stats
         level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
-        unused = "not used by plain decoding"
+        unused = "not used by plain decoding" if self._method == "autoregressive" else ""
+        ms = "of decoding alone"
+        if stats.ms_per_token is not None:
+            ms = f"{render.figure(stats.ms_per_token)} ms per token"
         book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
-        ms = stats.ms_per_token
+        reread = render.NONE_YET if self._num_reread is None else render.count(self._num_reread)
+        passes = render.figure(stats.tokens_per_full_pass)
         return [
-            Tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s", f"{render.figure(ms)} ms per token"),
-            Tile("level1", "Accepted, level 1", render.percent(level1), "", unused if plain else "draft → retrieval", level1),
-            Tile("level2", "Accepted, level 2", render.percent(level2), "", unused if plain else "retrieval → book", level2),
-            Tile("passes", "Per full pass", render.figure(stats.tokens_per_full_pass), "tokens", "plain decoding: 1"),
-            Tile("reread", "Re-read", _number(self._num_reread), "", book),
+            Tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s", ms),
+            Tile("level1", "Accepted, level 1", render.percent(level1), "", unused or "draft → retrieval", level1),
+            Tile("level2", "Accepted, level 2", render.percent(level2), "", unused or "retrieval → book", level2),
+            Tile("passes", "Tokens per full pass", passes, "", "plain decoding: 1"),
+            Tile("reread", "Re-read", reread, "", book),
         ]
 
 
@@ -162,12 +167,9 @@ def _acceptance(level: LevelStats | None) -> float | None:
     return level.acceptance if level else None
 
 
-def _number(value: int | None) -> str:
-    return render.NONE_YET if value is None else render.count(value)
-
-
 def _tile(tile: Tile) -> str:
-    unit = f'<span class="unit">{tile.unit}</span>' if tile.unit else ""
+    known = tile.unit and tile.value != render.NONE_YET
+    unit = f'<span class="unit">{tile.unit}</span>' if known else ""
     meter = "" if tile.share is None else render.bar(tile.share, tile.label, tone=tile.key)
     return (
         f'<div class="tile {tile.key}" title="{render.escape(EXPLAINED[tile.key])}">'

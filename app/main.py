@@ -191,7 +191,7 @@ def data_dir(chosen: Path | str | None) -> Path:
 
 
 def prepare_process(folder: Path) -> None:
-    """Set what Gradio reads when it is imported: no analytics, uploads in our folder, its own address without a proxy."""
+    """Set what Gradio reads when it is imported: no analytics, uploads in our folder, no proxy to its own address."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder / "uploads")
     for name in ("NO_PROXY", "no_proxy"):  # it asks its own address whether it is up

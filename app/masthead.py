@@ -8,7 +8,6 @@ MARK = (
     '<rect x="9" y="3" width="6" height="4.6" rx="1.2"/><rect x="5.5" y="9.7" width="13" height="4.6" rx="1.2"/>'
     '<rect x="2" y="16.4" width="20" height="4.6" rx="1.2"/></svg>'
 )
-DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 def masthead(state: ModelState) -> str:
@@ -41,7 +40,9 @@ def _facts(ready: Ready) -> str:
     draft = "with its draft model" if info.has_draft else "without a draft model"
     return (
         render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
-        + render.chip(f"exact · {dtype}", tone="exact", title="Every method follows the target model's own distribution.")
+        + render.chip(
+            f"exact · {dtype}", tone="exact", title="Every method follows the target model's own distribution."
+        )
         + render.chip(where, title=f"{more}, {render.size(machine.ram_bytes)} of memory. Nothing leaves it.")
         + render.chip(f"{ready.context:,} tokens of context", title=f"Largest text at once: {plan.context.because}.")
     )

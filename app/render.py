@@ -86,8 +86,8 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
     """A horizontal bar, `share` of it filled; `label` is read out, not shown."""
     filled = 100 * min(max(share, 0.0), 1.0)
     return (
-        f'<div class="bar {tone}" role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" aria-valuemax="100" '
-        f'aria-valuenow="{filled:.0f}"><span style="width:{filled:.2f}%"></span></div>'
+        f'<div class="bar {tone}" role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" '
+        f'aria-valuemax="100" aria-valuenow="{filled:.0f}"><span style="width:{filled:.2f}%"></span></div>'
     )
 
 

@@ -36,14 +36,16 @@ class Exchange:
 
 @dataclass(slots=True)
 class Session:
-    """One page. Only the engine's thread changes `book`, `conversation`, `exchanges` and `num_read`."""
+    """One page. The engine's thread changes what belongs to the book and the conversation, and `clear` begins anew."""
 
     id: str
     book: Book | None = None
     conversation: "Conversation | None" = None
     exchanges: tuple[Exchange, ...] = ()
     num_read: int = 0  # tokens of the opening that were read at least once
+    read_seconds: float = 0.0  # what that took, as far as it was done before a question
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
+    num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
     opening: int = 0  # counts the files opened: an earlier one that is still being read is superseded
     stop_extracting: threading.Event = field(default_factory=threading.Event)
 
@@ -94,8 +96,14 @@ class Sessions:
         Raises:
             SessionGone: there is none.
         """
+        session = self.find(session_id)
+        if session is None:
+            raise SessionGone
+        return session
+
+    def find(self, session_id: str) -> Session | None:
+        """The session with an id, if there is one."""
         with self._lock:
-            if session_id not in self._by_id:
-                raise SessionGone
-            self._by_id.move_to_end(session_id)
-            return self._by_id[session_id]
+            if session_id in self._by_id:
+                self._by_id.move_to_end(session_id)
+            return self._by_id.get(session_id)

@@ -1,19 +1,19 @@
 """The one thread that owns the engine, its queue, and the verbs of the page as streams of events.
 
 Handlers call a verb and iterate over what it yields. Errors cross the threads as values and are raised again in the
-handler's thread. Closing a stream, or stopping it, cancels the work at the next chunk or round. Knows nothing of Gradio.
+handler's thread. Closing or stopping a stream cancels the work at the next chunk or round. Knows nothing of Gradio.
 """
 
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from app.documents.document import Document, Extracting
 from app.documents.readers import extract_document
@@ -94,10 +94,8 @@ class AnswerBegun:
     num_read_before: int  # tokens of the opening that were read at least once before this
 
 
-OpenEvent = Extracting | Counting | Waiting | BookOpened | PrefillProgress | ReadingEnded
-AnswerEvent = Waiting | AnswerBegun | Event
-AnyEvent = OpenEvent | AnswerEvent
-Work = Callable[["Engine", threading.Event], Iterator[AnyEvent]]
+WorkerEvent = Extracting | Counting | Waiting | BookOpened | ReadingEnded | AnswerBegun | Event
+Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
 
 
 class EngineFault(CoreError):
@@ -121,7 +119,7 @@ class _Job:
     kind: Kind
     work: Work
     cancel: threading.Event = field(default_factory=threading.Event)
-    events: "queue.SimpleQueue[AnyEvent | CoreError | _Done]" = field(default_factory=queue.SimpleQueue)
+    events: "queue.SimpleQueue[WorkerEvent | CoreError | _Done]" = field(default_factory=queue.SimpleQueue)
 
 
 class EngineWorker:
@@ -166,7 +164,7 @@ class EngineWorker:
                 self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading))
             yield self._state
 
-    def open_book(self, session_id: str, file: Path) -> Iterator[OpenEvent]:
+    def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
         """Extract a file's text, count its tokens, make it the session's book and let the model read it.
 
         Until BookOpened the session keeps the book and the conversation it has. A file opened meanwhile in the same
@@ -181,9 +179,9 @@ class EngineWorker:
         session.stop_extracting = threading.Event()
         return self._open(session, session.opening, session.stop_extracting, file)
 
-    def _open(self, session: Session, mine: int, stop: threading.Event, file: Path) -> Iterator[OpenEvent]:
+    def _open(self, session: Session, mine: int, stop: threading.Event, file: Path) -> Iterator[WorkerEvent]:
         document: Document | None = None
-        with closing(extract_document(file)) as steps:
+        with closing(cast("Generator[Extracting | Document]", extract_document(file))) as steps:
             for step in steps:
                 if stop.is_set():
                     return
@@ -203,7 +201,7 @@ class EngineWorker:
                 return
             yield event
 
-    def read_book(self, session_id: str) -> Iterator[OpenEvent]:
+    def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
         """Let the model read what it has not read of the session's book. Yields nothing if there is no book.
 
         Raises:
@@ -213,7 +211,7 @@ class EngineWorker:
         if session.book is not None and not session.is_read:
             yield from self._stream(session, "reading", partial(_read, session))
 
-    def answer(self, session_id: str, question: str, config: GenerationConfig) -> Iterator[AnswerEvent]:
+    def answer(self, session_id: str, question: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
         """Answer a new question about the session's book.
 
         A stream that ends without Finished was stopped before its turn. An answer that was stopped before its first
@@ -225,13 +223,21 @@ class EngineWorker:
         session = self._ready_to_answer(session_id, question)
         return self._stream(session, "answer", partial(self._answer, session, None, question, config))
 
-    def regenerate(self, session_id: str, config: GenerationConfig) -> Iterator[AnswerEvent]:
-        """Answer the last question once more, in place of the answer it has. Raises what `answer` raises, when it does."""
+    def regenerate(self, session_id: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
+        """Answer the last question once more, in place of the answer it has. Raises what `answer` does."""
         session = self.sessions.get(session_id)
         question = session.exchanges[-1].question if session.exchanges else ""
         session = self._ready_to_answer(session_id, question)
         last = len(session.exchanges) - 1
         return self._stream(session, "answer", partial(self._answer, session, last, question, config))
+
+    def clear(self, session_id: str) -> None:
+        """Begin a new conversation about the same book: it stays read."""
+        session = self.sessions.get(session_id)
+        session.num_cleared += 1
+        self.stop_answer(session_id)
+        if session.conversation is not None:
+            session.conversation, session.exchanges = session.conversation.until(0), ()
 
     def stop_answer(self, session_id: str) -> None:
         """End the session's answer after the round it is in, or before its turn."""
@@ -256,7 +262,7 @@ class EngineWorker:
                 if job.session.id == session_id and job.kind == kind:
                     job.cancel.set()
 
-    def _stream(self, session: Session, kind: Kind, work: Work) -> Iterator[AnyEvent]:
+    def _stream(self, session: Session, kind: Kind, work: Work) -> Iterator[WorkerEvent]:
         """Queue a job and hand on its events; closing this generator cancels the job."""
         job = _Job(session, kind, work)
         with self._changed:
@@ -357,9 +363,9 @@ class EngineWorker:
         config: GenerationConfig,
         engine: "Engine",
         cancel: threading.Event,
-    ) -> Iterator[AnswerEvent]:
+    ) -> Iterator[WorkerEvent]:
         """Write the next answer, or the one that replaces number `replaced`, and record it."""
-        book, conversation = session.book, session.conversation
+        book, conversation, num_cleared = session.book, session.conversation, session.num_cleared
         assert book is not None and conversation is not None, "an answer without a book"
         kept = session.exchanges if replaced is None else session.exchanges[:replaced]
         asked = conversation.until(len(kept)).ask(question)
@@ -368,14 +374,14 @@ class EngineWorker:
         for event in engine.generate(asked.prompt_ids(engine.text), seeded, cancel):
             if isinstance(event, PrefillProgress):
                 session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
-            if isinstance(event, Finished) and event.token_ids:
+            if isinstance(event, Finished) and event.token_ids and session.num_cleared == num_cleared:
                 session.num_drawn += 1
                 session.conversation = asked.answered(event.token_ids, engine.text.eos_ids)
                 session.exchanges = (*kept, Exchange(question.strip(), event))
             yield event
 
 
-def _admit(session: Session, document: Document, engine: "Engine", cancel: threading.Event) -> Iterator[OpenEvent]:
+def _admit(session: Session, document: Document, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
     """Make a document the session's book, in one step, if the context holds it."""
     from core.session import Conversation  # loaded by now: the engine is
 
@@ -386,16 +392,18 @@ def _admit(session: Session, document: Document, engine: "Engine", cancel: threa
     if cancel.is_set():
         return
     book = Book(document, len(conversation.book_ids), num_opening, engine.context)
-    session.book, session.conversation, session.exchanges, session.num_read = book, conversation, (), 0
+    session.book, session.conversation, session.exchanges = book, conversation, ()
+    session.num_read, session.read_seconds = 0, 0.0
     yield BookOpened(book)
 
 
-def _read(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[OpenEvent]:
+def _read(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
     """Prefill everything before the first question."""
     book, conversation = session.book, session.conversation
     assert book is not None and conversation is not None, "reading without a book"
+    before = session.read_seconds
     for progress in engine.read(conversation.opening_ids(engine.text), cancel):
         session.num_read = max(session.num_read, progress.done_tokens)
+        session.read_seconds = before + progress.elapsed_seconds
         yield progress
     yield ReadingEnded(session.num_read, session.is_read)
-
