@@ -90,7 +90,7 @@ def serve(args: argparse.Namespace, worker: EngineWorker, auth: tuple[str, str] 
         max_file_size=MOST_UPLOAD,
         favicon_path=ASSETS / "css" / "mark.svg",
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        css_paths=list(CSS),
+        head=head(),
         app_kwargs={"middleware": [SecurityHeaders.entry()]},
     )
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
@@ -104,6 +104,11 @@ def serve(args: argparse.Namespace, worker: EngineWorker, auth: tuple[str, str] 
     finally:
         worker.close()
         page.close(verbose=False)
+
+
+def head() -> str:
+    """The style sheets, as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
+    return "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
 
 
 # -------------------- what may be reached from where
