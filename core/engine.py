@@ -29,14 +29,10 @@ from core.models.judge import Judge
 from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
 from core.planner import Plan, make_plan
+from core.roofline import ROW_SLOPE, pass_seconds
 from core.stats import DecodeStats
 from core.text import ChatText, StopWatcher, StreamDecoder
 from core.tokens import Context, common_prefix
-
-# Nominal machine for modelled pass times (used where measured ones would make a seed's text depend on timing):
-# overhead per layer in seconds, bytes per second. CPU: 2 cores of a server; CUDA: eager launches on a 4090.
-NOMINAL = {"cpu": (4e-4, 12e9), "cuda": (2.5e-4, 900e9)}
-ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}  # cost of one more row; measured, and FACTS of the paper for CUDA
 
 # Rows a round may need beyond the committed tokens: every guess and its bonus. Kept free at the end of the context.
 LONGEST_ROUND = 64
@@ -257,8 +253,7 @@ class Engine:
     def _nominal_seconds(self, judge: Judge) -> float:
         model = self._draft if judge is self._parts.draft else self._target
         assert model is not None
-        overhead, bandwidth = NOMINAL[model.shape.device.type]
-        return overhead * model.dims.num_layers + (model.weight_bytes + judge.cache.nbytes) / bandwidth
+        return pass_seconds(model.shape.device.type, model.dims.num_layers, model.weight_bytes + judge.cache.nbytes)
 
 
 class _Answer:

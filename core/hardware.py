@@ -1,5 +1,6 @@
 """What the machine has: processors, memory, devices. Reads, never decides."""
 
+import contextlib
 import os
 import platform
 from dataclasses import dataclass
@@ -83,3 +84,11 @@ def resident_memory_bytes() -> int:
         return 0
     rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
     return int(rows["VmRSS"].split()[0]) * 1024
+
+
+def reset_peak_memory() -> None:
+    """Start a new peak for `peak_memory_bytes`, where the system can (Linux, CUDA)."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak stays that of the whole process
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, UnsupportedModel
@@ -95,6 +96,7 @@ def load_model(folder: Path, dims: ModelDims, dtype: torch.dtype, device: torch.
         UnsupportedModel: transformers has no causal language model for it.
     """
     register()
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True

@@ -45,9 +45,9 @@ def test_round_shapes_do_not_change_greedy_text(gammas: tuple[int, int]) -> None
     engine = tiny_engine()
     prompt = random_prompt(500)
     shape = SpeculationConfig(gamma1=gammas[0], gamma2=gammas[1], adaptive=False)
-    assert answer(engine, prompt, speculation=shape).token_ids == answer(
-        engine, prompt, method="autoregressive"
-    ).token_ids
+    assert (
+        answer(engine, prompt, speculation=shape).token_ids == answer(engine, prompt, method="autoregressive").token_ids
+    )
 
 
 def test_sampled_text_follows_the_target() -> None:
@@ -165,7 +165,11 @@ def test_a_stop_string_ends_the_text_exactly_before_it(method: str) -> None:
 
 def test_streamed_text_is_the_final_text_and_tokens_carry_their_origin() -> None:
     engine = tiny_engine()
-    events = list(engine.generate(random_prompt(400), GenerationConfig(max_new_tokens=50, speculation=FIXED, stop_strings=("zzz",))))
+    events = list(
+        engine.generate(
+            random_prompt(400), GenerationConfig(max_new_tokens=50, speculation=FIXED, stop_strings=("zzz",))
+        )
+    )
     rounds = [event for event in events if isinstance(event, RoundDone)]
     finished = events[-1]
     assert isinstance(finished, Finished)
@@ -287,7 +291,9 @@ def test_decoding_goes_plain_where_speculation_would_lose() -> None:
     finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, speculation=SpeculationConfig())
     level2 = finished.stats.level2
     assert level2 is not None and level2.rounds < 40
-    assert finished.token_ids == answer(engine, random_prompt(900), method="autoregressive", max_new_tokens=100).token_ids
+    assert (
+        finished.token_ids == answer(engine, random_prompt(900), method="autoregressive", max_new_tokens=100).token_ids
+    )
 
 
 def test_statistics_add_up() -> None:
@@ -299,4 +305,4 @@ def test_statistics_add_up() -> None:
     assert stats.tokens_per_full_pass == stats.new_tokens / stats.full_passes
     assert set(stats.seconds_by_part) == {"draft", "retrieval", "full", "other"}
     assert sum(stats.seconds_by_part.values()) == pytest.approx(stats.decode_seconds, rel=0.2)
-    assert 0 < stats.kv_bytes_read and 0 < stats.kv_bytes_read_plain
+    assert stats.kv_bytes_read > 0 and stats.kv_bytes_read_plain > 0

@@ -64,9 +64,7 @@ verdicts = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1,
 
 @given(prompt=st.integers(1, 90), rounds=verdicts)
 @settings(max_examples=40, deadline=None)
-def test_after_any_verdicts_all_three_caches_hold_the_same_prefix(
-    prompt: int, rounds: list[tuple[int, int]]
-) -> None:
+def test_after_any_verdicts_all_three_caches_hold_the_same_prefix(prompt: int, rounds: list[tuple[int, int]]) -> None:
     """The lockstep of TriForce, with caches alone: guess, verify, truncate, select now and then."""
     full = FullCache(SHAPE, 400, CONFIG.chunk_size)
     retrieval = RetrievalCache(full, TopChunks(full, CONFIG))
@@ -162,9 +160,7 @@ def test_a_second_selection_moves_only_the_chunks_that_changed() -> None:
     run_pass(full, 300, 16)
     cache.select()
     after = cache.held_chunks()
-    changed = sum(
-        len(set(after[i, j].tolist()) - set(before[i, j].tolist())) for i in range(2) for j in range(2)
-    )
+    changed = sum(len(set(after[i, j].tolist()) - set(before[i, j].tolist())) for i in range(2) for j in range(2))
     assert cache.chunks_moved == changed
     for layer in range(2):  # slots that stayed were not touched, slots that changed hold the right rows
         for head in range(2):

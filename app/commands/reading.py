@@ -1,0 +1,86 @@
+"""What `ask` and `race` share: files to a conversation, events to progress on stderr."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from app.documents import Document, read_document
+from core.config import EngineConfig, GenerationConfig, SamplingParams
+from core.engine import Engine
+from core.events import Event, PrefillProgress
+from core.session import Conversation
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The settings of the common options."""
+    return EngineConfig(model=args.model or EngineConfig().model, device=args.device, context=args.context)
+
+
+def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
+    """The settings of the sampling options."""
+    sampling = SamplingParams(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k)
+    return GenerationConfig(max_new_tokens=args.max_new_tokens, sampling=sampling, method=method, seed=args.seed)
+
+
+def read_documents(files: Sequence[Path]) -> list[Document]:
+    """All files, in order; warnings about their quality go to stderr."""
+    documents = []
+    for file in files:
+        document = read_document(file)
+        for warning in document.warnings:
+            print(f"{document.name}: {warning}", file=sys.stderr)
+        documents.append(document)
+    return documents
+
+
+def whole_text(documents: Sequence[Document]) -> str:
+    """One text of all documents; with several, each begins with its title."""
+    if len(documents) == 1:
+        return documents[0].text
+    return "\n\n".join(f"# {document.title}\n\n{document.text}" for document in documents)
+
+
+def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversation:
+    """A conversation about the documents, with nothing asked yet."""
+    return Conversation(tuple(engine.text.encode(whole_text(documents))))
+
+
+class ProgressLine:
+    """The reading progress of a prompt, as one line on stderr that is rewritten where that is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._terminal = stream, stream.isatty()
+        self._open = False
+
+    def watch(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Pass the events on, telling of progress on the way."""
+        for event in events:
+            if isinstance(event, PrefillProgress):
+                self._show(event)
+            elif self._open:
+                self._close()
+            yield event
+
+    def _show(self, event: PrefillProgress) -> None:
+        if event.total_tokens - event.reused_tokens < 2048:
+            return
+        left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
+        line = f"Reading: {event.done_tokens:,} of {event.total_tokens:,} tokens{left}"
+        if self._terminal:
+            self._stream.write(f"\r{line:<79}")
+            self._stream.flush()
+            self._open = True
+        elif event.done_tokens in (event.reused_tokens, event.total_tokens):
+            self._stream.write(f"{line}\n")
+
+    def _close(self) -> None:
+        self._stream.write("\r" + " " * 79 + "\r")
+        self._open = False
+
+
+def print_json(document: object) -> None:
+    """One JSON document on one line, the last of stdout."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)

@@ -1,0 +1,107 @@
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from core.caches.base import KVShape
+from core.config import EngineConfig
+from core.engine import Engine
+from core.errors import DamagedAssets, UnknownModel, UnsupportedModel
+from core.models import catalog
+from core.models.loader import load_model, load_tokenizer, read_dims, same_tokens
+from core.models.rotary import KeyShift
+from tests.core.toys import CPU, tiny_config, tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = AutoModelForCausalLM.from_config(tiny_config(kv_heads=2), dtype=torch.float32)
+    cast(Any, model).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def test_sizes_come_from_the_config_alone(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        file.write_bytes(b"")
+    dims = read_dims(folder)
+    assert (dims.num_layers, dims.num_heads, dims.num_kv_heads, dims.head_dim) == (2, 4, 2, 16)
+
+
+def test_a_local_folder_loads(folder: Path) -> None:
+    entry = catalog.find(str(folder))
+    model = load_model(entry.target, read_dims(entry.target), torch.float32, CPU)
+    assert model.eos_ids == {1} and model.weight_bytes > 0 and entry.draft is None
+
+
+def test_truncated_weights_are_named_as_damage(folder: Path) -> None:
+    weights = next(folder.glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(DamagedAssets, match="missing or damaged"):
+        load_model(folder, read_dims(folder), torch.float32, CPU)
+
+
+def test_an_unreadable_config_is_named_as_damage(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(DamagedAssets, match="config.json"):
+        read_dims(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "t5", "is_encoder_decoder": True, "architectures": ["T5ForConditionalGeneration"]},
+        {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 128},
+    ],
+)
+def test_models_that_do_not_decode_over_their_whole_context_are_refused(
+    folder: Path, changes: dict[str, object]
+) -> None:
+    edit_config(folder, **changes)
+    with pytest.raises(UnsupportedModel) as error:
+        read_dims(folder)
+    assert error.value.hint
+
+
+def test_an_unknown_name_lists_what_is_known() -> None:
+    with pytest.raises(UnknownModel) as error:
+        catalog.find("no-such-model")
+    assert "harbour" in error.value.hint
+
+
+def test_missing_bundled_files_are_named_with_the_command_that_restores_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(catalog, "ROOT", tmp_path)
+    with pytest.raises(DamagedAssets) as error:
+        catalog.find("harbour")
+    assert "git checkout -- " in error.value.hint
+
+
+def test_the_bundled_pair_shares_its_tokens_and_plans_before_loading() -> None:
+    entry = catalog.find("harbour")
+    assert entry.draft is not None
+    assert same_tokens(load_tokenizer(entry.target), load_tokenizer(entry.draft))
+    assert read_dims(entry.target).num_kv_heads == read_dims(entry.target).num_heads
+
+
+def test_the_bundled_engine_loads_and_says_what_it_is() -> None:
+    engine = Engine.load(EngineConfig(context=256, device="cpu"))
+    assert engine.info.has_draft and engine.info.model == "harbour" and engine.context == 256
+
+
+def test_a_draft_whose_keys_do_not_move_as_expected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shift is tried on the model itself: one that does nothing is noticed."""
+    model = tiny_model(tiny_config(), 0)
+    shape = KVShape(2, 4, 4, 16, torch.float32, CPU)
+    assert isinstance(KeyShift.of(model, shape), KeyShift)
+    monkeypatch.setattr(KeyShift, "__call__", lambda self, keys, delta: keys.clone())
+    with pytest.raises(UnsupportedModel):
+        KeyShift.of(model, shape)
