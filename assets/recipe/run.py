@@ -22,13 +22,19 @@ from assets.recipe.tokens import VOCAB_SIZE, Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long, how fast, and on which lengths. A stage is (share of the steps at its end, lengths drawn from)."""
+    """How long, how fast, and on which lengths.
+
+    A stage is (share of the steps at its end, lengths in turn).
+
+    `skip_positions`: teach far positions by leaving gaps; not for a model that only ever sees a short window.
+    """
 
     steps: int
     peak_rate: float
     warmup: int
     tokens_per_step: int
     stages: tuple[tuple[float, tuple[int, ...]], ...]
+    skip_positions: bool
 
     def length(self, step: int) -> int:
         """Tokens per document of this step."""
@@ -99,11 +105,17 @@ class Run:
         self.step += 1
 
 
+def next_token_losses(logits: Tensor, ids: Tensor) -> Tensor:
+    """Cross-entropy of every next token, [B, T - 1] nats, from logits [B, T, V] and ids [B, T]."""
+    nats = F.cross_entropy(logits.flatten(0, 1), ids.roll(-1, dims=1).flatten(), reduction="none")
+    return nats.view(ids.shape)[:, :-1]
+
+
 def token_losses(model: Callable[..., CausalLMOutputWithPast], batch: Batch) -> Tensor:
-    """Cross-entropy of every next token: [B, T - 1] nats."""
+    """Cross-entropy of every next token of a batch under full attention: [B, T - 1] nats."""
     logits = model(batch.ids, position_ids=batch.positions, use_cache=False).logits
-    nats = F.cross_entropy(logits.flatten(0, 1), batch.ids.roll(-1, dims=1).flatten(), reduction="none")
-    return nats.view(batch.ids.shape)[:, :-1]
+    assert logits is not None
+    return next_token_losses(logits, batch.ids)
 
 
 def by_skill(losses: Tensor, batch: Batch) -> dict[str, float]:

@@ -22,13 +22,12 @@ sys.path.insert(0, str(ROOT))
 from assets.recipe.dialogs import Batch, make_batch  # noqa: E402
 from assets.recipe.export import export  # noqa: E402
 from assets.recipe.measure import agreement, copying_loss, recall, window_mask  # noqa: E402
-from assets.recipe.run import Run, Schedule, by_skill, token_losses  # noqa: E402
+from assets.recipe.run import Run, Schedule, by_skill, next_token_losses, token_losses  # noqa: E402
 from assets.recipe.shapes import DRAFT, TARGET  # noqa: E402
 from assets.recipe.tokens import Layout, train_tokenizer  # noqa: E402
 
 Lengths = tuple[tuple[int, int, int], ...]  # (context tokens, books, facts asked of each book)
-QUICK: Lengths = ((1024, 6, 8), (8192, 1, 16))
-THOROUGH: Lengths = ((1024, 6, 8), (8192, 2, 16), (32000, 1, 24))
+CHECKED: Lengths = ((1024, 4, 8), (8192, 1, 16))
 SINK, RECENT = 4, 252  # the draft's streaming window in the product
 
 
@@ -59,7 +58,8 @@ def train(
     while run.step < schedule.steps and time.monotonic() < deadline:
         started = time.monotonic()
         length = schedule.length(run.step)
-        batch = make_batch(run.layout, run.step, max(1, schedule.tokens_per_step // length), length)
+        rows = max(1, schedule.tokens_per_step // length)
+        batch = make_batch(run.layout, run.step, rows, length, skip=schedule.skip_positions)
         loss, losses = loss_of(batch)
         run.update(loss)
         run.tokens += batch.ids.numel()
@@ -70,7 +70,7 @@ def train(
         if time.monotonic() - last_save > 120 or run.step == schedule.steps:
             run.save()
             last_save = time.monotonic()
-        if run.step % 100 == 0:
+        if run.step % 200 == 0:
             run.model.eval()
             check()
             run.model.train()
@@ -85,47 +85,57 @@ def train_target(run: Run, minutes: float) -> None:
         losses, weights = token_losses(forward, batch), batch.weights[:, 1:]
         return (losses * weights).sum() / weights.sum(), losses
 
-    train(run, minutes, loss_of, lambda: evaluate(run, QUICK if run.step % 300 else THOROUGH))
+    train(run, minutes, loss_of, lambda: evaluate(run, CHECKED))
 
 
 def train_draft(run: Run, target: Run, minutes: float) -> None:
-    """Learn to guess what the target will say, seeing only what the streaming cache will hold."""
+    """Learn to guess the target seeing only what the streaming cache will hold: first from the text, then from it."""
     forward = torch.compile(run.model, dynamic=False)
     teacher = torch.compile(target.model.eval(), dynamic=False)
 
     def loss_of(batch: Batch) -> tuple[Tensor, Tensor]:
         mask = window_mask(batch.ids.shape[1], SINK, RECENT)[None, None]
+        weights = batch.weights[:, 1:]
+        logits = forward(batch.ids, attention_mask=mask, position_ids=batch.positions, use_cache=False).logits
+        losses = next_token_losses(logits, batch.ids)
+        if run.step < DISTIL_FROM * run.schedule.steps:
+            return (losses * weights).sum() / weights.sum(), losses
         with torch.no_grad():
             p = (
                 teacher(batch.ids, position_ids=batch.positions, use_cache=False).logits[:, :-1].softmax(-1)
             )  # [B, T, V]
-        logits = forward(batch.ids, attention_mask=mask, position_ids=batch.positions, use_cache=False).logits[:, :-1]
-        losses = -(p * logits.log_softmax(-1)).sum(-1)
-        weights = batch.weights[:, 1:]
-        return (losses * weights).sum() / weights.sum(), losses
+        distance = -(p * logits[:, :-1].log_softmax(-1)).sum(-1)
+        return (distance * weights).sum() / weights.sum(), losses
 
     def check() -> None:
-        found = agreement(target.model, run.model, run.layout, num_documents=8, sink=SINK, recent=RECENT)
+        found = agreement(target.model, run.model, run.layout, num_documents=4, sink=SINK, recent=RECENT)
         run.log(event="agreement", **found)
 
     train(run, minutes, loss_of, check)
 
 
 TARGET_SCHEDULE = Schedule(
-    steps=700,
+    steps=420,
     peak_rate=7e-4,
     warmup=30,
     tokens_per_step=4096,
     stages=(
-        (0.12, (512,)),
-        (0.30, (1024, 1024, 2048)),
-        (0.60, (1024, 2048, 4096)),
+        (0.25, (512,)),
+        (0.50, (1024, 1024, 2048)),
+        (0.75, (1024, 2048, 4096)),
         (1.00, (1024, 4096, 8192)),
     ),
+    skip_positions=True,
 )
-
-
-DRAFT_SCHEDULE = Schedule(steps=600, peak_rate=2e-3, warmup=40, tokens_per_step=4096, stages=((1.00, (1024,)),))
+DRAFT_SCHEDULE = Schedule(
+    steps=600,
+    peak_rate=1e-3,
+    warmup=30,
+    tokens_per_step=2048,
+    stages=((1.00, (512, 1024)),),
+    skip_positions=False,
+)
+DISTIL_FROM = 0.6  # share of the draft's steps that learn from the text alone, which is twice as fast
 
 
 def main() -> None:
@@ -135,9 +145,10 @@ def main() -> None:
     parser.add_argument("--target-minutes", type=float, default=100.0, help="stop training the target after this time")
     parser.add_argument("--draft-minutes", type=float, default=30.0, help="stop training the draft after this time")
     parser.add_argument("--models", type=Path, default=ROOT / "assets" / "models", help="where the pair is written")
+    parser.add_argument("--threads", type=int, default=2, help="fewer than the cores where others compute as well")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(2)
+    torch.set_num_threads(options.threads)
     tokenizer = train_tokenizer()
     tokenizer.save_pretrained(options.out / "tokenizer")
     layout = Layout.load(options.out / "tokenizer")
