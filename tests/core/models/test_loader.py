@@ -50,7 +50,7 @@ def test_truncated_weights_are_named_as_damage(folder: Path) -> None:
 
 def test_an_unreadable_config_is_named_as_damage(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    with pytest.raises(DamagedAssets, match="config.json"):
+    with pytest.raises(DamagedAssets, match=r"config\.json"):
         read_dims(folder)
 
 
