@@ -1,0 +1,181 @@
+"""A scripted engine: the same contract as `core.engine.Engine`, no model, and gates that hold it where a test wants."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from app.worker import BookOpened, EngineWorker, WorkerEvent
+from core.config import GenerationConfig
+from core.engine import Engine
+from core.errors import ContextTooSmall
+from core.events import Event, Finished, Origin, PrefillProgress, RoundDone, TokenRecord
+from core.hardware import Machine
+from core.stats import DecodeStats, LevelStats
+from core.text import Turn
+from core.tokens import common_prefix
+
+MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, ())
+SECONDS = 10.0  # no test waits longer for anything
+
+
+class FakeText:
+    """One token a character."""
+
+    eos_ids = frozenset({0})
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(char) for char in text]
+
+    def opening(self, book_ids: Sequence[int]) -> list[int]:
+        return [1, *book_ids]
+
+    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
+        ids = self.opening(book_ids)
+        for turn in turns:
+            ids += [2, *self.encode(turn.question), 3, *(turn.answer_ids or ())]
+        return ids
+
+
+class FakeEngine:
+    """Answers with what was enqueued, word by word; reads in four chunks; remembers one conversation like the real one.
+
+    `reading` and `writing` are gates: while one is clear, the engine waits there, and still sees `cancel`.
+    """
+
+    def __init__(self, *, context: int = 4096, has_draft: bool = True) -> None:
+        self.text, self.context = FakeText(), context
+        plan = SimpleNamespace(
+            device=SimpleNamespace(value="cpu", because="test"),
+            dtype=SimpleNamespace(value="torch.float32", because="test"),
+            context=SimpleNamespace(value=context, because="asked for"),
+        )
+        self.info = SimpleNamespace(
+            model="fake", description="A script.", has_draft=has_draft, plan=plan, most_context=8192
+        )
+        self.reading, self.writing = threading.Event(), threading.Event()
+        self.reading.set()
+        self.writing.set()
+        self.configs: list[GenerationConfig] = []
+        self.threads: set[str] = set()
+        self._scripts: deque[list[str] | Exception] = deque()
+        self._seen: list[int] = []
+
+    def enqueue(self, answer: str | Exception) -> None:
+        """What the next `generate` writes, or raises after its first word."""
+        self._scripts.append(answer if isinstance(answer, Exception) else [f"{word} " for word in answer.split()])
+
+    def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
+        self.threads.add(threading.current_thread().name)
+        if len(prompt_ids) > self.context:
+            raise ContextTooSmall(len(prompt_ids), self.context, possible=8192)
+        total = len(prompt_ids) - 1
+        done = reused = min(common_prefix(self._seen, list(prompt_ids)), total)
+        self._seen = list(prompt_ids[:done])
+        yield PrefillProgress(
+            done_tokens=done, total_tokens=total, reused_tokens=reused, elapsed_seconds=0.0, remaining_seconds=None
+        )
+        chunk = max(1, total // 4)
+        while done < total and not passed_or_cancelled(self.reading, cancel):
+            done = min(done + chunk, total)
+            self._seen = list(prompt_ids[:done])
+            yield PrefillProgress(
+                done_tokens=done,
+                total_tokens=total,
+                reused_tokens=reused,
+                elapsed_seconds=0.1 * done,
+                remaining_seconds=0.1 * (total - done),
+            )
+
+    def generate(
+        self, prompt_ids: Sequence[int], config: GenerationConfig, cancel: threading.Event | None = None
+    ) -> Iterator[Event]:
+        self.configs.append(config)
+        reused = 0
+        for progress in self.read(prompt_ids, cancel):
+            reused = progress.reused_tokens
+            yield progress
+        script = self._scripts.popleft() if self._scripts else ["word "] * config.max_new_tokens
+        if isinstance(script, Exception):
+            yield round_done("Half ", 0)
+            raise script
+        written: list[str] = []
+        for number, word in enumerate(script[: config.max_new_tokens]):
+            if passed_or_cancelled(self.writing, cancel):
+                break
+            written.append(word)
+            self._seen = [*prompt_ids, *range(1000, 1000 + len(written) - 1)]
+            yield round_done(word, number)
+        stopped = cancel is not None and cancel.is_set()
+        yield finished(
+            "".join(written), config.method, stopped=stopped, num_prompt=len(prompt_ids), num_reused=reused
+        )
+
+
+def passed_or_cancelled(gate: threading.Event, cancel: threading.Event | None) -> bool:
+    """Wait at a gate. True: cancelled meanwhile."""
+    while not gate.wait(0.005):
+        if cancel is not None and cancel.is_set():
+            return True
+    return cancel is not None and cancel.is_set()
+
+
+def stats(num_tokens: int) -> DecodeStats:
+    """Figures that look like an answer of so many tokens."""
+    level1 = LevelStats(num_tokens, 2 * num_tokens, 2 * num_tokens, num_tokens)
+    level2 = LevelStats(num_tokens, 4 * num_tokens, 4 * num_tokens, 3 * num_tokens)
+    return DecodeStats(
+        new_tokens=num_tokens,
+        decode_seconds=0.02 * num_tokens,
+        full_passes=max(1, num_tokens // 4),
+        level1=level1,
+        level2=level2,
+    )
+
+
+def round_done(text: str, number: int) -> RoundDone:
+    """One token."""
+    record = TokenRecord(1000 + number, text, Origin("draft", "proposed"), number, 0.9, 0.8)
+    return RoundDone(text=text, tokens=(record,), stats=stats(number + 1))
+
+
+def finished(
+    text: str, method: str = "triforce", *, stopped: bool = False, num_prompt: int = 100, num_reused: int = 0
+) -> Finished:
+    """The end of an answer of as many tokens as words."""
+    num_tokens = len(text.split())
+    return Finished(
+        text=text,
+        token_ids=tuple(range(1000, 1000 + num_tokens)),
+        stop_reason="cancelled" if stopped else "end_of_text",
+        stats=stats(num_tokens) if num_tokens else DecodeStats(),
+        prompt_tokens=num_prompt,
+        reused_tokens=num_reused,
+        prefill_seconds=0.1,
+        method=method,
+        exact=True,
+    )
+
+
+def worker_of(engine: Any, seed: int = 0) -> EngineWorker:
+    """A worker, started, on an engine that needs no loading."""
+    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE), seed=seed)
+    worker.start()
+    return worker
+
+
+def write_book(folder: Path, text: str = "It was a dark and stormy night. " * 8, name: str = "book.txt") -> Path:
+    """A small text file."""
+    file = folder / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def opened(worker: EngineWorker, file: Path) -> str:
+    """The id of a new session with a book that has been read."""
+    session_id = worker.sessions.enter("").id
+    events: list[WorkerEvent] = list(worker.open_book(session_id, file))
+    assert any(isinstance(event, BookOpened) for event in events), events
+    return session_id
