@@ -70,20 +70,20 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Most memory this process has used: on CUDA the allocator's peak, else the peak resident set (0 if unknown)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    return _status_bytes("VmHWM")
+
+
+def used_memory_bytes(device: torch.device) -> int:
+    """Memory this process uses now: on CUDA what the allocator gave out, else the resident set (0 if unknown)."""
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else _status_bytes("VmRSS")
+
+
+def _status_bytes(field: str) -> int:
     status = Path("/proc/self/status")
     if not status.is_file():
         return 0
     rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
-    return int(rows["VmHWM"].split()[0]) * 1024
-
-
-def resident_memory_bytes() -> int:
-    """Memory this process has now, in RAM (0 if unknown)."""
-    status = Path("/proc/self/status")
-    if not status.is_file():
-        return 0
-    rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
-    return int(rows["VmRSS"].split()[0]) * 1024
+    return int(rows[field].split()[0]) * 1024
 
 
 def reset_peak_memory() -> None:

@@ -34,6 +34,7 @@ COLUMNS = {
     "tokens_per_full_pass": "{:.1f}",
     "identical_to_autoregressive": "{}",
     "same_tokens": "{}",
+    "memory_over_kv": "{:.2f}",
     "prefill_seconds": "{:.1f}",
 }
 

@@ -15,7 +15,7 @@ from core.config import GenerationConfig
 from core.engine import Engine
 from core.errors import ContextTooSmall
 from core.events import Finished
-from core.hardware import peak_memory_bytes, reset_peak_memory
+from core.hardware import peak_memory_bytes, reset_peak_memory, used_memory_bytes
 from core.session import Conversation
 from core.text import ChatText
 
@@ -40,8 +40,9 @@ class SpeedRow:
     tokens_per_full_pass: float | None
     gamma1_mean: float | None
     gamma2_mean: float | None
-    peak_memory_bytes: int
+    peak_memory_bytes: int  # of the process
     kv_bytes: int
+    memory_over_kv: float  # (peak - what the loaded engine took before reading) / kv_bytes
     identical_to_autoregressive: bool | None
 
 
@@ -61,6 +62,8 @@ def run_speed(
 ) -> Iterator[SpeedRow]:
     """Measure. Rows come context by context, as soon as a context is done; "autoregressive" is always measured too."""
     methods = ("autoregressive", *(method for method in methods if method != "autoregressive"))
+    device = torch.device(engine.info.plan.device.value)
+    loaded = used_memory_bytes(device)
     for context in contexts:
         reset_peak_memory()
         conversation, question = bench_prompt(engine.text, context, seed)
@@ -76,10 +79,12 @@ def run_speed(
                 prefill_seconds = max(prefill_seconds, finished.prefill_seconds)  # the first run read the book
                 runs[method].append(finished)
         engine.close()  # the next context starts from nothing
-        peak = peak_memory_bytes(torch.device(engine.info.plan.device.value))
+        peak = peak_memory_bytes(device)
         plain = runs["autoregressive"]
         for method in methods:
-            yield _row(context, method, runs[method], plain, prefill_seconds, peak, engine.info.kv_bytes_per_token)
+            yield _row(
+                context, method, runs[method], plain, prefill_seconds, (loaded, peak), engine.info.kv_bytes_per_token
+            )
 
 
 def _row(
@@ -88,7 +93,7 @@ def _row(
     runs: list[Finished],
     plain: list[Finished],
     prefill_seconds: float,
-    peak: int,
+    memory: tuple[int, int],
     kv_bytes_per_token: int,
 ) -> SpeedRow:
     times = [run.stats.ms_per_token or 0.0 for run in runs]
@@ -96,6 +101,7 @@ def _row(
     last = runs[-1]
     level1, level2 = last.stats.level1, last.stats.level2
     median = statistics.median(times)
+    kv_bytes = (last.prompt_tokens + last.stats.new_tokens) * kv_bytes_per_token
     return SpeedRow(
         context=context,
         method=method,
@@ -110,7 +116,8 @@ def _row(
         tokens_per_full_pass=last.stats.tokens_per_full_pass,
         gamma1_mean=level1.gamma_mean if level1 else None,
         gamma2_mean=level2.gamma_mean if level2 else None,
-        peak_memory_bytes=peak,
-        kv_bytes=(last.prompt_tokens + last.stats.new_tokens) * kv_bytes_per_token,
+        peak_memory_bytes=memory[1],
+        kv_bytes=kv_bytes,
+        memory_over_kv=(memory[1] - memory[0]) / kv_bytes,
         identical_to_autoregressive=last.token_ids == plain[-1].token_ids if last.exact else None,
     )
