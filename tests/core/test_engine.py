@@ -61,8 +61,9 @@ def test_sampled_text_follows_the_target() -> None:
     law = two_token_law(engine, prompt, sampling)
     counts: Counter[tuple[int, ...]] = Counter()
     runs = 500
+    shape = SpeculationConfig(gamma1=1, gamma2=2, adaptive=False)
     for seed in range(runs):
-        tokens = answer(engine, prompt, sampling=sampling, max_new_tokens=2, seed=seed).token_ids
+        tokens = answer(engine, prompt, sampling=sampling, max_new_tokens=2, seed=seed, speculation=shape).token_ids
         counts[tuple(tokens)] += 1
     assert chi_square_exceeds(counts, law, runs) is False
     disturbed = {pair: probability**0.6 for pair, probability in law.items()}  # negative control: another temperature
