@@ -17,6 +17,8 @@ from core.errors import CoreError, InvalidSetting
 from core.models import catalog
 
 if TYPE_CHECKING:
+    import gradio as gr
+
     from core.engine import Engine
     from core.hardware import Machine
 
@@ -51,7 +53,15 @@ def run(args: argparse.Namespace) -> int:
     check_port(args.host, args.port)
     prepare_process(data_dir(args.data_dir))
     worker = EngineWorker(lambda: load(config), seed=args.seed)
-    serve(args, worker, auth, bundled=entry.target.is_relative_to(ASSETS))
+    page = serve(args, worker, auth, note=DEMONSTRATION if entry.target.is_relative_to(ASSETS) else "")
+    worker.start()
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        print("Ending.", file=sys.stderr)
+    finally:
+        worker.close()
+        page.close(verbose=False)
     return 0
 
 
@@ -63,14 +73,16 @@ def load(config: EngineConfig) -> "tuple[Engine, Machine]":
     return Engine.load(config), this_machine()
 
 
-def serve(args: argparse.Namespace, worker: EngineWorker, auth: tuple[str, str] | None, *, bundled: bool) -> None:
-    """Build the page, serve it, load the model behind it, and wait."""
+def serve(
+    args: argparse.Namespace, worker: EngineWorker, auth: tuple[str, str] | None, *, note: str = ""
+) -> "gr.Blocks":
+    """Build the page and serve it from threads of its own; the worker may still be loading, or not be started."""
     import gradio as gr  # after prepare_process: it reads the environment
 
     from app.page import build_page
     from app.samples import load_samples
 
-    page = build_page(worker, load_samples(), note=DEMONSTRATION if bundled else "")
+    page = build_page(worker, load_samples(), note=note)
     page.launch(
         server_name=args.host,
         server_port=args.port,
@@ -96,14 +108,7 @@ def serve(args: argparse.Namespace, worker: EngineWorker, auth: tuple[str, str] 
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
     if page.share_url:
         print(f"Public link: {page.share_url}", file=sys.stderr, flush=True)
-    worker.start()
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        print("Ending.", file=sys.stderr)
-    finally:
-        worker.close()
-        page.close(verbose=False)
+    return page
 
 
 def head() -> str:

@@ -2,11 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 INTERVAL_SECONDS = 0.1
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing new for a while: what has been collected should be shown now."""
 
 
 def paced(
@@ -16,8 +22,9 @@ def paced(
     batch: list[T] = []
     due = -float("inf")
     for event in events:
-        batch.append(event)
-        if clock() >= due:
+        if not isinstance(event, Pause):
+            batch.append(event)
+        if batch and clock() >= due:
             yield batch
             batch, due = [], clock() + interval_seconds
     if batch:

@@ -80,7 +80,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         )
         entered.then(None, session, None, js=STORE_SESSION)
         entered.then(handlers.watch_model, None, [head, banner, method], api_name="watch_model", **STREAM)
-        entered.then(handlers.read_on, session, parts.of_book, api_visibility="private", **STREAM)
+        entered.then(handlers.read_on, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
 
         drop.upload(
             handlers.open_upload,

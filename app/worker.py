@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from app.documents.document import Document, Extracting
 from app.documents.readers import extract_document
+from app.pace import INTERVAL_SECONDS, Pause
 from app.sessions import Book, Exchange, NoBook, Session, Sessions
 from core.config import GenerationConfig
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion
@@ -28,7 +29,6 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 0.2  # how often a waiting handler looks whether its turn has come
 ROOM_FOR_A_QUESTION = 512  # tokens a book must leave free for a question and an answer
 
 Kind = Literal["reading", "answer"]
@@ -94,7 +94,7 @@ class AnswerBegun:
     num_read_before: int  # tokens of the opening that were read at least once before this
 
 
-WorkerEvent = Extracting | Counting | Waiting | BookOpened | ReadingEnded | AnswerBegun | Event
+WorkerEvent = Pause | Extracting | Counting | Waiting | BookOpened | ReadingEnded | AnswerBegun | Event
 Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
 
 
@@ -272,13 +272,15 @@ class EngineWorker:
         try:
             while True:
                 try:
-                    item = job.events.get(timeout=LOOK_AGAIN_SECONDS)
+                    item = job.events.get(timeout=INTERVAL_SECONDS)
                 except queue.Empty:
                     if self._withdrawn(job):
                         return
                     waiting = self._waiting(job)
                     if waiting and waiting != told:
                         yield (told := waiting)
+                    else:
+                        yield Pause()
                     continue
                 if isinstance(item, _Done):
                     return

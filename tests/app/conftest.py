@@ -1,6 +1,11 @@
-"""Workers that end with their test."""
+"""Workers and served pages that end with their test."""
 
+import argparse
+import gc
+import os
+import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,3 +35,45 @@ def start_worker() -> Iterator[Callable[..., EngineWorker]]:
 @pytest.fixture
 def worker(engine: FakeEngine, start_worker: Callable[..., EngineWorker]) -> EngineWorker:
     return start_worker(engine)
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> argparse.Namespace:
+    """What launch.py hands to the app, with a free port and a data folder of the test's own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return argparse.Namespace(
+        model=None,
+        device="cpu",
+        context=None,
+        seed=0,
+        data_dir=tmp_path / "data",
+        host="127.0.0.1",
+        port=port,
+        browser=False,
+        share=False,
+        auth=None,
+    )
+
+
+@pytest.fixture
+def serve(arguments: argparse.Namespace) -> Iterator[Callable[[EngineWorker], str]]:
+    """Serve the page on a worker; returns its address."""
+    from app import main
+
+    before = dict(os.environ)
+    pages: list[Any] = []
+
+    def start(worker: EngineWorker) -> str:
+        main.prepare_process(main.data_dir(arguments.data_dir))
+        pages.append(main.serve(arguments, worker, main.credentials(arguments.auth), note="A note."))
+        return f"http://127.0.0.1:{arguments.port}/"
+
+    yield start
+    for page in pages:
+        page.close(verbose=False)
+    pages.clear()
+    gc.collect()  # Gradio leaves event loops lying about; better collected here than in an innocent test
+    os.environ.clear()
+    os.environ.update(before)

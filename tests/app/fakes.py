@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from app.worker import BookOpened, EngineWorker, WorkerEvent
 from core.config import GenerationConfig
 from core.engine import Engine
@@ -18,6 +20,12 @@ from core.text import Turn
 from core.tokens import common_prefix
 
 MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, ())
+GRADIO_WARNINGS = [
+    pytest.mark.filterwarnings("ignore:unclosed (event loop|<socket):ResourceWarning"),  # left by its start
+    # what it asks of pandas:
+    pytest.mark.filterwarnings("ignore:('future.no_silent_downcasting'|The copy keyword) is deprecated"),
+]
+HOLD = "| "  # a word at which an answer waits until `writing` is set again, or it is stopped
 SECONDS = 10.0  # no test waits longer for anything
 
 
@@ -103,15 +111,15 @@ class FakeEngine:
             raise script
         written: list[str] = []
         for number, word in enumerate(script[: config.max_new_tokens]):
+            if word == HOLD:
+                self.writing.clear()
             if passed_or_cancelled(self.writing, cancel):
                 break
             written.append(word)
             self._seen = [*prompt_ids, *range(1000, 1000 + len(written) - 1)]
             yield round_done(word, number)
         stopped = cancel is not None and cancel.is_set()
-        yield finished(
-            "".join(written), config.method, stopped=stopped, num_prompt=len(prompt_ids), num_reused=reused
-        )
+        yield finished("".join(written), config.method, stopped=stopped, num_prompt=len(prompt_ids), num_reused=reused)
 
 
 def passed_or_cancelled(gate: threading.Event, cancel: threading.Event | None) -> bool:

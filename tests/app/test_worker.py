@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.documents.errors import EmptyDocument
+from app.pace import Pause
 from app.sessions import NoBook, SessionGone
 from app.worker import (
     AnswerBegun,
@@ -38,9 +39,13 @@ def until(kind: type, stream: Iterator[WorkerEvent]) -> WorkerEvent:
 def in_thread(stream: Iterator[WorkerEvent]) -> tuple[threading.Thread, list[WorkerEvent]]:
     """Drain a stream as a handler would, in a thread of its own."""
     events: list[WorkerEvent] = []
-    thread = threading.Thread(target=lambda: events.extend(stream), daemon=True)
+    thread = threading.Thread(target=lambda: events.extend(without_pauses(stream)), daemon=True)
     thread.start()
     return thread, events
+
+
+def without_pauses(stream: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
+    return (event for event in stream if not isinstance(event, Pause))
 
 
 def wait_for(condition: Callable[[], object]) -> None:
@@ -53,27 +58,23 @@ def wait_for(condition: Callable[[], object]) -> None:
 def test_an_answer_streams_and_is_recorded(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
     session_id = opened(worker, write_book(tmp_path))
     engine.enqueue("The night was stormy.")
-    events = list(worker.answer(session_id, "How was the night?", PLAIN))
+    events = list(without_pauses(worker.answer(session_id, "How was the night?", PLAIN)))
     assert isinstance(events[0], AnswerBegun) and isinstance(events[-1], Finished)
     assert "".join(event.text for event in events if isinstance(event, RoundDone)).strip() == "The night was stormy."
     (exchange,) = worker.sessions.get(session_id).exchanges
     assert exchange.question == "How was the night?" and exchange.finished.text.strip() == "The night was stormy."
 
 
-def test_the_engine_is_touched_by_its_own_thread_only(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_the_engine_is_touched_by_its_own_thread_only(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
     session_id = opened(worker, write_book(tmp_path))
     list(worker.answer(session_id, "Why?", PLAIN))
     assert engine.threads == {"engine"}
 
 
-def test_a_second_question_reads_no_book_token_again(
-    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_a_second_question_reads_no_book_token_again(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
     session_id = opened(worker, write_book(tmp_path))
     for question in ("One?", "Two?"):
-        begun, first, *_ = worker.answer(session_id, question, PLAIN)
+        begun, first, *_ = without_pauses(worker.answer(session_id, question, PLAIN))
         assert isinstance(begun, AnswerBegun) and isinstance(first, PrefillProgress)
         assert first.reused_tokens >= min(begun.num_read_before, begun.num_book) == begun.num_book
 
@@ -93,9 +94,9 @@ def test_stop_ends_the_answer_and_keeps_what_was_written(
     worker: EngineWorker, engine: FakeEngine, tmp_path: Path
 ) -> None:
     session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue("One two | three")
     stream = worker.answer(session_id, "Go on?", PLAIN)
     until(RoundDone, stream)
-    engine.writing.clear()
     worker.stop_answer(session_id)
     last = until(Finished, stream)
     assert isinstance(last, Finished) and last.stop_reason == "cancelled" and last.text
@@ -117,9 +118,9 @@ def test_an_answer_stopped_before_its_first_token_leaves_no_trace(
 
 def test_a_closed_stream_cancels_its_work(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
     session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue("One two | three")
     stream = worker.answer(session_id, "A tab that is closed", PLAIN)
     until(RoundDone, stream)
-    engine.writing.clear()
     stream.close()  # type: ignore[attr-defined]
     wait_for(lambda: worker.sessions.get(session_id).exchanges)
     assert worker.sessions.get(session_id).exchanges[0].finished.stop_reason == "cancelled"
@@ -147,7 +148,7 @@ def test_after_another_page_the_book_is_read_again_and_the_events_say_how_much(
 ) -> None:
     first = opened(worker, write_book(tmp_path))
     opened(worker, write_book(tmp_path, "Another book. " * 20, "other.txt"))
-    begun, progress, *_ = worker.answer(first, "Again?", PLAIN)
+    begun, progress, *_ = without_pauses(worker.answer(first, "Again?", PLAIN))
     assert isinstance(begun, AnswerBegun) and isinstance(progress, PrefillProgress)
     assert begun.num_read_before - progress.reused_tokens > 0.9 * begun.num_book
 
@@ -273,7 +274,7 @@ def test_clear_begins_anew_and_keeps_the_book_read(worker: EngineWorker, tmp_pat
     worker.clear(session_id)
     session = worker.sessions.get(session_id)
     assert session.exchanges == () and session.is_read
-    begun, progress, *_ = worker.answer(session_id, "Two?", PLAIN)
+    begun, progress, *_ = without_pauses(worker.answer(session_id, "Two?", PLAIN))
     assert isinstance(begun, AnswerBegun) and isinstance(progress, PrefillProgress)
     assert progress.reused_tokens >= begun.num_book
 
@@ -282,9 +283,9 @@ def test_an_answer_that_was_cleared_away_is_not_recorded(
     worker: EngineWorker, engine: FakeEngine, tmp_path: Path
 ) -> None:
     session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue("One two | three")
     stream = worker.answer(session_id, "Long?", PLAIN)
     until(RoundDone, stream)
-    engine.writing.clear()
     worker.clear(session_id)
     list(stream)
     assert worker.sessions.get(session_id).exchanges == ()

@@ -1,0 +1,32 @@
+"""Ten updates a second: the first at once, the last always, nothing lost."""
+
+from app.pace import Pause, paced
+
+
+class Clock:
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_a_fast_stream_is_collected() -> None:
+    batches = list(paced(range(1000), 0.1, Clock(0.001)))
+    assert batches[0] == [0] and [event for batch in batches for event in batch] == list(range(1000))
+    assert 8 <= len(batches) <= 14, "1,000 events in one second make about ten updates"
+
+
+def test_a_slow_stream_is_passed_on_as_it_comes() -> None:
+    assert list(paced(range(5), 0.1, Clock(0.2))) == [[0], [1], [2], [3], [4]]
+
+
+def test_what_was_collected_is_shown_when_the_stream_pauses() -> None:
+    clock = Clock(0.04)
+    assert list(paced([1, 2, 3, Pause(), Pause(), Pause(), 4], 0.1, clock)) == [[1], [2, 3], [4]]
+
+
+def test_no_event_makes_no_update() -> None:
+    assert list(paced([])) == []
+    assert list(paced([Pause()])) == []

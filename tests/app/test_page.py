@@ -1,0 +1,211 @@
+"""The page as another program drives it: upload, ask, stop, and everything a user can get wrong."""
+
+import argparse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gradio_client import Client, handle_file
+
+from app.worker import EngineWorker
+from core.engine import Engine
+from core.errors import UnknownModel
+from core.models import catalog
+from core.models.loader import load_tokenizer
+from core.text import ChatText
+from tests.app.fakes import GRADIO_WARNINGS, MACHINE, FakeEngine, write_book
+from tests.core.toys import tiny_engine
+
+pytestmark = GRADIO_WARNINGS
+
+SETTINGS = ("triforce", 0.0, 1.0, 24)
+ServeOn = Callable[[EngineWorker], str]
+
+
+@pytest.fixture
+def served(serve: ServeOn, worker: EngineWorker) -> Iterator[Client]:
+    """A client of a page on the scripted engine."""
+    client = Client(serve(worker), verbose=False)
+    yield client
+    client.close()
+
+
+def enter(client: Client) -> str:
+    return str(client.predict("", api_name="/enter")[0])
+
+
+def run(client: Client, *inputs: Any, api: str) -> list[tuple[Any, ...]]:
+    """All updates of an event, in order."""
+    return list(client.submit(*inputs, api_name=api))
+
+
+def open_book(client: Client, session_id: str, file: Path) -> str:
+    """The card after a file was dropped."""
+    card, *_ = run(client, session_id, handle_file(str(file)), api="/open")[-1]
+    return str(card)
+
+
+def texts(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["content"][0]["text"] for message in messages]
+
+
+def test_upload_ask_answer(served: Client, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = enter(served)
+    assert "Read once" in open_book(served, session_id, write_book(tmp_path))
+    engine.enqueue("It was dark, and *stormy*.")
+    updates = run(served, session_id, "How was it?", *SETTINGS, api="/ask")
+    assert texts(updates[0][1]) == ["How was it?", "…"]
+    strip, chat = updates[-2][:2]
+    assert "Answer complete" in updates[-1][0] and "Answer complete" in strip
+    assert texts(chat) == ["How was it?", "It was dark, and *stormy*. "]
+    assert list((tmp_path / "data" / "uploads").rglob("book.txt")) == [], "no copy of the book stays on disk"
+
+
+def test_stop_keeps_what_was_written_and_the_next_question_works(
+    served: Client, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = enter(served)
+    open_book(served, session_id, write_book(tmp_path))
+    engine.enqueue("One two | three.")
+    updates = iter(served.submit(session_id, "Count!", *SETTINGS, api_name="/ask"))
+    assert any("Writing" in strip for strip, *_ in updates), "it has begun"
+    served.predict(session_id, api_name="/stop")
+    (*_, (strip, chat, *_), _) = updates
+    assert "Stopped · 2 tokens" in strip and texts(chat) == ["Count!", "One two "]
+    engine.writing.set()
+    engine.enqueue("Four.")
+    assert "Answer complete" in run(served, session_id, "Go on", *SETTINGS, api="/ask")[-1][0]
+
+
+def test_the_real_engine_behind_the_page(
+    serve: ServeOn, start_worker: Callable[..., EngineWorker], tmp_path: Path
+) -> None:
+    engine = with_words(tiny_engine(context=1024))
+    client = Client(serve(start_worker(engine)), verbose=False)
+    session_id = enter(client)
+    assert "Read once" in open_book(client, session_id, write_book(tmp_path))
+    plain, fast = (
+        run(client, session_id, "How was it?", method, 0.0, 1.0, 24, api="/ask")
+        for method in ("autoregressive", "triforce")
+    )
+    client.close()
+    assert "24 tokens" in plain[-1][0] and "24 tokens" in fast[-1][0] and ">0<" in fast[-1][0]
+    assert len(texts(fast[-2][1])) == 4
+
+
+def with_words(engine: Engine) -> Engine:
+    """A tiny random model that takes any text: token ids of the bundled tokenizer, folded into its 64."""
+
+    class Folded(ChatText):
+        def encode(self, text: str) -> list[int]:
+            return [token % 60 for token in super().encode(text)]
+
+        def _pieces(self, num_turns: int) -> list[list[int]]:
+            return [[token % 60 for token in piece] for piece in super()._pieces(num_turns)]
+
+    engine.text = Folded(load_tokenizer(catalog.find("harbour").target), frozenset())
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (("triforce", -1, 1.0, 24), "Temperature -1"),
+        (("triforce", 0.0, 0.0, 24), "top-p 0"),
+        (("triforce", 0.0, 1.0, 0), "At least one new token"),
+        (("triforce", None, 1.0, 24), "A field in Settings is empty."),
+    ],
+)
+def test_a_wrong_setting_is_said_and_the_question_stays(
+    settings: tuple[Any, ...], problem: str, served: Client, tmp_path: Path
+) -> None:
+    session_id = enter(served)
+    open_book(served, session_id, write_book(tmp_path))
+    ((strip, _, box, *_),) = run(served, session_id, "Well?", *settings, api="/ask")
+    assert problem in strip and 'role="alert"' in strip and box["value"] == "Well?"
+    assert "Answer complete" not in strip
+
+
+def test_bad_files_are_explained_and_the_app_goes_on(served: Client, tmp_path: Path) -> None:
+    session_id = enter(served)
+    open_book(served, session_id, write_book(tmp_path, name="good.txt"))
+    binary = tmp_path / "binary.txt"
+    binary.write_bytes(bytes(range(256)) * 40)
+    cut = tmp_path / "cut.pdf"
+    cut.write_bytes(b"%PDF-1.7\n1 0 obj")
+    for file in (
+        write_book(tmp_path, "", "empty.txt"),
+        write_book(tmp_path, "A long text. " * 2000, "long.txt"),
+        binary,
+        cut,
+    ):
+        card = open_book(served, session_id, file)
+        assert 'role="alert"' in card and "The book below stays open" in card and "good" in card, card
+    assert "Answer complete" in run(served, session_id, "Still here?", *SETTINGS, api="/ask")[-1][0]
+
+
+def test_questions_without_a_book_or_without_words(served: Client, tmp_path: Path) -> None:
+    session_id = enter(served)
+    assert "There is no book yet." in run(served, session_id, "What?", *SETTINGS, api="/ask")[-1][0]
+    open_book(served, session_id, write_book(tmp_path))
+    assert "The question is empty." in run(served, session_id, "  ", *SETTINGS, api="/ask")[-1][0]
+    assert "older than the running reader" in run(served, "unknown", "What?", *SETTINGS, api="/ask")[-1][0]
+
+
+def test_a_reload_shows_the_conversation_again(served: Client, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = enter(served)
+    open_book(served, session_id, write_book(tmp_path))
+    engine.enqueue("Dark.")
+    run(served, session_id, "How was it?", *SETTINGS, api="/ask")
+    again, card, chat, strip, *_ = served.predict(session_id, api_name="/enter")
+    assert again == session_id and "Read once" in card and "Answer complete" in strip
+    assert texts(chat["value"]) == ["How was it?", "Dark. "]
+
+
+def test_a_model_that_does_not_load_is_explained_in_the_page(serve: ServeOn) -> None:
+    def load() -> Any:
+        raise UnknownModel("There is no model 'x'.", hint="Use harbour.")
+
+    worker = EngineWorker(load)
+    worker.start()
+    client = Client(serve(worker), verbose=False)
+    head, banner, *_ = run(client, api="/watch_model")[-1]
+    client.close()
+    worker.close()
+    assert "No model" in head and "There is no model &#x27;x&#x27;." in banner and "Use harbour." in banner
+
+
+def test_the_page_is_served_while_the_model_loads(serve: ServeOn) -> None:
+    worker = EngineWorker(lambda: (_ for _ in ()).throw(AssertionError("not started")))  # type: ignore[arg-type]
+    with urllib.request.urlopen(serve(worker)) as response:
+        html, headers = response.read().decode(), response.headers
+    assert "Loading the model" in html
+    assert "default-src 'self'" in headers["Content-Security-Policy"] and headers["Referrer-Policy"] == "no-referrer"
+    assert "<style>" in html and "--paper" in html
+
+
+def test_auth_guards_the_page(serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace) -> None:
+    arguments.auth = "reader:secret"
+    address = serve(worker)
+    with pytest.raises(Exception, match="credentials"):
+        Client(address, verbose=False)
+    client = Client(address, auth=("reader", "secret"), verbose=False)
+    assert enter(client)
+    client.close()
+
+
+def test_the_bundled_model_answers_through_the_page(
+    serve: ServeOn, start_worker: Callable[..., EngineWorker], tmp_path: Path
+) -> None:
+    from core.config import EngineConfig
+
+    engine = Engine.load(EngineConfig(context=2048))
+    client = Client(serve(start_worker(engine)), verbose=False)
+    session_id = enter(client)
+    assert "Read once" in open_book(client, session_id, write_book(tmp_path))
+    updates = run(client, session_id, "How was the night?", "triforce", 0.0, 1.0, 16, api="/ask")
+    client.close()
+    assert "TriForce" in updates[-1][0] and "exact" in updates[-1][0] and ">0<" in updates[-1][0]
+    assert MACHINE.num_cores and texts(updates[-2][1])[-1].strip()

@@ -1,0 +1,38 @@
+"""Sample books and their questions."""
+
+import json
+from pathlib import Path
+
+from app.samples import load_samples, open_questions
+
+
+def write_samples(folder: Path) -> None:
+    for name in ("tale-32k.txt", "tale-8k.pdf", "notes.json"):
+        (folder / name).write_text("x", encoding="utf-8")
+    rows = [{"book": "tale-8k.pdf", "question": f"Question {number}?", "answer": "Yes."} for number in range(5)] + [
+        {"book": "tale-32k", "question": "Long?", "answer": "Yes."}
+    ]
+    (folder / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def test_samples_come_smallest_first_with_their_questions(tmp_path: Path) -> None:
+    write_samples(tmp_path)
+    samples = load_samples(tmp_path)
+    assert [sample.file.name for sample in samples] == ["tale-8k.pdf", "tale-32k.txt"]
+    assert len(samples[0].questions) == 5 and samples[1].questions == ("Long?",)
+
+
+def test_asked_questions_are_not_offered_again(tmp_path: Path) -> None:
+    write_samples(tmp_path)
+    samples = load_samples(tmp_path)
+    assert open_questions(samples, "tale-8k.pdf", ("Question 0?",), 2) == ("Question 1?", "Question 2?")
+    assert open_questions(samples, "mine.pdf", (), 3) == ()
+
+
+def test_no_folder_no_samples(tmp_path: Path) -> None:
+    assert load_samples(tmp_path / "nothing") == ()
+
+
+def test_the_bundled_samples_have_questions() -> None:
+    samples = load_samples()
+    assert samples and all(sample.questions for sample in samples)
