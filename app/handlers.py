@@ -75,13 +75,13 @@ class Handlers:
             strip.recall(current.exchanges[-1].finished, current.book.num_tokens)
         placeholder = BOOK_OPEN if current.book else WELCOME
         return {
-            parts.session: current.id,
+            parts.session: current.id,  # for programs; a browser sends its own
             parts.card: BookView(current).html(),
             parts.chat: gr.update(value=ChatView(current.exchanges).messages(), placeholder=placeholder),
             parts.strip: strip.html(),
         } | self._suggest(current)
 
-    def watch_model(self) -> Iterator[Updates]:
+    def watch_model(self, _session_id: str) -> Iterator[Updates]:
         """Show the model's state, and again when loading has ended."""
         for state in self._worker.states():
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
@@ -117,13 +117,9 @@ class Handlers:
         yield from self._watch_book(current, BookView(current), self._worker.read_book(session_id))
 
     def _open(self, session_id: str, file: Path) -> Iterator[Updates]:
-        try:
-            current = self._worker.sessions.get(session_id)
-        except CoreError as error:
-            yield {self._parts.card: BookView(Session("")).fail(error).html()}
-            return
+        current = self._worker.sessions.enter(session_id)
         view = BookView(current).open(file.name)
-        events = self._worker.open_book(session_id, file)
+        events = self._worker.open_book(current.id, file)
         yield self._book(view)
         yield from self._watch_book(current, view, events)
 

@@ -79,7 +79,7 @@ def serve(
     """Build the page and serve it from threads of its own; the worker may still be loading, or not be started."""
     import gradio as gr  # after prepare_process: it reads the environment
 
-    from app.page import build_page
+    from app.page import SESSION_SCRIPT, build_page
     from app.samples import load_samples
 
     page = build_page(worker, load_samples(), note=note)
@@ -102,7 +102,7 @@ def serve(
         max_file_size=MOST_UPLOAD,
         favicon_path=ASSETS / "css" / "mark.svg",
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        head=head(),
+        head=head() + SESSION_SCRIPT,
         app_kwargs={"middleware": [SecurityHeaders.entry()]},
     )
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)

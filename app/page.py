@@ -23,12 +23,22 @@ LATEX: list[dict[str, str | bool]] = [
     {"left": "\\[", "right": "\\]", "display": True},
     {"left": "\\(", "right": "\\)", "display": False},
 ]
-# The id lives in the tab: a reload finds its session again, a second tab gets its own.
-STORE_SESSION = "(id) => { sessionStorage.setItem('triforce-session', id); return []; }"
-RECALL_SESSION = "() => [sessionStorage.getItem('triforce-session') || '']"
+# The tab makes its session's id and keeps it: a reload finds its session again, a second tab gets its own, and a file
+# that is dropped before the page has said hello is not lost. Every event sends the id as its first input.
+SESSION_SCRIPT = """<script>
+window.triforceSession = () => {
+  let id = sessionStorage.getItem("triforce-session");
+  if (!id) {
+    id = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+    sessionStorage.setItem("triforce-session", id);
+  }
+  return id;
+};
+</script>"""
+WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
 # The worker has the one queue; Gradio's own must not hold a page back before it can be told that it waits.
-STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
-AT_ONCE: dict[str, Any] = {"show_progress": "hidden", "queue": False}
+STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "js": WITH_SESSION}
+AT_ONCE: dict[str, Any] = {"show_progress": "hidden", "queue": False, "js": WITH_SESSION}
 
 
 def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "") -> gr.Blocks:
@@ -74,12 +84,10 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             handlers.enter,
             session,
             [session, card, chat, strip, *suggestions],
-            js=RECALL_SESSION,
             api_name="enter",
             **AT_ONCE,
         )
-        entered.then(None, session, None, js=STORE_SESSION)
-        entered.then(handlers.watch_model, None, [head, banner, method], api_name="watch_model", **STREAM)
+        entered.then(handlers.watch_model, session, [head, banner, method], api_name="watch_model", **STREAM)
         entered.then(handlers.read_on, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
 
         drop.upload(

@@ -1,5 +1,6 @@
 """What the server keeps for one open page: its book, its conversation, its answers. The browser holds only the id."""
 
+import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -13,6 +14,7 @@ from core.events import Finished
 if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
     from core.session import Conversation
 
+ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
 MOST_SESSIONS = 64  # the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
 
 
@@ -60,7 +62,7 @@ class SessionGone(CoreError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This page is older than the running reader.", hint="Reload the page, then open the book again."
+            "This page is older than the running reader and its book is gone.", hint="Open the book again, then ask."
         )
 
 
@@ -79,12 +81,12 @@ class Sessions:
         self._lock = threading.Lock()
 
     def enter(self, session_id: str) -> Session:
-        """The session of a page that is loaded: the one it had before a reload, else a new one."""
+        """The session of a page: the one it had before a reload, else a new one, under its own id if that is one."""
         with self._lock:
             if session_id in self._by_id:
                 self._by_id.move_to_end(session_id)
                 return self._by_id[session_id]
-            session = Session(secrets.token_urlsafe(16))
+            session = Session(session_id if ID.fullmatch(session_id) else secrets.token_hex(16))
             self._by_id[session.id] = session
             while len(self._by_id) > MOST_SESSIONS:
                 self._by_id.popitem(last=False)

@@ -151,7 +151,7 @@ def test_questions_without_a_book_or_without_words(served: Client, tmp_path: Pat
     assert "There is no book yet." in run(served, session_id, "What?", *SETTINGS, api="/ask")[-1][0]
     open_book(served, session_id, write_book(tmp_path))
     assert "The question is empty." in run(served, session_id, "  ", *SETTINGS, api="/ask")[-1][0]
-    assert "older than the running reader" in run(served, "unknown", "What?", *SETTINGS, api="/ask")[-1][0]
+    assert "its book is gone" in run(served, "unknown", "What?", *SETTINGS, api="/ask")[-1][0]
 
 
 def test_a_reload_shows_the_conversation_again(served: Client, engine: FakeEngine, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_model_that_does_not_load_is_explained_in_the_page(serve: ServeOn) -> 
     worker = EngineWorker(load)
     worker.start()
     client = Client(serve(worker), verbose=False)
-    head, banner, *_ = run(client, api="/watch_model")[-1]
+    head, banner, *_ = run(client, "", api="/watch_model")[-1]
     client.close()
     worker.close()
     assert "No model" in head and "There is no model &#x27;x&#x27;." in banner and "Use harbour." in banner

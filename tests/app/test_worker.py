@@ -297,6 +297,11 @@ def test_a_page_that_reloads_finds_its_session_again(worker: EngineWorker) -> No
     assert worker.sessions.enter("unknown").id not in ("unknown", first.id)
 
 
+def test_a_page_may_bring_an_id_that_nobody_guesses(worker: EngineWorker) -> None:
+    mine = "0123456789abcdef" * 2
+    assert worker.sessions.enter(mine).id == mine
+
+
 def test_the_page_is_told_when_the_model_is_loaded(engine: FakeEngine, tmp_path: Path) -> None:
     release = threading.Event()
 
