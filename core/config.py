@@ -42,7 +42,7 @@ class RetrievalConfig:
     chunk_size: int = 8  # selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
     local_window: int = 128  # newest tokens that are always kept
     query_window: int = 16  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
-    reselect_interval: int = 32  # committed tokens after which chunks are chosen again during an answer
+    reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
     scorer: Scorer = "landmark"
 
     def __post_init__(self) -> None:
