@@ -1,6 +1,6 @@
-"""Trains the bundled pair: `python assets/recipe/train.py --out DIR` (tokenizer, target, draft, export), resumable.
+"""Trains the bundled pair: `python assets/recipe/train.py` (tokenizer, target, draft, export), resumable.
 
-Progress goes to DIR/log.jsonl: loss per skill, recall by length on unseen books, agreement of draft and target.
+Progress goes to OUT/log.jsonl: loss per skill, recall by length on unseen books, agreement of draft and target.
 Stop it at any time; the same command goes on from the last checkpoint.
 """
 
@@ -28,6 +28,7 @@ from assets.recipe.tokens import Layout, train_tokenizer  # noqa: E402
 
 Lengths = tuple[tuple[int, int, int], ...]  # (context tokens, books, facts asked of each book)
 CHECKED: Lengths = ((1024, 4, 8), (8192, 1, 16))
+OUT = Path.home() / ".cache" / "triforce-reader" / "recipe"
 SINK, RECENT = 4, 252  # the draft's streaming window in the product
 
 
@@ -45,21 +46,30 @@ def evaluate(run: Run, lengths: Lengths) -> None:
 
 
 def train(
-    run: Run, minutes: float, loss_of: Callable[[Batch], tuple[Tensor, Tensor]], check: Callable[[], None]
+    run: Run,
+    minutes: float,
+    until: int,
+    loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
+    check: Callable[[], None],
 ) -> None:
-    """Take the steps that are left, or as many as the time allows.
+    """Take the steps up to number `until`, or as many as the time allows.
 
     Args:
+        run: what is trained; it goes on from its last step.
+        minutes: after which it is saved and left.
+        until: the number of steps after which it is saved and left.
         loss_of: from a batch the loss to minimise and the loss of every token [B, T - 1] for the log.
-        check: the evaluation of every 150 steps.
+        check: the evaluation of every 200 steps.
     """
     schedule, deadline = run.schedule, time.monotonic() + 60 * minutes
     last_save = time.monotonic()
-    while run.step < schedule.steps and time.monotonic() < deadline:
+    while run.step < until and time.monotonic() < deadline:
         started = time.monotonic()
         length = schedule.length(run.step)
         rows = max(1, schedule.tokens_per_step // length)
-        batch = make_batch(run.layout, run.step, rows, length, skip=schedule.skip_positions)
+        batch = make_batch(
+            run.layout, run.step, rows, length, skip=schedule.skip_positions, long_share=schedule.long_share
+        )
         loss, losses = loss_of(batch)
         run.update(loss)
         run.tokens += batch.ids.numel()
@@ -67,7 +77,7 @@ def train(
         if run.step % 10 == 0 or run.step <= 3:
             rate = batch.ids.numel() / (time.monotonic() - started)
             run.log(event="loss", length=length, tokens_per_second=round(rate), **by_skill(losses.detach(), batch))
-        if time.monotonic() - last_save > 120 or run.step == schedule.steps:
+        if time.monotonic() - last_save > 120 or run.step == until:
             run.save()
             last_save = time.monotonic()
         if run.step % 200 == 0:
@@ -77,7 +87,7 @@ def train(
     run.save()
 
 
-def train_target(run: Run, minutes: float) -> None:
+def train_target(run: Run, minutes: float, until: int) -> None:
     """Learn to read: cross-entropy, answers weighted most."""
     forward = torch.compile(run.model, dynamic=False)  # fuses norms, rotary and MLP: about twice as fast on CPU
 
@@ -85,7 +95,7 @@ def train_target(run: Run, minutes: float) -> None:
         losses, weights = token_losses(forward, batch), batch.weights[:, 1:]
         return (losses * weights).sum() / weights.sum(), losses
 
-    train(run, minutes, loss_of, lambda: evaluate(run, CHECKED))
+    train(run, minutes, until, loss_of, lambda: evaluate(run, CHECKED))
 
 
 def train_draft(run: Run, target: Run, minutes: float) -> None:
@@ -111,7 +121,7 @@ def train_draft(run: Run, target: Run, minutes: float) -> None:
         found = agreement(target.model, run.model, run.layout, num_documents=4, sink=SINK, recent=RECENT)
         run.log(event="agreement", **found)
 
-    train(run, minutes, loss_of, check)
+    train(run, minutes, run.schedule.steps, loss_of, check)
 
 
 TARGET_SCHEDULE = Schedule(
@@ -127,6 +137,17 @@ TARGET_SCHEDULE = Schedule(
     ),
     skip_positions=True,
 )
+# Lists come seldom in short books, so they are learned last and at a share of their own.
+FINISH_SCHEDULE = Schedule(
+    first_step=375,
+    steps=460,
+    peak_rate=3e-4,
+    warmup=5,
+    tokens_per_step=4096,
+    stages=((1.00, (1024, 2048)),),
+    skip_positions=True,
+    long_share=0.5,
+)
 DRAFT_SCHEDULE = Schedule(
     steps=600,
     peak_rate=1e-3,
@@ -141,7 +162,7 @@ DISTIL_FROM = 0.6  # share of the draft's steps that learn from the text alone, 
 def main() -> None:
     """Read the options and train what is not finished yet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder for checkpoints and log.jsonl")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for checkpoints and log.jsonl")
     parser.add_argument("--target-minutes", type=float, default=100.0, help="stop training the target after this time")
     parser.add_argument("--draft-minutes", type=float, default=30.0, help="stop training the draft after this time")
     parser.add_argument("--models", type=Path, default=ROOT / "assets" / "models", help="where the pair is written")
@@ -153,7 +174,9 @@ def main() -> None:
     tokenizer.save_pretrained(options.out / "tokenizer")
     layout = Layout.load(options.out / "tokenizer")
     target = Run("target", TARGET, TARGET_SCHEDULE, layout, options.out)
-    train_target(target, options.target_minutes)
+    train_target(target, options.target_minutes, FINISH_SCHEDULE.first_step)
+    target.schedule = FINISH_SCHEDULE
+    train_target(target, options.target_minutes, FINISH_SCHEDULE.steps)
     draft = Run("draft", DRAFT, DRAFT_SCHEDULE, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
     for run in (target, draft):
