@@ -143,7 +143,7 @@ class LiveStrip:
             ms = f"{render.figure(stats.ms_per_token)} ms per token"
         book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
         reread = render.NONE_YET if self._num_reread is None else render.count(self._num_reread)
-        passes = render.figure(stats.tokens_per_full_pass)
+        passes = render.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
         return [
             Tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s", ms),
             Tile("level1", "Accepted, level 1", render.percent(level1), "", unused or "draft → retrieval", level1),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 INTERVAL_SECONDS = 0.1
+SIGN_OF_LIFE_SECONDS = 1.0  # an update without news: only when it hears one does Gradio notice that a page was closed
 
 T = TypeVar("T")
 
@@ -18,14 +19,18 @@ class Pause:
 def paced(
     events: Iterable[T], interval_seconds: float = INTERVAL_SECONDS, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[list[T]]:
-    """Batches of events, none of them empty or lost: the first at once, the last always, at most one an interval."""
+    """Batches of events, none lost: the first at once, the last always, at most one an interval.
+
+    A batch is empty only as a sign of life, when there has been none for SIGN_OF_LIFE_SECONDS.
+    """
     batch: list[T] = []
-    due = -float("inf")
+    shown = -float("inf")
     for event in events:
         if not isinstance(event, Pause):
             batch.append(event)
-        if batch and clock() >= due:
+        waited = clock() - shown
+        if waited >= interval_seconds if batch else waited >= SIGN_OF_LIFE_SECONDS:
             yield batch
-            batch, due = [], clock() + interval_seconds
+            batch, shown = [], clock()
     if batch:
         yield batch

@@ -136,7 +136,7 @@ def build_settings() -> list[gr.Number]:
             gr.Number(
                 DEFAULTS.sampling.top_p,
                 label="top-p",
-                info="Draw from the likeliest tokens that share this mass; 1 uses all.",
+                info="Keep the likeliest tokens up to this mass; 1 keeps all.",
                 step=0.05,
             ),
             gr.Number(

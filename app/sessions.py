@@ -70,7 +70,7 @@ class NoBook(CoreError):
     """A question without a book."""
 
     def __init__(self) -> None:
-        super().__init__("There is no book yet.", hint="Drop a file on the left or choose a sample, then ask.")
+        super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
 
 
 class Sessions:

@@ -164,6 +164,21 @@ def test_two_tabs_take_turns_and_the_second_is_told(
     second.sees("#chat", "From two.")
 
 
+def test_a_closed_tab_makes_way(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
+    first, second = visit(), visit()
+    for reader, name in ((first, "one.txt"), (second, "two.txt")):
+        reader.drops(write_book(tmp_path, f"The book {name}. " * 20, name))
+        reader.sees("#book", "Read")
+        reader.sees("#book", "only their own tokens")
+    engine.enqueue("An answer that never | ends")
+    first.asks("One?")
+    first.sees("#strip", "Writing")
+    second.asks("Two?")
+    second.sees("#strip", "Queued: another page first")
+    first.page.close()
+    second.sees("#strip", "Reading")
+
+
 def test_a_bad_file_is_explained_and_the_next_one_works(visit: Callable[[], Reader], tmp_path: Path) -> None:
     reader = visit()
     reader.drops(write_book(tmp_path, "\n\n", "blank.txt"))

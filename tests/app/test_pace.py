@@ -29,4 +29,8 @@ def test_what_was_collected_is_shown_when_the_stream_pauses() -> None:
 
 def test_no_event_makes_no_update() -> None:
     assert list(paced([])) == []
-    assert list(paced([Pause()])) == []
+
+
+def test_a_long_silence_gives_a_sign_of_life_each_second() -> None:
+    batches = list(paced([1, *[Pause()] * 50], 0.1, Clock(0.1)))
+    assert batches[0] == [1] and 3 <= len(batches[1:]) <= 5 and not any(batches[1:])
