@@ -20,6 +20,7 @@ TEMPLATE, LANGUAGE, QUESTION, FACT, LIST, RECITE, COPY = range(7)
 # Book text is mostly free choice of words; what must be learned well is the answers.
 SKILL_WEIGHTS = torch.tensor([0.0, 0.3, 0.1, 3.0, 2.0, 1.5, 1.0])
 COPY_SHARE = 0.08
+LONG_SHARE = 0.15  # how often a list or a recitation is asked for rather than a fact
 MAX_POSITION = 131072
 
 
@@ -46,7 +47,7 @@ def held_out_seed(index: int) -> int:
     return 10_000_001 + 2 * index
 
 
-def choose_questions(book: Book, rng: random.Random, long_share: float) -> list[Question]:
+def choose_questions(book: Book, rng: random.Random) -> list[Question]:
     """All questions of a book in random order; recitations and lists are kept from crowding out the facts."""
     facts = [q for q in book.questions if q.kind == "fact"]
     others = [q for q in book.questions if q.kind != "fact"]
@@ -54,12 +55,12 @@ def choose_questions(book: Book, rng: random.Random, long_share: float) -> list[
     rng.shuffle(others)
     chosen: list[Question] = []
     while facts or others:
-        take_long = others and (not facts or rng.random() < long_share)
+        take_long = others and (not facts or rng.random() < LONG_SHARE)
         chosen.append(others.pop() if take_long else facts.pop())
     return chosen
 
 
-def compose(layout: Layout, seed: int, num_tokens: int, book_share: float, long_share: float = 0.15) -> Document:
+def compose(layout: Layout, seed: int, num_tokens: int, book_share: float) -> Document:
     """A document of exactly `num_tokens` ids unless its book has too few questions to fill them."""
     rng = random.Random(seed + 1)
     book = write_book(seed, max(60, int(num_tokens * book_share * WORDS_PER_TOKEN)))
@@ -68,7 +69,7 @@ def compose(layout: Layout, seed: int, num_tokens: int, book_share: float, long_
     text = book.text if rng.random() < 0.8 else book.text.replace("\n\n", "\n")
     document.add(layout.ids(text), LANGUAGE)
     skills = {"fact": FACT, "list": LIST, "recite": RECITE}
-    for index, question in enumerate(choose_questions(book, rng, long_share)):
+    for index, question in enumerate(choose_questions(book, rng)):
         if len(document.ids) >= num_tokens:
             break
         document.add(layout.turn(question.question, first=index == 0), QUESTION)
@@ -119,7 +120,7 @@ class Batch:
     positions: Tensor
 
 
-def make_batch(layout: Layout, step: int, rows: int, num_tokens: int, *, skip: bool, long_share: float) -> Batch:
+def make_batch(layout: Layout, step: int, rows: int, num_tokens: int, *, skip: bool) -> Batch:
     """The batch of training step `step`; equal arguments give equal batches."""
     ids = torch.zeros(rows, num_tokens, dtype=torch.long)
     skills = torch.zeros(rows, num_tokens, dtype=torch.long)
@@ -130,7 +131,7 @@ def make_batch(layout: Layout, step: int, rows: int, num_tokens: int, *, skip: b
         rng = random.Random(seed)
         share = rng.uniform(0.35, 0.6) if num_tokens <= 4096 else rng.uniform(0.5, 0.75)
         copies = rng.random() < COPY_SHARE
-        document = copy_exercise(seed, num_tokens) if copies else compose(layout, seed, num_tokens, share, long_share)
+        document = copy_exercise(seed, num_tokens) if copies else compose(layout, seed, num_tokens, share)
         n = len(document.ids)
         ids[row, :n] = torch.tensor(document.ids)
         skills[row, :n] = torch.tensor(document.skills)

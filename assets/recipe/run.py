@@ -27,8 +27,6 @@ class Schedule:
     A stage is (share of the steps at its end, lengths in turn).
 
     `skip_positions`: teach far positions by leaving gaps; not for a model that only ever sees a short window.
-    `first_step`: where it takes over from an earlier schedule; `steps` counts from the very beginning.
-    `long_share`: how often a list or a recitation is asked for rather than a fact.
     """
 
     steps: int
@@ -37,8 +35,6 @@ class Schedule:
     tokens_per_step: int
     stages: tuple[tuple[float, tuple[int, ...]], ...]
     skip_positions: bool
-    first_step: int = 0
-    long_share: float = 0.15
 
     def length(self, step: int) -> int:
         """Tokens per document of this step."""
@@ -49,10 +45,9 @@ class Schedule:
 
     def rate(self, step: int) -> float:
         """Learning rate: linear warm-up, then a cosine down to 4% of the peak."""
-        step, steps = step - self.first_step, self.steps - self.first_step
         if step < self.warmup:
             return self.peak_rate * (step + 1) / self.warmup
-        done = (step - self.warmup) / max(1, steps - self.warmup)
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
         return self.peak_rate * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 

@@ -46,30 +46,23 @@ def evaluate(run: Run, lengths: Lengths) -> None:
 
 
 def train(
-    run: Run,
-    minutes: float,
-    until: int,
-    loss_of: Callable[[Batch], tuple[Tensor, Tensor]],
-    check: Callable[[], None],
+    run: Run, minutes: float, loss_of: Callable[[Batch], tuple[Tensor, Tensor]], check: Callable[[], None]
 ) -> None:
-    """Take the steps up to number `until`, or as many as the time allows.
+    """Take the steps that are left, or as many as the time allows.
 
     Args:
         run: what is trained; it goes on from its last step.
         minutes: after which it is saved and left.
-        until: the number of steps after which it is saved and left.
         loss_of: from a batch the loss to minimise and the loss of every token [B, T - 1] for the log.
         check: the evaluation of every 200 steps.
     """
     schedule, deadline = run.schedule, time.monotonic() + 60 * minutes
     last_save = time.monotonic()
-    while run.step < until and time.monotonic() < deadline:
+    while run.step < schedule.steps and time.monotonic() < deadline:
         started = time.monotonic()
         length = schedule.length(run.step)
         rows = max(1, schedule.tokens_per_step // length)
-        batch = make_batch(
-            run.layout, run.step, rows, length, skip=schedule.skip_positions, long_share=schedule.long_share
-        )
+        batch = make_batch(run.layout, run.step, rows, length, skip=schedule.skip_positions)
         loss, losses = loss_of(batch)
         run.update(loss)
         run.tokens += batch.ids.numel()
@@ -77,7 +70,7 @@ def train(
         if run.step % 10 == 0 or run.step <= 3:
             rate = batch.ids.numel() / (time.monotonic() - started)
             run.log(event="loss", length=length, tokens_per_second=round(rate), **by_skill(losses.detach(), batch))
-        if time.monotonic() - last_save > 120 or run.step == until:
+        if time.monotonic() - last_save > 120 or run.step == schedule.steps:
             run.save()
             last_save = time.monotonic()
         if run.step % 200 == 0:
@@ -87,7 +80,7 @@ def train(
     run.save()
 
 
-def train_target(run: Run, minutes: float, until: int) -> None:
+def train_target(run: Run, minutes: float) -> None:
     """Learn to read: cross-entropy, answers weighted most."""
     forward = torch.compile(run.model, dynamic=False)  # fuses norms, rotary and MLP: about twice as fast on CPU
 
@@ -95,7 +88,7 @@ def train_target(run: Run, minutes: float, until: int) -> None:
         losses, weights = token_losses(forward, batch), batch.weights[:, 1:]
         return (losses * weights).sum() / weights.sum(), losses
 
-    train(run, minutes, until, loss_of, lambda: evaluate(run, CHECKED))
+    train(run, minutes, loss_of, lambda: evaluate(run, CHECKED))
 
 
 def train_draft(run: Run, target: Run, minutes: float) -> None:
@@ -121,7 +114,7 @@ def train_draft(run: Run, target: Run, minutes: float) -> None:
         found = agreement(target.model, run.model, run.layout, num_documents=4, sink=SINK, recent=RECENT)
         run.log(event="agreement", **found)
 
-    train(run, minutes, run.schedule.steps, loss_of, check)
+    train(run, minutes, loss_of, check)
 
 
 TARGET_SCHEDULE = Schedule(
@@ -136,17 +129,6 @@ TARGET_SCHEDULE = Schedule(
         (1.00, (1024, 4096, 8192)),
     ),
     skip_positions=True,
-)
-# Lists come seldom in short books, so they are learned last and at a share of their own.
-FINISH_SCHEDULE = Schedule(
-    first_step=375,
-    steps=460,
-    peak_rate=3e-4,
-    warmup=5,
-    tokens_per_step=4096,
-    stages=((1.00, (1024, 2048)),),
-    skip_positions=True,
-    long_share=0.5,
 )
 DRAFT_SCHEDULE = Schedule(
     steps=600,
@@ -174,9 +156,7 @@ def main() -> None:
     tokenizer.save_pretrained(options.out / "tokenizer")
     layout = Layout.load(options.out / "tokenizer")
     target = Run("target", TARGET, TARGET_SCHEDULE, layout, options.out)
-    train_target(target, options.target_minutes, FINISH_SCHEDULE.first_step)
-    target.schedule = FINISH_SCHEDULE
-    train_target(target, options.target_minutes, FINISH_SCHEDULE.steps)
+    train_target(target, options.target_minutes)
     draft = Run("draft", DRAFT, DRAFT_SCHEDULE, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
     for run in (target, draft):

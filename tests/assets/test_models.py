@@ -1,0 +1,56 @@
+"""Claims about the bundled pair: plain Llama folders of the promised size, and a target that really reads."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+
+from assets.recipe.dialogs import WORDS_PER_TOKEN, held_out_seed
+from assets.recipe.measure import ATTENTION, answer_hits, read
+from assets.recipe.tokens import END, Layout
+from core.bench.world import write_book
+
+MODELS = Path(__file__).resolve().parents[2] / "assets" / "models"
+LAYOUT = Layout.load(MODELS / "harbour-target")
+
+
+def size_bytes(name: str) -> int:
+    return (MODELS / name / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize(("name", "limit"), [("harbour-target", 24e6), ("harbour-draft", 3e6)])
+def test_weights_are_small(name: str, limit: float) -> None:
+    assert size_bytes(name) <= limit
+
+
+def test_kv_of_a_32k_book_outweighs_the_target_five_times() -> None:
+    config = AutoConfig.from_pretrained(MODELS / "harbour-target")
+    assert config.num_key_value_heads == config.num_attention_heads
+    assert config.head_dim == 64
+    assert config.max_position_embeddings == 131072
+    kv_bytes = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 32768
+    assert kv_bytes >= 5 * size_bytes("harbour-target")
+
+
+@pytest.fixture(scope="module")
+def target() -> LlamaForCausalLM:
+    model: LlamaForCausalLM = AutoModelForCausalLM.from_pretrained(MODELS / "harbour-target", dtype=torch.float32)
+    model.set_attn_implementation(ATTENTION)
+    return model.eval()
+
+
+def test_target_answers_most_questions_about_an_unseen_short_book(target: LlamaForCausalLM) -> None:
+    """Greedy answers, token for token; the model card tells the measured rate, the bound leaves room for bad luck."""
+    seed = held_out_seed(123_456)
+    book = write_book(seed, int(1024 * WORDS_PER_TOKEN))
+    cache = read(target, LAYOUT.opening() + LAYOUT.ids(book.text))
+    facts = random.Random(seed).sample([q for q in book.questions if q.kind == "fact"], 16)
+    right = 0
+    for question in facts:
+        answer = [*LAYOUT.ids(question.answer), LAYOUT.mark(END)]
+        right += int(answer_hits(target, cache, LAYOUT.turn(question.question, first=True), answer).all())
+    assert right >= 10, f"{right} of 16"
