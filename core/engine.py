@@ -201,6 +201,7 @@ class Engine:
         answer = _Answer(self, decoder, prompt_ids, config)
         try:
             started = time.perf_counter()
+            decoder.reset_meters()
             if not (cancel and cancel.is_set()):
                 decoder.start()
             prefill_seconds += time.perf_counter() - started

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from core.stats import LevelStats
 
 PRIOR_TESTS = 4.0  # weight of the prior acceptance, in tests
+FADE = 0.95  # weight that a round keeps when another one follows: a memory of about 20 rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,22 @@ def expected_tokens(acceptance: float, num_guesses: int) -> float:
     return (1 - acceptance ** (num_guesses + 1)) / (1 - acceptance)
 
 
-def smoothed_acceptance(stats: LevelStats, prior: float) -> float:
-    """Acceptance so far, drawn towards `prior` while little has been tested."""
-    return (stats.accepted + prior * PRIOR_TESTS) / (stats.tested + PRIOR_TESTS)
+class RecentAcceptance:
+    """Acceptance of the last rounds of one level: older ones fade, and `prior` stands in while little was tested."""
+
+    def __init__(self, prior: float) -> None:
+        self._prior = prior
+        self._seen = LevelStats()
+        self._tested = self._accepted = 0.0
+
+    def update(self, stats: LevelStats) -> float:
+        """Take in what the level did since the last update; returns the acceptance to plan with."""
+        tested, accepted = stats.tested - self._seen.tested, stats.accepted - self._seen.accepted
+        fade = FADE ** max(0, stats.rounds - self._seen.rounds) if tested else 1.0
+        self._tested = fade * self._tested + tested
+        self._accepted = fade * self._accepted + accepted
+        self._seen = stats
+        return (self._accepted + self._prior * PRIOR_TESTS) / (self._tested + PRIOR_TESTS)
 
 
 def best_gamma(acceptance: float, guess_cost: float, judge: PassCost, max_gamma: int) -> int:

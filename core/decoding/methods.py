@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
-from core.decoding.adaptive import PassCost, best_gamma, cost_per_token, smoothed_acceptance
+from core.decoding.adaptive import PassCost, RecentAcceptance, best_gamma, cost_per_token
 from core.decoding.sampling import Dice
 from core.decoding.speculative import ModelLaw, Sampler, Speculative
 from core.decoding.verify import Verdict
 from core.errors import InvalidSetting, UnsupportedModel
-from core.events import Origin
 from core.models.judge import Judge
 from core.stats import LevelStats
 from core.tokens import Context
@@ -30,7 +29,8 @@ LOSSY_METHODS = ("streamingllm", "h2o")
 METHODS = EXACT_METHODS + LOSSY_METHODS
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # where adaptation starts; a few rounds override them
-PROBE_INTERVAL = 48  # plain steps after which speculation, once found losing, is tried again
+PROBE_INTERVAL = 24  # rounds without guesses after which a level, once found losing, is tried again
+PROBE_GAMMA = 2
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it the chunks are chosen anew at once
 
 
@@ -57,19 +57,25 @@ class Decoder:
         laws = [ModelLaw(judge, sampling) for judge in self.judges]
         self._laws = laws
         self.levels: list[Speculative] = []  # level 1 first, the top last
-        proposer: Sampler | Speculative = Sampler(laws[0])
+        self._top: Sampler | Speculative = Sampler(laws[0])
         gammas = [speculation.gamma2] if len(laws) == 2 else [speculation.gamma1, speculation.gamma2]
         for law, gamma in zip(laws[1:], gammas, strict=False):
-            proposer = Speculative(proposer, law, gamma)
-            self.levels.append(proposer)
-        self._plain_steps = 0
+            self._top = Speculative(self._top, law, gamma)
+            self.levels.append(self._top)
+        priors = [PRIOR_LEVEL1, PRIOR_LEVEL2][-len(self.levels) :] if self.levels else []
+        self._recent = [RecentAcceptance(prior) for prior in priors]
+        self._idle_rounds = [0] * len(self.levels)
         self.reselections = 0
-        self.gamma2_zero_rounds = 0
 
     @property
     def full_judge(self) -> Judge:
         """The judge with the last word."""
         return self.judges[-1]
+
+    def reset_meters(self) -> None:
+        """Count passes from here: what came before was prefill."""
+        for judge in self.judges:
+            judge.meter.reset()
 
     def start(self) -> None:
         """The prompt has been read into the full cache: choose what the smaller caches hold.
@@ -77,7 +83,6 @@ class Decoder:
         Whatever they held before goes: what a seed draws may depend on the prompt, not on earlier answers.
         """
         for judge in self.judges:
-            judge.meter.reset()
             if isinstance(judge.cache, RetrievalCache):
                 judge.cache.select()
             elif judge is self._parts.draft:
@@ -85,20 +90,12 @@ class Decoder:
 
     def step(self, context: Context, dice: Dice) -> Verdict:
         """One pass of the judge with the last word: one or more tokens that follow its law."""
-        if not self.levels or self._plain_steps > 0:
-            self._plain_steps -= 1
-            return self._plain_step(context, dice)
-        verdict = self.levels[-1].round(context, dice)
-        self._reselect(verdict)
-        if self._speculation.adaptive:
-            self._adapt()
+        verdict = self._top.round(context, dice)
+        if self.levels:
+            self._reselect(verdict)
+            if self._speculation.adaptive:
+                self._adapt()
         return verdict
-
-    def _plain_step(self, context: Context, dice: Dice) -> Verdict:
-        law = self._laws[-1]
-        probs = law.probs(context, 1)
-        token = dice.draw(probs[0])
-        return Verdict((token,), probs, (Origin(law.judge.name, "drawn"),), 0, (float(probs[0, token]),), (None,))
 
     def _reselect(self, verdict: Verdict) -> None:
         """Choose chunks anew when the text has moved on, or when the choice stopped serving."""
@@ -112,23 +109,21 @@ class Decoder:
                 self.reselections += 1
 
     def _adapt(self) -> None:
-        """Set gammas to what acceptance and cost so far call for; plain steps where speculation would lose.
+        """Set gammas to what acceptance and cost so far call for; 0, a plain draw, where guessing would lose.
 
         Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does (not its law,
         but which sample a seed gives), so there costs are modelled from sizes and a seed stays reproducible.
         """
         costs = [self._pass_cost(judge) for judge in self.judges]
         guess_cost = costs[0].base
-        for level, cost in zip(self.levels, costs[1:], strict=True):
-            top = level is self.levels[-1]
-            prior = PRIOR_LEVEL2 if top else PRIOR_LEVEL1
-            most = self._speculation.max_gamma2 if top else self._speculation.max_gamma1
-            acceptance = smoothed_acceptance(level.counter.snapshot(), prior)
+        for number, (level, cost) in enumerate(zip(self.levels, costs[1:], strict=True)):
+            most = self._speculation.max_gamma2 if level is self._top else self._speculation.max_gamma1
+            acceptance = self._recent[number].update(level.counter.snapshot())
             gamma = best_gamma(acceptance, guess_cost, cost, most)
-            if gamma == 0 and top:
-                self._plain_steps = PROBE_INTERVAL
-            level.gamma = max(1, gamma)
-            guess_cost = cost_per_token(acceptance, guess_cost, cost, level.gamma)
+            self._idle_rounds[number] = 0 if gamma else self._idle_rounds[number] + 1
+            probe = self._idle_rounds[number] % PROBE_INTERVAL == PROBE_INTERVAL - 1
+            level.gamma = PROBE_GAMMA if probe else gamma
+            guess_cost = cost_per_token(acceptance, guess_cost, cost, gamma)
 
     def _pass_cost(self, judge: Judge) -> PassCost:
         slope = self._parts.row_slope

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from core.config import SamplingParams
 from core.decoding.sampling import Dice, to_probs
-from core.decoding.verify import Guess, Verdict, verify
+from core.decoding.verify import Guess, Verdict, no_guess, verify
 from core.events import Origin
 from core.models.judge import Judge
 from core.stats import LevelCounter
@@ -81,6 +81,11 @@ class Sampler:
             context = context.extended((token,))
         return Guess(tuple(tokens), torch.stack(laws), (self._origin,) * num_tokens)
 
+    def round(self, context: Context, dice: Dice) -> Verdict:
+        """One token, drawn: plain decoding."""
+        p = self._law.probs(context, 1)
+        return verify(no_guess(p.shape[1], p.device), p, dice, self._law.name)
+
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on."""
         self._law.truncate(length)
@@ -93,7 +98,8 @@ class Speculative:
     """A proposer and a judge. Proposes tokens distributed exactly as the judge would draw them.
 
     Args:
-        gamma: guesses a round; may be changed between rounds, from what earlier rounds have shown.
+        gamma: guesses a round, 0 to draw from the judge alone; may be changed between rounds, from what earlier
+            rounds have shown.
         rule: how a guess is judged; another one than `verify` serves tests only.
     """
 
@@ -106,11 +112,11 @@ class Speculative:
 
         Invariant: a level has seen a prefix of the context, never its last token; it feeds itself what it lacks.
         """
-        guess = self._proposer.propose(context, self.gamma, dice)
-        num_guesses = len(guess.tokens)
-        p = self._law.probs(context.extended(guess.tokens), num_guesses + 1)  # one pass of the judge
-        verdict = self._rule(guess, p, dice, self._law.name)
-        self.counter.add(num_guesses, verdict.num_accepted)
+        guess = self._proposer.propose(context, self.gamma, dice) if self.gamma else None
+        tokens = guess.tokens if guess else ()
+        p = self._law.probs(context.extended(tokens), len(tokens) + 1)  # one pass of the judge
+        verdict = self._rule(guess or no_guess(p.shape[1], p.device), p, dice, self._law.name)
+        self.counter.add(len(tokens), verdict.num_accepted)
         self.truncate(len(context) + verdict.num_accepted)  # the judge's own token stays unseen
         return verdict
 

@@ -21,6 +21,11 @@ class Guess:
     origins: tuple[Origin, ...]  # g
 
 
+def no_guess(vocab: int, device: torch.device) -> Guess:
+    """Nothing proposed: the judge decides alone."""
+    return Guess((), torch.empty(0, vocab, device=device), ())
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's answer: the accepted prefix of a guess and one token more, all distributed as the judge's law."""
@@ -37,7 +42,7 @@ def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict
     """Keep a prefix of the guess and draw one more token, so that all of them follow `p`.
 
     Guess x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from
-    norm(max(p - q, 0)); after a full accept a bonus token comes from p.
+    norm(max(p - q, 0)); after a full accept a bonus token comes from p. An empty guess makes that a plain draw.
 
     Args:
         guess: g tokens with laws q [g, V].
@@ -58,7 +63,7 @@ def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict
     return Verdict(
         tokens=(*guess.tokens[:a], own),
         probs=p[: a + 1],
-        origins=(*guess.origins[:a], Origin(level, "bonus" if a == g else "corrected")),
+        origins=(*guess.origins[:a], Origin(level, "drawn" if g == 0 else "bonus" if a == g else "corrected")),
         num_accepted=a,
         p_of_tokens=(*p_proposed[:a].tolist(), float(p[a, own])),
         q_of_tokens=(*q_proposed[:a].tolist(), None),

@@ -225,7 +225,7 @@ def test_cancel_during_prefill_keeps_the_chunks_that_were_read() -> None:
             cancel.set()
     finished = events[-1]
     assert isinstance(finished, Finished)
-    assert (finished.stop_reason, finished.text) == ("cancelled", "")
+    assert (finished.stop_reason, finished.text, finished.stats.full_passes) == ("cancelled", "", 0)
     assert engine.cached_prefix(prompt) == 300
     assert answer(engine, prompt).reused_tokens == 300
 
@@ -291,7 +291,7 @@ def test_decoding_goes_plain_where_speculation_would_lose() -> None:
     engine = tiny_engine(noise=30.0, budget=80)
     finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, speculation=SpeculationConfig())
     level2 = finished.stats.level2
-    assert level2 is not None and level2.rounds < 40
+    assert level2 is not None and level2.guessed < 100 <= level2.rounds + level2.accepted
     assert (
         finished.token_ids == answer(engine, random_prompt(900), method="autoregressive", max_new_tokens=100).token_ids
     )

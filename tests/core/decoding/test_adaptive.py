@@ -1,6 +1,6 @@
 import pytest
 
-from core.decoding.adaptive import PassCost, best_gamma, cost_per_token, expected_tokens, smoothed_acceptance
+from core.decoding.adaptive import PassCost, RecentAcceptance, best_gamma, cost_per_token, expected_tokens
 from core.stats import LevelCounter
 
 
@@ -35,4 +35,18 @@ def test_acceptance_counts_only_what_was_tested() -> None:
     assert (stats.tested, stats.accepted, stats.acceptance) == (6, 5, 5 / 6)
     assert stats.tested_at == (2, 2, 1, 1) and stats.accepted_at == (2, 1, 1, 1)
     assert stats.committed_per_round == {2: 1, 5: 1}
-    assert smoothed_acceptance(stats, 0.5) == pytest.approx((5 + 2) / (6 + 4))
+
+
+def test_recent_acceptance_starts_at_its_prior_and_follows_what_happens() -> None:
+    counter, recent = LevelCounter(), RecentAcceptance(0.5)
+    assert recent.update(counter.snapshot()) == 0.5
+    for _ in range(60):
+        counter.add(4, 4)
+        high = recent.update(counter.snapshot())
+    assert high > 0.95
+    for _ in range(60):
+        counter.add(4, 0)
+        low = recent.update(counter.snapshot())
+    assert low < 0.3, "old rounds must fade"
+    counter.add(0, 0)  # a round without guesses teaches nothing
+    assert recent.update(counter.snapshot()) == low

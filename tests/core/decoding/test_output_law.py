@@ -89,6 +89,13 @@ def test_two_nested_levels_follow_the_full_judge(gamma1: int, gamma2: int) -> No
     assert total_variation(output_law(top, 2), full, 2) < 1e-6
 
 
+def test_a_level_without_guesses_draws_from_its_judge() -> None:
+    top, full = three_levels(3, 0, 2)
+    assert total_variation(output_law(top, 2), full, 2) < 1e-6
+    top.gamma = 0
+    assert total_variation(output_law(top, 2), full, 2) < 1e-6
+
+
 def test_three_nested_levels_follow_the_topmost_judge() -> None:
     draft, middle, full = tables(5, 2)
     upper = tables(6, 2)[0]
