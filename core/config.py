@@ -38,10 +38,11 @@ class SamplingParams:
 class RetrievalConfig:
     """What the middle level keeps of the full cache, per layer and KV head. Sizes in tokens."""
 
-    budget: int = 1024  # sink + selected chunks + local window
+    budget: int = 2048  # sink + selected chunks + local window
     chunk_size: int = 8  # selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
     local_window: int = 128  # newest tokens that are always kept
-    query_window: int = 16  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
+    query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
+    spill: float = 0.5  # share of its score that a chunk hands to the one behind it, which a quotation needs next
     reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
     scorer: Scorer = "landmark"
 
@@ -54,6 +55,7 @@ class RetrievalConfig:
             f"and a local window of {self.local_window} is not usable.",
             hint,
         )
+        _require(0 <= self.spill <= 1, f"A spill of {self.spill:g} is not usable.", "Use 0 (off) to 1.")
         _require(self.query_window > 0 and self.reselect_interval > 0, "Retrieval windows must be positive.", hint)
 
     @property

@@ -118,6 +118,10 @@ class Engine:
         Raises:
             UnknownModel, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall: see `core.errors`.
         """
+        # Sharp attention leaves probabilities below 1.2e-38, and processors handle each such number in microcode: in
+        # layer 0 of the bundled target they are 18% at 32K and made a pass of 13 rows three times slower. Threads
+        # started from here on inherit the setting, so it comes before any computation.
+        torch.set_flush_denormal(True)
         entry = find(config.model)
         dims = read_dims(entry.target)
         draft_dims = read_dims(entry.draft) if entry.draft else None

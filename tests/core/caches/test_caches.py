@@ -19,6 +19,7 @@ from core.caches.selection import (
     accumulated_scores,
     attention_scores,
     landmark_scores,
+    spilled,
     top_chunks,
 )
 from core.caches.streaming import StreamingCache
@@ -236,6 +237,12 @@ def test_chunk_scores_find_the_chunk_that_matters() -> None:
     assert landmark_scores(query, means, 0.25).argmax(1).tolist() == [7, 7]
     assert attention_scores(query, keys, 8, 0.25).argmax(1).tolist() == [7, 7]
     assert accumulated_scores(query, position, keys, 8, 0.25).argmax(1).tolist() == [7, 7]
+
+
+def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
+    scores = torch.tensor([[1.0, 8.0, 0.5, 3.0]])
+    assert spilled(scores, 0.5).tolist() == [[1.0, 8.0, 4.0, 3.0]]
+    assert torch.equal(spilled(scores, 0.0), scores)
 
 
 def test_accumulated_attention_does_not_look_into_the_future() -> None:
