@@ -104,9 +104,17 @@ class FullCache:
         """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]."""
         return self.k[layer][0, :, start:stop], self.v[layer][0, :, start:stop]
 
-    def gather(self, layer: int, heads: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of chosen rows: heads, rows [N] int64 (broadcast together) -> k, v [N, D]."""
-        return self.k[layer][0][heads, rows], self.v[layer][0][heads, rows]
+    def gather(self, layer: int, heads: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
+        """Copies of chosen chunks: heads, chunks [N] int64 -> k, v [N, chunk_size * D]."""
+        k, v = (by_chunk(x[layer][0], self.chunk_size) for x in (self.k, self.v))
+        return k[heads, chunks], v[heads, chunks]
+
+
+def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
+    """A view of rows [H_kv, S, D] as complete chunks, [H_kv, S // chunk_size, chunk_size * D]: one long row each."""
+    heads, size, dim = rows.shape
+    complete = size // chunk_size
+    return rows[:, : complete * chunk_size].view(heads, complete, chunk_size * dim)
 
 
 class QueryLog:

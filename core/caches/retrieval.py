@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.caches.full import FullCache
+from core.caches.full import FullCache, by_chunk
 from core.caches.selection import ChunkPolicy
 from core.ops.attention import attend
 
@@ -84,12 +84,9 @@ class RetrievalCache:
         free_head, slot = (~want.gather(1, held)).nonzero(as_tuple=True)
         assert torch.equal(head, free_head), "a head must free as many slots as it fills"
         size = self._full.chunk_size
-        within = torch.arange(size, device=chunk.device)
-        source = chunk[:, None] * size + within  # [m, chunk_size]
-        place = slot[:, None] * size + within
-        k, v = self._full.gather(layer, head[:, None], source)
-        self.k[layer][0][head[:, None], place] = k
-        self.v[layer][0][head[:, None], place] = v
+        k, v = self._full.gather(layer, head, chunk)  # [m, chunk_size * D]
+        by_chunk(self.k[layer][0], size)[head, slot] = k
+        by_chunk(self.v[layer][0], size)[head, slot] = v
         held[head, slot] = chunk
         self._held[layer] = held
         self.chunks_moved += len(chunk)
