@@ -1,0 +1,77 @@
+"""The bundled pair on the bundled book: right answers, exact ones, and none of the book read twice."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from app.documents import read_document
+from core.config import EngineConfig, GenerationConfig, SpeculationConfig
+from core.engine import Engine
+from core.events import Finished
+from core.models.catalog import ROOT
+from core.session import Conversation
+
+BOOKS = ROOT / "assets" / "books"
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)  # the text must not depend on it, the test's time does
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield Engine.load(EngineConfig(context=12288, device="cpu"))
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def book(engine: Engine) -> Conversation:
+    return Conversation(tuple(engine.text.encode(read_document(BOOKS / "harbour-8k.pdf").text)))
+
+
+def questions(kind: str) -> list[dict[str, str]]:
+    rows = json.loads((BOOKS / "questions.json").read_text(encoding="utf-8"))
+    return [row for row in rows if row["book"] == "harbour-8k.pdf" and row["kind"] == kind]
+
+
+def answer(engine: Engine, prompt: list[int], method: str, max_new_tokens: int = 64) -> Finished:
+    config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, speculation=FIXED)
+    *_, finished = engine.generate(prompt, config)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+def test_facts_of_the_book_are_found_and_the_book_is_read_once(engine: Engine, book: Conversation) -> None:
+    right = 0
+    for number, row in enumerate(questions("fact")):
+        finished = answer(engine, book.ask(row["question"]).prompt_ids(engine.text), "triforce")
+        right += finished.text.strip() == row["answer"]
+        if number:
+            assert finished.reused_tokens >= len(book.book_ids), "a book token was read again"
+    assert right >= 8, f"{right} of 10 facts right"
+
+
+@pytest.mark.parametrize("method", ["triforce", "retrieval", "draft"])
+def test_a_long_answer_is_token_for_token_the_plain_one(engine: Engine, book: Conversation, method: str) -> None:
+    prompt = book.ask(questions("recite")[0]["question"]).prompt_ids(engine.text)
+    plain = answer(engine, prompt, "autoregressive", 96)
+    fast = answer(engine, prompt, method, 96)
+    assert fast.token_ids == plain.token_ids and fast.stats.new_tokens == 96
+    assert fast.stats.full_passes < 60, "speculation must have accepted something"
+
+
+def test_both_levels_accept_most_of_what_is_guessed(engine: Engine, book: Conversation) -> None:
+    finished = answer(engine, book.ask(questions("recite")[0]["question"]).prompt_ids(engine.text), "triforce", 128)
+    level1, level2 = finished.stats.level1, finished.stats.level2
+    assert level1 is not None and level2 is not None
+    assert (level1.acceptance or 0) > 0.3 and (level2.acceptance or 0) > 0.8
+
+
+def test_a_window_alone_does_not_find_what_retrieval_finds(engine: Engine, book: Conversation) -> None:
+    """Why retrieval matters: the lossy sink-and-window method misses most facts that the exact methods answer."""
+    right = 0
+    for row in questions("fact"):
+        finished = answer(engine, book.ask(row["question"]).prompt_ids(engine.text), "streamingllm", 32)
+        right += finished.text.strip() == row["answer"]
+    assert right <= 5, f"{right} of 10 facts right without the book"
