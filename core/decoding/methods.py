@@ -55,7 +55,6 @@ class Decoder:
         self.judges = judges_of(name, parts)  # cheapest first, the one with the last word last
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
         laws = [ModelLaw(judge, sampling) for judge in self.judges]
-        self._laws = laws
         self.levels: list[Speculative] = []  # level 1 first, the top last
         self._top: Sampler | Speculative = Sampler(laws[0])
         gammas = [speculation.gamma2] if len(laws) == 2 else [speculation.gamma1, speculation.gamma2]
@@ -132,11 +131,6 @@ class Decoder:
             return PassCost(self._parts.nominal_seconds(judge), slope)
         extra_rows = meter.tokens / meter.passes - 1
         return PassCost(meter.seconds / meter.passes / (1 + slope * extra_rows), slope)
-
-    def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on in every cache of this method."""
-        for law in self._laws:
-            law.truncate(length)
 
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:
