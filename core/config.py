@@ -38,7 +38,7 @@ class SamplingParams:
 class RetrievalConfig:
     """What the middle level keeps of the full cache, per layer and KV head. Sizes in tokens."""
 
-    budget: int = 2048  # sink + selected chunks + local window
+    budget: int = 1024  # sink + selected chunks + local window
     chunk_size: int = 8  # selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
     local_window: int = 128  # newest tokens that are always kept
     query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)

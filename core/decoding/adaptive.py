@@ -4,8 +4,9 @@ With acceptance a, a round of g guesses commits E(a, g) = (1 - a^(g+1)) / (1 - a
 costs g proposals and one pass of the judge. Any rule that looks only at the past leaves the output law unchanged.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from core.stats import LevelStats
 
@@ -13,9 +14,16 @@ PRIOR_TESTS = 4.0  # weight of the prior acceptance, in tests
 FADE = 0.95  # weight that a round keeps when another one follows: a memory of about 20 rounds
 
 
+class RoundCost(Protocol):
+    """What judging costs, in seconds or any one unit."""
+
+    def of(self, num_guesses: int) -> float:
+        """Cost of judging this many guesses in one pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """Seconds (or any one unit) of a pass over 1 + g rows: base * (1 + slope * g)."""
+    """Modelled cost of a pass over 1 + g rows: base * (1 + slope * g)."""
 
     base: float
     slope: float
@@ -23,6 +31,31 @@ class PassCost:
     def of(self, num_guesses: int) -> float:
         """Cost of judging this many guesses."""
         return self.base * (1 + self.slope * num_guesses)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCost:
+    """Measured cost of passes by their number of rows; a model fills the gaps with its shape.
+
+    `overhead` is what a round costs beside its passes.
+    """
+
+    by_rows: Mapping[int, float]
+    model: PassCost
+    overhead: float = 0.0
+
+    def of(self, num_guesses: int) -> float:
+        """Measured, interpolated between measured neighbours, or modelled from the nearest one."""
+        rows = num_guesses + 1
+        below = max((r for r in self.by_rows if r <= rows), default=None)
+        above = min((r for r in self.by_rows if r >= rows), default=None)
+        if below is None and above is None:
+            return self.model.of(num_guesses) + self.overhead
+        if below is None or above is None:
+            known = below or above or 1
+            return self.by_rows[known] * self.model.of(num_guesses) / self.model.of(known - 1) + self.overhead
+        part = (rows - below) / max(1, above - below)
+        return (1 - part) * self.by_rows[below] + part * self.by_rows[above] + self.overhead
 
 
 def expected_tokens(acceptance: float, num_guesses: int) -> float:
@@ -50,7 +83,7 @@ class RecentAcceptance:
         return (self._accepted + self._prior * PRIOR_TESTS) / (self._tested + PRIOR_TESTS)
 
 
-def best_gamma(acceptance: float, guess_cost: float, judge: PassCost, max_gamma: int) -> int:
+def best_gamma(acceptance: float, guess_cost: float, judge: RoundCost, max_gamma: int) -> int:
     """The number of guesses with most tokens per unit of cost; 0 where judging alone is best."""
 
     def rate(num_guesses: int) -> float:
@@ -63,6 +96,6 @@ def _argmax(rate: Callable[[int], float], most: int) -> int:
     return max(range(most + 1), key=rate)
 
 
-def cost_per_token(acceptance: float, guess_cost: float, judge: PassCost, num_guesses: int) -> float:
+def cost_per_token(acceptance: float, guess_cost: float, judge: RoundCost, num_guesses: int) -> float:
     """Mean cost of one token of a level that guesses num_guesses a round."""
     return (num_guesses * guess_cost + judge.of(num_guesses)) / expected_tokens(acceptance, num_guesses)

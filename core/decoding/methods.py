@@ -10,12 +10,13 @@ h2o                 target + heavy hitters and recent window alone. Not exact: c
 ==================  ========================================================================================
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
-from core.decoding.adaptive import PassCost, RecentAcceptance, best_gamma, cost_per_token
+from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
 from core.decoding.sampling import Dice
 from core.decoding.speculative import ModelLaw, Sampler, Speculative
 from core.decoding.verify import Verdict
@@ -64,6 +65,7 @@ class Decoder:
         priors = [PRIOR_LEVEL1, PRIOR_LEVEL2][-len(self.levels) :] if self.levels else []
         self._recent = [RecentAcceptance(prior) for prior in priors]
         self._idle_rounds = [0] * len(self.levels)
+        self._round_overhead = 0.0  # recent seconds of a round outside passes
         self.reselections = 0
 
     @property
@@ -81,6 +83,7 @@ class Decoder:
 
         Whatever they held before goes: what a seed draws may depend on the prompt, not on earlier answers.
         """
+        self.full_judge.meter.forget_costs()  # they depend on how much it has read
         for judge in self.judges:
             if isinstance(judge.cache, RetrievalCache):
                 judge.cache.select()
@@ -89,12 +92,21 @@ class Decoder:
 
     def step(self, context: Context, dice: Dice) -> Verdict:
         """One pass of the judge with the last word: one or more tokens that follow its law."""
+        if not self.levels:
+            return self._top.round(context, dice)
+        if self._speculation.adaptive and self._sampling.greedy and self._round_overhead == 0:
+            self._calibrate(context)
+        started, in_passes = time.perf_counter(), self._pass_seconds()
         verdict = self._top.round(context, dice)
-        if self.levels:
-            self._reselect(verdict)
-            if self._speculation.adaptive:
-                self._adapt()
+        self._reselect(verdict)
+        overhead = time.perf_counter() - started - (self._pass_seconds() - in_passes)
+        self._round_overhead = 0.8 * (self._round_overhead or overhead) + 0.2 * overhead
+        if self._speculation.adaptive:
+            self._adapt()
         return verdict
+
+    def _pass_seconds(self) -> float:
+        return sum(judge.meter.seconds for judge in self.judges)
 
     def _reselect(self, verdict: Verdict) -> None:
         """Choose chunks anew when the text has moved on, or when the choice stopped serving."""
@@ -114,7 +126,7 @@ class Decoder:
         but which sample a seed gives), so there costs are modelled from sizes and a seed stays reproducible.
         """
         costs = [self._pass_cost(judge) for judge in self.judges]
-        guess_cost = costs[0].base
+        guess_cost = costs[0].of(0)
         for number, (level, cost) in enumerate(zip(self.levels, costs[1:], strict=True)):
             most = self._speculation.max_gamma2 if level is self._top else self._speculation.max_gamma1
             acceptance = self._recent[number].update(level.counter.snapshot())
@@ -124,13 +136,19 @@ class Decoder:
             level.gamma = PROBE_GAMMA if probe else gamma
             guess_cost = cost_per_token(acceptance, guess_cost, cost, gamma)
 
-    def _pass_cost(self, judge: Judge) -> PassCost:
-        slope = self._parts.row_slope
-        meter = judge.meter
-        if not self._sampling.greedy or not meter.passes:
-            return PassCost(self._parts.nominal_seconds(judge), slope)
-        extra_rows = meter.tokens / meter.passes - 1
-        return PassCost(meter.seconds / meter.passes / (1 + slope * extra_rows), slope)
+    def _pass_cost(self, judge: Judge) -> RoundCost:
+        model = PassCost(self._parts.nominal_seconds(judge), self._parts.row_slope)
+        if not self._sampling.greedy:
+            return model
+        overhead = self._round_overhead if judge is self.full_judge else 0.0
+        return MeasuredCost(judge.meter.seconds_by_rows, model, overhead)
+
+    def _calibrate(self, context: Context) -> None:
+        """Time one row through the middle judges: a pass of several rows does not tell what one would cost."""
+        for judge in self.judges[1:-1]:
+            if 1 not in judge.meter.seconds_by_rows:
+                judge.logits(context, 1)
+                judge.cache.truncate(len(context) - 1)
 
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:

@@ -1,7 +1,7 @@
 """A model + a cache = the law of the next token. Whether it proposes or judges is decided by who asks."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -11,22 +11,29 @@ from core.caches.base import KVCache
 from core.models.seam import forward
 from core.tokens import Context
 
+RECENT = 0.2  # weight of the newest pass in seconds_by_rows
+
 
 class PassMeter:
     """Passes, seconds and key/value bytes of one judge since the last reset.
 
-    On CUDA, seconds are read from events when they are asked for, so that measuring never waits during decoding.
+    On CUDA, seconds come from events, so that measuring never waits during decoding.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
+        self._by_rows: dict[int, float] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything measured."""
+        """Forget everything counted; what a pass costs stays known."""
         self.passes = self.tokens = self.kv_bytes = 0
         self._seconds = 0.0
-        self._pending: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._pending: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def forget_costs(self) -> None:
+        """Passes will cost something else from here."""
+        self._by_rows.clear()
 
     @contextmanager
     def measure(self, num_tokens: int, kv_bytes: int) -> Iterator[None]:
@@ -39,20 +46,35 @@ class PassMeter:
             start.record()
             yield
             stop.record()
-            self._pending.append((start, stop))
+            self._pending.append((num_tokens, start, stop))
         else:
             started = time.perf_counter()
             yield
-            self._seconds += time.perf_counter() - started
+            self._took(num_tokens, time.perf_counter() - started)
+
+    def _took(self, num_tokens: int, seconds: float) -> None:
+        self._seconds += seconds
+        known = self._by_rows.get(num_tokens, seconds)
+        # Whatever else the machine does makes single passes slower, never faster.
+        self._by_rows[num_tokens] = known + RECENT * (min(seconds, 2 * known) - known)
+
+    def _collect(self) -> None:
+        for num_tokens, start, stop in self._pending:
+            stop.synchronize()
+            self._took(num_tokens, start.elapsed_time(stop) / 1e3)
+        self._pending.clear()
 
     @property
     def seconds(self) -> float:
-        """Time spent in passes. On CUDA waits for the last one."""
-        for start, stop in self._pending:
-            stop.synchronize()
-            self._seconds += start.elapsed_time(stop) / 1e3
-        self._pending.clear()
+        """Time spent in passes. On CUDA waits for the last one, which drawing from it has waited for already."""
+        self._collect()
         return self._seconds
+
+    @property
+    def seconds_by_rows(self) -> Mapping[int, float]:
+        """Recent seconds of a pass by its number of new tokens."""
+        self._collect()
+        return self._by_rows
 
 
 class Judge:

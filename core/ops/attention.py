@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Up to this many query rows per KV head, plain matmuls read K and V once and beat the fused CPU kernel or tie with it
-# (2 cores, S = 32768, D = 64: 9.1 / 9.1 ms at 12 rows, 10.7 / 15.6 ms at 16 rows).
-MATMUL_ROWS = 64
-# Scores of the matmul path stay below this size; beyond it the fused kernel keeps memory bounded.
-MATMUL_SCORE_BYTES = 64 << 20
+# On CPU plain matmuls read K and V once and beat the fused kernel for one row at any length and for few rows up to this
+# many keys; beyond, their scores leave the processor's caches (2 cores, D = 64, fused / matmul ms a layer of 4 heads:
+# 1 row 0.27 / 0.15 at S = 2300, 14.7 / 13.4 at 122880; 3 rows 0.49 / 0.38 at 2300, 5.2 / 6.6 at 32768).
+MATMUL_KEYS = 16384
+MATMUL_ROWS = 64  # per KV head
 
 
 class Partial(NamedTuple):
@@ -40,12 +40,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         [B, H, T, D].
     """
     num_new, total = q.shape[2], k.shape[2]
-    if num_new == 1:  # nothing to mask; the fused kernel is 5% faster than matmuls here
-        return partial(q, k, v, scaling).out
     rows = num_new * (q.shape[1] // k.shape[1])
-    score_bytes = 4 * q.shape[0] * q.shape[1] * num_new * total
-    if q.device.type == "cpu" and rows <= MATMUL_ROWS and score_bytes <= MATMUL_SCORE_BYTES:
+    if q.device.type == "cpu" and (rows == 1 or (rows <= MATMUL_ROWS and total <= MATMUL_KEYS)):
         return _attend_matmul(q, k, v, scaling)
+    if num_new == 1:  # nothing to mask
+        return partial(q, k, v, scaling).out
     new = causal_partial(q, k[:, :, total - num_new :], v[:, :, total - num_new :], scaling)
     if total == num_new:
         return new.out
@@ -58,8 +57,9 @@ def _attend_matmul(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     kv_heads, total = k.shape[1], k.shape[2]
     folded = (q * scaling).reshape(batch, kv_heads, -1, dim)  # [B, H_kv, G * T, D]: K and V are read once
     scores = folded @ k.transpose(-1, -2)  # [B, H_kv, G * T, S + T]
-    newest = scores.view(batch, kv_heads, -1, num_new, total)[..., total - num_new :]
-    newest += causal_bias(num_new, q.device).to(scores.dtype)
+    if num_new > 1:
+        newest = scores.view(batch, kv_heads, -1, num_new, total)[..., total - num_new :]
+        newest += causal_bias(num_new, q.device).to(scores.dtype)
     return (torch.softmax(scores, -1) @ v).view(batch, heads, num_new, dim)
 
 

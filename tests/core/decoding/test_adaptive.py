@@ -1,6 +1,6 @@
 import pytest
 
-from core.decoding.adaptive import PassCost, RecentAcceptance, best_gamma, cost_per_token, expected_tokens
+from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, best_gamma, cost_per_token, expected_tokens
 from core.stats import LevelCounter
 
 
@@ -50,3 +50,19 @@ def test_recent_acceptance_starts_at_its_prior_and_follows_what_happens() -> Non
     assert low < 0.3, "old rounds must fade"
     counter.add(0, 0)  # a round without guesses teaches nothing
     assert recent.update(counter.snapshot()) == low
+
+
+def test_measured_costs_are_interpolated_and_the_model_fills_the_gaps() -> None:
+    model = PassCost(1.0, 0.1)
+    cost = MeasuredCost({1: 4.0, 5: 8.0}, model, overhead=0.5)
+    assert cost.of(0) == 4.5 and cost.of(4) == 8.5
+    assert cost.of(2) == pytest.approx(6.5)
+    assert cost.of(9) == pytest.approx(8.0 * model.of(9) / model.of(4) + 0.5), "beyond: the model's shape"
+    assert MeasuredCost({}, model).of(3) == model.of(3)
+
+
+def test_a_step_between_one_row_and_several_makes_guessing_lose() -> None:
+    """What a model without the step would not see: three rows were measured, one row costs half of them."""
+    model = PassCost(1.0, 0.05)
+    assert best_gamma(0.6, 2.0, MeasuredCost({3: 8.0}, model), 6) > 0
+    assert best_gamma(0.6, 2.0, MeasuredCost({1: 4.0, 3: 8.0}, model), 6) == 0
