@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["fact", "list", "recite"]
+Kind = Literal["fact", "absent", "list", "recite", "quote"]
+
+ABSENT_ANSWER = "The book does not say."
+ABSENT_SHARE = 0.35  # of the number of facts: questions that the book leaves open
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its only right answer; an answer that contains all of `values` is right as well."""
+    """A question with its only right answer; a list that contains all of `values` is right as well."""
 
     kind: Kind
     question: str
@@ -945,7 +948,26 @@ def _titles(rng: random.Random, count: int) -> list[str]:
     return chosen
 
 
-def _questions(facts: list[Fact], chapters: list[Chapter]) -> list[Question]:
+def _absent(world: _World, facts: list[Fact]) -> list[Question]:
+    """What one might well ask, but the book leaves open: of people and things that it tells other facts about, and now
+    and then of someone it never names."""
+    told = {(fact.subject, fact.relation) for fact in facts}
+    subjects = {fact.subject for fact in facts}
+    kinds = ((world.people, _PERSON_RELATIONS), (world.objects, _OBJECT_RELATIONS), (world.ships, _SHIP_RELATIONS))
+    known: list[str] = []
+    for names, relations in kinds:
+        open_ones = ((name, relation) for name in names if name in subjects for relation in relations)
+        known += [r.question.format(s=name) for name, r in open_ones if (name, r.name) not in told]
+    people = set(world.people)
+    named = [f"{world.rng.choice(FIRST)} {world.rng.choice(LAST)}" for _ in range(2 + len(facts) // 20)]
+    strangers = dict.fromkeys(name for name in named if name not in people)
+    unknown = [world.rng.choice(_PERSON_RELATIONS).question.format(s=name) for name in strangers]
+    most = max(2, int(ABSENT_SHARE * len(facts)))
+    chosen = world.rng.sample(known, min(most, len(known))) + unknown
+    return [Question("absent", question, ABSENT_ANSWER, (ABSENT_ANSWER,)) for question in chosen]
+
+
+def _questions(world: _World, facts: list[Fact], chapters: list[Chapter]) -> list[Question]:
     asked = [Question("fact", f.question, _capital(f.statement) + ".", (f.value,)) for f in facts]
     by_person: dict[str, dict[str, Fact]] = {}
     person_relations = [relation.name for relation in _PERSON_RELATIONS]
@@ -956,12 +978,12 @@ def _questions(facts: list[Fact], chapters: list[Chapter]) -> list[Question]:
         if len(known) == len(person_relations):
             ordered = [known[name] for name in person_relations]
             answer = " ".join(_capital(f.statement) + "." for f in ordered)
-            values = tuple(f.value for f in ordered)
+            values = tuple(_capital(f.statement) for f in ordered)
             asked.append(Question("list", f"Tell everything the book says about {person}.", answer, values))
     for chapter in chapters:
         question = f"Recite chapter {chapter.number} from its beginning."
         asked.append(Question("recite", question, chapter.text, (chapter.text,)))
-    return asked
+    return asked + _absent(world, facts)
 
 
 def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
@@ -993,4 +1015,4 @@ def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
         num_written += len(chapters[-1].text.split())
     title = f"The {rng.choice(TITLES)} of {rng.choice(PLACES)}"
     text = "\n\n".join([title, *(chapter.text for chapter in chapters)])
-    return Book(title, text, tuple(chapters), tuple(writer.written), tuple(_questions(writer.written, chapters)))
+    return Book(title, text, tuple(chapters), tuple(writer.written), tuple(_questions(world, writer.written, chapters)))
