@@ -171,6 +171,8 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=("speed", "recall", "offload", "ablation", "peers"), default="speed")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs (default: 3)")
     parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
+    parser.add_argument("--questions", type=int, default=100, metavar="N", help="of each skill, for --suite recall")
+    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache (default: 1024)")
     parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results")
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
 
