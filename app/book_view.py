@@ -9,7 +9,7 @@ from app.worker import BookOpened, Counting, ReadingEnded, Waiting, WorkerEvent
 from core.errors import CoreError
 from core.events import PrefillProgress
 
-FORMATS = {"pdf": "PDF", "text": "TXT", "markdown": "MD"}
+FORMATS = {"pdf": "PDF", "epub": "EPUB", "text": "TXT", "markdown": "MD"}
 WAITING = {
     "loading": "Waits until the model is loaded",
     "own job": "Waits until the answer is written",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "assets" / "books"
-SUFFIXES = (".pdf", ".txt", ".md")
+SUFFIXES = (".pdf", ".epub", ".txt", ".md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
     listed = folder / "questions.json"
     rows = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
     return tuple(
-        Sample(file, tuple(row["question"] for row in rows if Path(row["book"]).stem == file.stem))
+        Sample(file, tuple(row["question"] for row in rows if row["book"] in (file.name, file.stem)))
         for file in sorted(files, key=_length)
     )
 

@@ -1,4 +1,4 @@
-"""Files in, text out: PDF, plain text and Markdown, with the pages their text came from.
+"""Files in, text out: PDF, EPUB, plain text and Markdown, with the pages their text came from.
 
 `read_document(path)` at one go, or `extract_document(path)` step by step for progress and Stop. Everything that can be
 wrong with a file is a DocumentError. Knows nothing of models, tokens or the app around it; imports no parser itself.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-Format = Literal["pdf", "text", "markdown"]
+Format = Literal["pdf", "epub", "text", "markdown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ DocumentError
 ├── EmptyDocument          no bytes, no pages or no text
 ├── UnsupportedFormat      a format that is not read, or no text at all
 ├── PasswordProtected      a PDF that opens with a password only
+├── DrmProtected           an EPUB that a shop's software alone can open
 ├── ScannedDocument        pages that are pictures of text
 ├── DamagedDocument        cut off or malformed
 ├── DocumentTooLarge       more than any context could hold
@@ -38,7 +39,7 @@ class UnsupportedFormat(DocumentError):
     """The content is of a format that is not read, whatever the file's name says."""
 
     def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"{name} is {what}, which is not supported.", hint="Use a PDF, text or Markdown file.")
+        super().__init__(f"{name} is {what}, which is not supported.", hint="Use a PDF, EPUB, text or Markdown file.")
 
 
 class PasswordProtected(DocumentError):
@@ -48,6 +49,15 @@ class PasswordProtected(DocumentError):
         super().__init__(
             f"{name} is protected by a password.",
             hint="Open it in a PDF viewer, print it to a new PDF without a password, and use that.",
+        )
+
+
+class DrmProtected(DocumentError):
+    """The EPUB is encrypted for one reader's software (digital rights management)."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} is encrypted (DRM) and opens in the software of its shop only.", hint="Use a copy without DRM."
         )
 
 
@@ -82,5 +92,5 @@ class ParsingLimitReached(DocumentError):
     def __init__(self, name: str, what: str) -> None:
         super().__init__(
             f"Reading {name} was stopped: it took more than {what}.",
-            hint="Save it again with a PDF program (print to PDF) and use that file.",
+            hint="Save it again with another program (for example, print it to PDF) and use that file.",
         )

@@ -1,22 +1,20 @@
 """The process in which pypdf runs: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
 
-A PDF is hostile input to a parser with a history of denial-of-service reports, so it runs here, under limits, and can
-be killed. It prints one JSON object a line: Opened, then one PageRead a page, then Done, or a Failed at any point.
-The parent (`pdf.py`) gives up on silence, on an early end, and on anything this process says about itself.
+It prints one JSON object a line: Opened, then one PageRead a page, then Done, or a Failed at any point. The parent
+(`parsing.py`) gives up on silence, on an early end, and on anything this process says about itself.
 """
 
-import json
 import logging
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, cast
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
 from pypdf.errors import PyPdfError
 from pypdf.generic import DictionaryObject
 
-from app.documents.pdf_messages import Done, Failed, Message, Opened, PageRead
+from app.documents.messages import Done, Failed, Message, Opened, PageRead
+from app.documents.parsing_worker import serve
 
 # What pypdf lets escape on malformed input besides its own errors (seen in its issues and in our fuzzing).
 MALFORMED = (
@@ -35,21 +33,13 @@ END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker;
 MAX_LABEL = 20  # characters
 
 
-def main(file: str, memory_bytes: str, cpu_seconds: str) -> None:
+def main(argv: list[str]) -> None:
     """Send the messages of one file."""
-    limit_resources(int(memory_bytes), int(cpu_seconds))
     complaints = Complaints()
     logger = logging.getLogger("pypdf")
     logger.propagate, logger.handlers = False, [complaints]
     overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
-    try:
-        with Path(file).open("rb") as stream:
-            for message in read(stream, complaints):
-                send(message)
-    except MemoryError:
-        send(Failed(kind="failed", reason="memory"))
-    except MALFORMED:
-        send(Failed(kind="failed", reason="damaged"))
+    serve(lambda stream: read(stream, complaints), MALFORMED, argv)
 
 
 class Complaints(logging.Handler):
@@ -138,28 +128,5 @@ def has_image(page: PageObject) -> bool:
         return False
 
 
-def send(message: Message) -> None:
-    """Hand one message to the parent."""
-    print(json.dumps(message), flush=True)  # ASCII: the text may hold anything, lone surrogates included
-
-
-def limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
-    """Let the system stop this process when it takes too much or writes a file.
-
-    Memory is limited on Linux only; elsewhere the parent's clock is what ends a runaway.
-    """
-    if sys.platform == "win32":
-        return
-    import resource
-
-    limits = {resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
-    if sys.platform == "linux":
-        limits[resource.RLIMIT_AS] = memory_bytes
-    for what, most in limits.items():
-        hard = resource.getrlimit(what)[1]
-        # only the soft limit: SIGXCPU says what happened, the hard limit's SIGKILL would not
-        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

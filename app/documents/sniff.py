@@ -6,14 +6,16 @@ To add a format: give it a signature here and a reader in `readers.py`.
 import re
 from typing import Literal
 
-Kind = Literal["pdf", "plain"]
+Kind = Literal["pdf", "epub", "plain"]
 
 HEAD_BYTES = 4096  # enough for every signature below
 PDF_WITHIN = 1024  # bytes of junk before %PDF- that viewers accept (ISO 32000-1, annex H.3.4.1)
+# The mimetype comes first and uncompressed (OCF 3.3, section 4.3); archives packed by hand often do not keep to that,
+# but name the container file that every EPUB has.
+EPUB = re.compile(rb"PK\x03\x04.*(?:mimetype.{0,64}application/epub\+zip|META-INF/container\.xml)", re.DOTALL)
 
 # What is recognised in order to name it in the error message, first match wins.
 UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
-    ("an EPUB book", re.compile(rb"PK\x03\x04.{26}mimetypeapplication/epub\+zip", re.DOTALL)),
     ("a Word document", re.compile(rb"PK\x03\x04.*(?:word/|\[Content_Types\])|\xd0\xcf\x11\xe0", re.DOTALL)),
     ("a ZIP archive", re.compile(rb"PK(?:\x03\x04|\x05\x06)")),
     ("a compressed archive", re.compile(rb"\x1f\x8b|BZh|7z\xbc\xaf|\xfd7zXZ|Rar!")),
@@ -28,7 +30,9 @@ UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
 
 
 def sniff(head: bytes) -> Kind | None:
-    """What the first HEAD_BYTES say: a PDF, perhaps plain text, or (None) a format that `describe` can name."""
+    """What the first HEAD_BYTES say: a PDF, an EPUB, perhaps plain text; None: a format that `describe` names."""
+    if EPUB.match(head):
+        return "epub"
     if b"%PDF-" in head[:PDF_WITHIN]:
         return "pdf"
     return None if describe(head) else "plain"

@@ -14,7 +14,8 @@ from app.documents.errors import (
     PasswordProtected,
     ScannedDocument,
 )
-from app.documents.pdf import PdfLimits, extract_pdf, ranges
+from app.documents.parsing import ParsingLimits
+from app.documents.pdf import extract_pdf, ranges
 from tests.app.documents.conftest import MakePdf, write_lines
 
 PAGE = [
@@ -168,12 +169,12 @@ def test_a_parser_that_takes_too_much_memory_is_stopped(make_pdf: MakePdf, write
     writer.pages[0][NameObject("/Contents")] = writer._add_object(bomb.flate_encode())
     writer.write(path)
     with pytest.raises(ParsingLimitReached, match=r"0\.1 GB of memory"):
-        list(extract_pdf(path, "book.pdf", PdfLimits(memory_bytes=100_000_000)))
+        list(extract_pdf(path, "book.pdf", ParsingLimits(memory_bytes=100_000_000)))
 
 
 def test_a_parser_that_falls_silent_is_stopped(make_pdf: MakePdf) -> None:
     with pytest.raises(ParsingLimitReached, match="0 seconds for one page"):
-        list(extract_pdf(make_pdf(PAGE), "book.pdf", PdfLimits(silence_seconds=0)))
+        list(extract_pdf(make_pdf(PAGE), "book.pdf", ParsingLimits(silence_seconds=0)))
 
 
 def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf) -> None:
@@ -181,12 +182,12 @@ def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf) -> None:
     path = make_pdf(slow)
     assert len(PdfReader(path).pages) == 1
     with pytest.raises(ParsingLimitReached, match="1 seconds of computing"):
-        list(extract_pdf(path, "book.pdf", PdfLimits(cpu_seconds=1)))
+        list(extract_pdf(path, "book.pdf", ParsingLimits(cpu_seconds=1)))
 
 
 def test_more_text_than_any_context_holds_is_refused_while_it_is_read(make_pdf: MakePdf) -> None:
     with pytest.raises(DocumentTooLarge, match="200 characters"):
-        list(extract_pdf(make_pdf(*[PAGE] * 9), "book.pdf", PdfLimits(chars=200)))
+        list(extract_pdf(make_pdf(*[PAGE] * 9), "book.pdf", ParsingLimits(chars=200)))
 
 
 def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:

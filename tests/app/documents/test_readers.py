@@ -52,11 +52,11 @@ def test_an_empty_file_is_empty_whatever_its_name(tmp_path: Path) -> None:
             read_document(tmp_path / name)
 
 
-def test_an_epub_is_named_and_the_action_is_given(tmp_path: Path) -> None:
-    (tmp_path / "book.epub").write_bytes(b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/epub+zip" + bytes(100))
-    with pytest.raises(UnsupportedFormat, match="an EPUB book, which is not supported") as caught:
-        read_document(tmp_path / "book.epub")
-    assert caught.value.hint == "Use a PDF, text or Markdown file."
+def test_other_formats_are_named_and_the_action_is_given(tmp_path: Path) -> None:
+    (tmp_path / "book.mobi").write_bytes(bytes(60) + b"BOOKMOBI" + bytes(100))
+    with pytest.raises(UnsupportedFormat, match="a Kindle book, which is not supported") as caught:
+        read_document(tmp_path / "book.mobi")
+    assert caught.value.hint == "Use a PDF, EPUB, text or Markdown file."
 
 
 def test_every_error_is_one_problem_and_one_action(tmp_path: Path) -> None:

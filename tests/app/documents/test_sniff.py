@@ -8,6 +8,19 @@ def test_a_pdf_is_known_by_its_header_even_after_some_junk() -> None:
     assert sniff(b"\r\n\r\n%PDF-1.4\n") == "pdf"
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [
+        b"mimetypeapplication/epub+zip",
+        b"mimetype\x55\x54\x05\x00\x03extraapplication/epub+zip",
+        b"mimetype" + bytes(20) + b"PK\x03\x04" + bytes(26) + b"META-INF/container.xml",
+    ],
+    ids=["as it should be", "extra field", "packed by hand"],
+)
+def test_an_epub_is_known_by_its_first_entries(entries: bytes) -> None:
+    assert sniff(b"PK\x03\x04" + bytes(26) + entries) == "epub"
+
+
 def test_a_text_about_pdf_is_still_text() -> None:
     assert sniff(b"A file begins with the percent sign and PDF, then a number.") == "plain"
 
@@ -15,7 +28,6 @@ def test_a_text_about_pdf_is_still_text() -> None:
 @pytest.mark.parametrize(
     ("head", "what"),
     [
-        (b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/epub+zip", "an EPUB book"),
         (b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml" + bytes(40) + b"word/document.xml", "a Word document"),
         (b"PK\x03\x04" + bytes(26) + b"notes.csv", "a ZIP archive"),
         (b"<!DOCTYPE html><html>", "a web page"),

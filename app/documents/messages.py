@@ -1,6 +1,8 @@
-"""What the PDF worker tells its parent, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
+"""What a parsing process tells its parent, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
 
 from typing import Literal, TypedDict
+
+Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities"]
 
 
 class Opened(TypedDict):
@@ -12,12 +14,12 @@ class Opened(TypedDict):
 
 
 class PageRead(TypedDict):
-    """The text of the next page."""
+    """The text of the next page: of a PDF, or what an EPUB has in their place, a section of any length."""
 
     kind: Literal["page"]
     text: str
     has_image: bool
-    damaged: bool  # its content is malformed; text is missing or incomplete
+    damaged: bool  # its content is malformed or missing; text is missing or incomplete
 
 
 class Done(TypedDict):
@@ -30,7 +32,7 @@ class Failed(TypedDict):
     """Last message instead of Done."""
 
     kind: Literal["failed"]
-    reason: Literal["cut off", "damaged", "password", "memory"]
+    reason: Reason
 
 
 Message = Opened | PageRead | Done | Failed

@@ -1,0 +1,88 @@
+"""Bytes out of a hostile ZIP archive, under limits. Nothing is unpacked to disk, and names are keys, never paths.
+
+Knows nothing of books. Sizes in the archive's directory are claims: they are checked first, then bytes are counted.
+"""
+
+import zipfile
+import zlib
+from typing import BinaryIO
+
+from app.documents.messages import Reason
+
+MAX_ENTRIES = 10_000
+MAX_ENTRY_BYTES = 16_000_000  # of one file that is read, unpacked: ten times a long novel
+MAX_TOTAL_BYTES = 64_000_000  # of all files that are read; pictures and fonts are not
+MAX_RATIO = 200  # markup packs to a fifth or a tenth
+RATIO_FROM_BYTES = 1_000_000  # below, a high ratio harms nobody
+CHUNK_BYTES = 1 << 16
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # all that EPUB allows
+# What zipfile lets escape on malformed input.
+MALFORMED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError, ValueError)
+
+
+class Refused(Exception):
+    """The whole file is not to be read, and why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class BadEntry(Exception):
+    """One file in the archive cannot be read."""
+
+
+class Archive:
+    """A ZIP archive that is read file by file. `num_bytes` counts what it has given out."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        """Read the directory.
+
+        Raises:
+            Refused: there is none, it is malformed, or it lists too much.
+        """
+        if not zipfile.is_zipfile(stream):
+            raise Refused("cut off")  # the directory stands at the end
+        try:
+            self._zip = zipfile.ZipFile(stream)
+        except MALFORMED as error:
+            raise Refused("damaged") from error
+        self._entries = {entry.filename: entry for entry in self._zip.infolist()}
+        self.num_bytes = 0
+        if len(self._zip.infolist()) > MAX_ENTRIES:
+            raise Refused("oversized")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def read(self, name: str) -> bytes:
+        """One file, whole.
+
+        Raises:
+            BadEntry: it is missing or damaged.
+            Refused: it is encrypted, or it unpacks to more than it should.
+        """
+        entry = self._entries.get(name)
+        if entry is None or entry.compress_type not in METHODS:
+            raise BadEntry(name)
+        if entry.flag_bits & 1:
+            raise Refused("protected")
+        inflated = entry.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * entry.compress_size)
+        if inflated or entry.file_size > MAX_ENTRY_BYTES:
+            raise Refused("oversized")
+        try:
+            return self._unpack(entry)
+        except MALFORMED as error:
+            raise BadEntry(name) from error
+
+    def _unpack(self, entry: zipfile.ZipInfo) -> bytes:
+        chunks: list[bytes] = []
+        left = MAX_ENTRY_BYTES
+        with self._zip.open(entry) as stream:
+            while chunk := stream.read(CHUNK_BYTES):
+                chunks.append(chunk)
+                left -= len(chunk)
+                self.num_bytes += len(chunk)
+                if left < 0 or self.num_bytes > MAX_TOTAL_BYTES:
+                    raise Refused("oversized")
+        return b"".join(chunks)

@@ -1,0 +1,180 @@
+"""Drives the limited process that parses a hostile file, and turns its failures into sentences.
+
+Knows the messages and the limits; knows nothing of PDF or EPUB but the name of the module that parses them.
+"""
+
+import json
+import logging
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from app.documents.document import Extracting
+from app.documents.errors import (
+    DamagedDocument,
+    DocumentError,
+    DocumentTooLarge,
+    DrmProtected,
+    ParsingLimitReached,
+    PasswordProtected,
+    UnsupportedFormat,
+)
+from app.documents.messages import Message, Opened, PageRead, Reason
+
+log = logging.getLogger(__name__)
+
+PROJECT = Path(__file__).parents[2]
+HEARTBEAT_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsingLimits:
+    """What reading one file may take. A plain PDF book of 1,000 pages takes about 0.1 GB and ten seconds."""
+
+    memory_bytes: int = 2 << 30  # address space of the worker; a bare one maps about 0.3 GB
+    cpu_seconds: int = 900
+    silence_seconds: float = 60  # without a new page
+    chars: int = 20_000_000  # thirty times what 128K tokens take
+
+
+LIMITS = ParsingLimits()
+
+
+class Parser(NamedTuple):
+    """A format's worker process."""
+
+    module: str  # run with -m; takes FILE MEMORY_BYTES CPU_SECONDS
+    what: str  # the format with its article
+
+
+class Parsed(NamedTuple):
+    """All that a worker said about a file that it could read."""
+
+    opened: Opened
+    pages: list[PageRead]
+
+
+def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Generator[Extracting, None, Parsed]:
+    """Read a file in a process of its own, yielding progress.
+
+    The process is gone when this iterator ends, however it ends.
+
+    Raises:
+        DocumentError: the worker refused the file, failed, fell silent or died, or there is too much text.
+    """
+    opened: Opened | None = None
+    pages: list[PageRead] = []
+    num_chars = 0
+    for message in worker_messages(parser, file, name, limits):
+        if message and message["kind"] == "opened":
+            opened = message
+        if message and message["kind"] == "page":
+            pages.append(message)
+            num_chars += len(message["text"])
+        if num_chars > limits.chars:
+            raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
+        yield Extracting(num_done=len(pages), num_pages=len(opened["labels"]) if opened else None)
+    assert opened, "the worker was done before it had opened the file"
+    return Parsed(opened, pages)
+
+
+def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Opened | PageRead | None]:
+    """What the worker says, and None whenever it says nothing for a moment. Ends after its Done."""
+    arguments = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", parser.module, *arguments],
+        cwd=PROJECT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout and process.stderr
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    forwarder = threading.Thread(target=forward, args=(process.stdout, lines), daemon=True)
+    forwarder.start()
+    try:
+        yield from receive(lines, process, parser, name, limits)
+    finally:
+        process.kill()
+        process.wait()
+        forwarder.join()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def forward(pipe: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    """Put each line of a pipe into a queue, and an empty one at its end. (A wait with a limit, on Windows too.)"""
+    for line in pipe:
+        lines.put(line)
+    lines.put(b"")
+
+
+def receive(
+    lines: queue.SimpleQueue[bytes], process: subprocess.Popen[bytes], parser: Parser, name: str, limits: ParsingLimits
+) -> Iterator[Opened | PageRead | None]:
+    """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises what is wrong with the document."""
+    heard = time.monotonic()
+    while True:
+        try:
+            line = lines.get(timeout=HEARTBEAT_SECONDS)
+        except queue.Empty:
+            if time.monotonic() - heard > limits.silence_seconds:
+                raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page") from None
+            yield None
+            continue
+        if not line:
+            raise explain_death(process, parser, name, limits)
+        message: Message = json.loads(line)
+        if message["kind"] == "failed":
+            raise explain_failure(message["reason"], parser, name, limits)
+        if message["kind"] == "done":
+            return
+        heard = time.monotonic()
+        yield message
+
+
+def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
+    """The error for a reason that the worker gave."""
+    match reason:
+        case "password":
+            return PasswordProtected(name)
+        case "protected":
+            return DrmProtected(name)
+        case "cut off":
+            return DamagedDocument(name, "is cut off: its end is missing")
+        case "no container":
+            return DamagedDocument(name, f"is not {parser.what}: the list of its contents is missing")
+        case "oversized":
+            return DocumentTooLarge(name, "it unpacks to more than any book takes")
+        case "entities":
+            return UnsupportedFormat(name, f"{parser.what} that declares XML entities of its own")
+        case "memory":
+            return out_of_memory(name, limits)
+        case "damaged":
+            return DamagedDocument(name, f"is damaged and cannot be read as {parser.what}")
+
+
+def explain_death(process: subprocess.Popen[bytes], parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
+    """The error for a worker that ended before it was done."""
+    complaints = process.stderr.read() if process.stderr else b""
+    code = process.wait()
+    log.warning(
+        "the worker for %s ended with code %d: %s", parser.what, code, complaints.decode(errors="replace")[-2000:]
+    )
+    if code >= 0:
+        return explain_failure("damaged", parser, name, limits)
+    if code == -getattr(signal, "SIGXCPU", 0):
+        return ParsingLimitReached(name, f"{limits.cpu_seconds} seconds of computing")
+    return out_of_memory(name, limits)
+
+
+def out_of_memory(name: str, limits: ParsingLimits) -> DocumentError:
+    """The error for a worker that hit its memory limit, or that the system killed for want of memory."""
+    return ParsingLimitReached(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
