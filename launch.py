@@ -35,6 +35,8 @@ VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "triforce-reader.stamp"  # the digest of what was installed, or INSTALLING
 INSTALLING = "installing"
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.publishing, told before it can be imported
+FEWEST_TOKENS = 60  # no book has fewer words
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None}
 
 
@@ -98,6 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("ask", "one answer, streamed", add_ask_options),
         ("race", "every method from one reading of the text: speeds, acceptance, equality", add_race_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
+        ("book", "write a new book that nobody has read, and questions about it", add_book_options),
         ("doctor", "what this machine has, what fits on it, and why", None),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
@@ -177,9 +180,24 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
 
 
+def add_book_options(parser: argparse.ArgumentParser) -> None:
+    """`book`: how long, and where to. The common --seed chooses the book."""
+    endings = ", ".join(ending[1:] for ending in BOOK_FORMATS)
+    parser.add_argument("--tokens", type=book_length, metavar="T", required=True, help="length, in the model's tokens")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=book_file,
+        metavar="FILE",
+        required=True,
+        help=f"the new book ({endings}); its questions go to FILE.questions.json, without the book's ending",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+
+
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The documents a command reads."""
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, text or Markdown")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, EPUB, text or Markdown")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -195,6 +213,20 @@ def port_number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number from 1 to 65535")
     return int(text)
+
+
+def book_length(text: str) -> int:
+    """An argparse type: a number of tokens that some book may have."""
+    if not text.isdecimal() or int(text) < FEWEST_TOKENS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length for a book: use a number from {FEWEST_TOKENS} up")
+    return int(text)
+
+
+def book_file(text: str) -> Path:
+    """An argparse type: a file name whose ending names a format."""
+    if Path(text).suffix.lower() not in BOOK_FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in one of {', '.join(BOOK_FORMATS)}")
+    return Path(text)
 
 
 def name_list(text: str) -> tuple[str, ...]:

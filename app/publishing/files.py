@@ -1,0 +1,55 @@
+"""Files that appear whole or not at all, and never in the place of others unless that is wanted."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from core.errors import CoreError
+
+
+class NotWritten(CoreError):
+    """A file cannot be written, or must not be."""
+
+
+def check_free(paths: Iterable[Path], *, force: bool) -> None:
+    """See before any work is done that files can be written.
+
+    Args:
+        force: files that exist may be replaced.
+    Raises:
+        NotWritten: a folder is missing, or something else has the name.
+    """
+    for path in paths:
+        if not path.parent.is_dir():
+            raise NotWritten(f"There is no folder {path.parent}.", hint="Make it first, or choose another one.")
+        if path.is_dir():
+            raise NotWritten(f"{path.name} is a folder.", hint="Choose another name.")
+        if os.path.lexists(path) and not force:
+            raise NotWritten(f"{path.name} exists already.", hint="Choose another name, or replace it with --force.")
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write files so that all of them appear, or none does.
+
+    Raises:
+        NotWritten: the system refused; nothing is left behind.
+    """
+    parts = {path: path.with_name(f".{os.getpid()}-{number}.part") for number, path in enumerate(contents)}
+    path = next(iter(contents))
+    try:
+        for path, part in parts.items():
+            with part.open("wb") as stream:
+                stream.write(contents[path])
+                stream.flush()
+                os.fsync(stream.fileno())
+        for path, part in parts.items():
+            part.replace(path)
+    except OSError as error:
+        raise NotWritten(
+            f"{path.name} cannot be written ({error.strerror or type(error).__name__}).",
+            hint="Choose a folder that you may write to and that has room.",
+        ) from error
+    finally:
+        for part in parts.values():
+            if part.exists():
+                part.unlink()
