@@ -4,15 +4,17 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from app.commands.doctor import versions
 from app.commands.reading import engine_config, print_json
+from core.bench import recall
 from core.bench.peers import run_peers
 from core.bench.speed import run_speed
+from core.config import EngineConfig, RetrievalConfig
 from core.decoding.methods import EXACT_METHODS, METHODS
 from core.engine import Engine
 from core.errors import InvalidSetting
@@ -21,53 +23,55 @@ from core.models.catalog import ROOT, find
 
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
 DEFAULT_NEW_TOKENS = 128
-SUITES = ("speed", "peers")
-COLUMNS = {
-    "context": "{:,}",
-    "method": "{}",
-    "new_tokens": "{}",
-    "ms_per_token": "{:.2f}",
-    "speedup_vs_autoregressive": "{:.2f}x",
-    "ratio_to_ours": "{:.2f}x",
-    "acceptance_level1": "{:.2f}",
-    "acceptance_level2": "{:.2f}",
-    "tokens_per_full_pass": "{:.1f}",
-    "identical_to_autoregressive": "{}",
-    "same_tokens": "{}",
-    "memory_over_kv": "{:.2f}",
-    "prefill_seconds": "{:.1f}",
+SUITES = ("speed", "peers", "recall")
+BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
+INTERRUPTED = 130  # as launch.py ends on Ctrl-C
+COLUMNS = {  # of a row -> head of its column, format of its value
+    "context": ("context", "{:,}"),
+    "method": ("method", "{}"),
+    "skill": ("skill", "{}"),
+    "n": ("n", "{}"),
+    "exact": ("exact", "{:.2f}"),
+    "exact_interval": ("95%", "{0[0]:.2f}-{0[1]:.2f}"),
+    "f1": ("F1", "{:.2f}"),
+    "prefix_share": ("share", "{:.2f}"),
+    "new_tokens": ("tokens", "{:,}"),
+    "ms_per_token": ("ms/token", "{:.2f}"),
+    "speedup_vs_autoregressive": ("speedup", "{:.2f}x"),
+    "ratio_to_ours": ("to ours", "{:.2f}x"),
+    "acceptance_level1": ("level 1", "{:.2f}"),
+    "acceptance_level2": ("level 2", "{:.2f}"),
+    "tokens_per_full_pass": ("per pass", "{:.1f}"),
+    "identical_to_autoregressive": ("same", "{}"),
+    "near_ties": ("near", "{}"),
+    "compared": ("of", "{}"),
+    "same_tokens": ("same", "{}"),
+    "memory_over_kv": ("memory/KV", "{:.2f}"),
+    "prefill_seconds": ("prefill s", "{:.1f}"),
 }
+WIDTHS = {"method": 27, "skill": 10, "n": 4, "exact_interval": 10, "near_ties": 5, "compared": 5}
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure. Returns 0.
+    """Measure. Returns 0, or 130 if Ctrl-C ended it; then the results so far are told, marked as not complete.
 
     Raises:
         CoreError: settings, model or memory.
     """
-    if args.suite not in SUITES:
-        raise InvalidSetting(f"The suite {args.suite!r} is not there yet.", hint=f"Use one of: {', '.join(SUITES)}.")
-    if args.plot:
-        raise InvalidSetting("Plots are not there yet.", hint="Leave out --plot; --out F.json keeps the figures.")
-    if args.repeats < 1:
-        raise InvalidSetting("At least one repeat is needed.", hint="Use --repeats 3.")
-    methods = args.methods or EXACT_METHODS
-    for name in methods:
-        if name not in METHODS:
-            raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use some of: {', '.join(METHODS)}.")
-    contexts = args.contexts or DEFAULT_CONTEXTS
-    new_tokens = args.max_new_tokens or DEFAULT_NEW_TOKENS
-    engine = Engine.load(engine_config(args))
-    shape: dict[str, Any] = {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
-    measured: Iterator[Any] = (
-        run_speed(engine, contexts, methods, **shape)
-        if args.suite == "speed"
-        else run_peers(engine, find(engine_config(args).model).target, contexts, **shape)
-    )
-    rows = []
-    for row in measured:
-        rows.append(asdict(row))
-        print(table_line(rows[-1], header=len(rows) == 1), file=sys.stderr if args.json else sys.stdout, flush=True)
+    check(args)
+    config = bench_config(args)
+    engine = Engine.load(config)
+    shape, measured = start_suite(args, engine)
+    rows: list[dict[str, Any]] = []
+    complete = True
+    try:
+        for row in measured:
+            rows.append(asdict(row))
+            header = len(rows) == 1 or rows[-1]["context"] != rows[-2]["context"]
+            print(table_line(rows[-1], header=header), file=sys.stderr if args.json else sys.stdout, flush=True)
+    except KeyboardInterrupt:
+        complete = False
+        print("Interrupted: these are the results so far.", file=sys.stderr)
     document = {
         "hardware": asdict(this_machine()),
         "versions": versions(),
@@ -83,25 +87,69 @@ def run(args: argparse.Namespace) -> int:
             "draft": asdict(engine.config.draft),
             **shape,
         },
+        "complete": complete,
         "rows": rows,
     }
     if args.out:
         Path(args.out).write_text(json.dumps(document, indent=1), encoding="utf-8")
     if args.json:
         print_json(document)
-    return 0
+    return 0 if complete else INTERRUPTED
 
 
-BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot be measured, before anything is loaded.
+
+    Raises:
+        InvalidSetting: suite, methods or numbers.
+    """
+    if args.suite not in SUITES:
+        raise InvalidSetting(f"The suite {args.suite!r} is not there yet.", hint=f"Use one of: {', '.join(SUITES)}.")
+    if args.plot:
+        raise InvalidSetting("Plots are not there yet.", hint="Leave out --plot; --out F.json keeps the figures.")
+    if args.repeats < 1:
+        raise InvalidSetting("At least one repeat is needed.", hint="Use --repeats 3.")
+    if args.questions < 1:
+        raise InvalidSetting("At least one question is needed.", hint="Use --questions 100.")
+    if args.suite == "recall" and args.max_new_tokens:
+        raise InvalidSetting("Recall sets the length of answers by skill.", hint="Leave out --max-new-tokens.")
+    for name in args.methods or ():
+        if name not in METHODS:
+            raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use some of: {', '.join(METHODS)}.")
+
+
+def bench_config(args: argparse.Namespace) -> EngineConfig:
+    """The settings of the common options, with the retrieval budget asked for."""
+    config = engine_config(args)
+    return replace(config, retrieval=RetrievalConfig(budget=args.budget)) if args.budget is not None else config
+
+
+def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Any]]:
+    """What describes the suite's measurement, and its rows to come."""
+    if args.suite == "recall":
+        methods: Sequence[str] = args.methods or recall.DEFAULT_METHODS
+        contexts: Sequence[int] = args.contexts or recall.DEFAULT_CONTEXTS
+        shape: dict[str, Any] = {"questions": args.questions, "seed": args.seed}
+        return shape, recall.run_recall(engine, contexts, methods, **shape, progress=tell)
+    contexts = args.contexts or DEFAULT_CONTEXTS
+    new_tokens = args.max_new_tokens or DEFAULT_NEW_TOKENS
+    shape = {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
+    if args.suite == "peers":
+        return shape, run_peers(engine, find(engine.config.model).target, contexts, **shape)
+    return shape, run_speed(engine, contexts, args.methods or EXACT_METHODS, **shape)
+
+
+def tell(line: str) -> None:
+    """Progress, for people."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def table_line(row: dict[str, Any], *, header: bool) -> str:
     """One row of the table, with the header before the first."""
     names = [name for name in COLUMNS if name in row]
-    width = {name: max(len(name.split("_vs_")[0]), 12) + 1 for name in names}
-    width["method"] = 28
-    cells = [("-" if row[name] is None else COLUMNS[name].format(row[name])).rjust(width[name]) for name in names]
-    head = " ".join(name.split("_vs_")[0].rjust(width[name]) for name in names)
+    width = {name: WIDTHS.get(name, max(len(COLUMNS[name][0]), 8)) for name in names}
+    cells = [("-" if row[name] is None else COLUMNS[name][1].format(row[name])).rjust(width[name]) for name in names]
+    head = " ".join(COLUMNS[name][0].rjust(width[name]) for name in names)
     return (head + "\n" if header else "") + " ".join(cells)
 
 

@@ -1,0 +1,451 @@
+"""The recall suite: how often each method answers right, by skill and length, on books that no model has seen.
+
+Owns which texts are read, what is asked about them and how answers are judged. Every question is a fresh conversation
+on a book that is read once. Book seeds lie in [3,000,000, 4,000,000): training uses even seeds from 10,000,000 on, its
+own measurements odd ones there. English comes from Python's language reference, of which training sees other topics.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil, sqrt
+from pydoc_data.topics import topics
+from typing import Literal
+
+from core.bench.quotes import quote_questions, sentences
+from core.bench.speed import long_enough_book
+from core.bench.world import Question
+from core.config import GenerationConfig
+from core.decoding.methods import LOSSY_METHODS
+from core.engine import LONGEST_ROUND, Engine, EqualityVerdict
+from core.errors import InvalidSetting
+from core.events import Finished
+from core.session import Conversation
+from core.stats import DecodeStats, LevelStats
+from core.text import ChatText
+from core.tokens import common_prefix
+
+Skill = Literal["fact", "absent", "list", "quote", "quote_any", "recite"]
+BOOK_SKILLS: tuple[Skill, ...] = ("fact", "absent", "list", "quote", "recite")
+SKILLS: tuple[Skill, ...] = (*BOOK_SKILLS, "quote_any")
+DEFAULT_METHODS = ("autoregressive", "triforce", "streamingllm", "h2o")
+DEFAULT_CONTEXTS = (8192, 32768, 122880)
+
+FIRST_SEED, NUM_SEEDS = 3_000_000, 1_000_000
+SMALLEST_CONTEXT = 512  # shorter books have no chapter worth reciting
+LONG_CONTEXT = 65536  # from here on one text is enough, and fewer questions are asked
+QUESTION_ROOM = 64  # tokens of question and chat template
+MOST_TEXTS = 60  # of a context; where they hold too few questions of a kind, n is smaller
+RECITED_TOKENS = 200
+NEW_TOKENS: Mapping[Skill, int] = {
+    "fact": 60,
+    "absent": 60,
+    "list": 400,
+    "quote": 150,
+    "quote_any": 150,
+    "recite": RECITED_TOKENS,
+}
+# Questions of a cell as shares of --questions, below LONG_CONTEXT and from it on. Long answers cost most: with these
+# and 100 questions the default contexts were estimated at an hour on two cores.
+SHARES: Mapping[Skill, tuple[float, float]] = {
+    "fact": (1.0, 1.0),
+    "absent": (1.0, 1.0),
+    "list": (0.25, 0.12),
+    "quote": (1.0, 0.5),
+    "quote_any": (1.0, 0.5),
+    "recite": (0.25, 0.12),
+}
+LOSSY_SHARE = 0.5  # of the questions that lossy methods are asked
+SLOW_LOSSY_SHARE = 0.1  # h2o from LONG_CONTEXT on: its scores take seconds a question there
+CREDITS: Mapping[Skill, str] = {"list": "F1", "recite": "share before the first error"}
+Z95 = 1.959964  # two-sided 95% of the normal law
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text that fits, and all that can be asked about it, in random order."""
+
+    text: str
+    questions: Mapping[Skill, Sequence[Question]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A text in tokens and what is asked about it."""
+
+    book_ids: tuple[int, ...]
+    asked: Mapping[Skill, tuple[Question, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How right an answer is. `credit` is F1 for lists, the right beginning's share for recitations, else 0 or 1."""
+
+    exact: bool
+    credit: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One judged answer."""
+
+    method: str
+    skill: Skill
+    reading: int
+    mark: Mark
+    stats: DecodeStats
+    lossless: bool
+    prompt_tokens: int
+    book_tokens_reread: int
+    verdict: EqualityVerdict | None  # against plain decoding's token ids; None where there is nothing to compare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallRow:
+    """One skill of one method at one context length; the skill "all" has the decoding figures of all its answers.
+
+    Intervals are Wilson's at 95%. For mean credits they are wider than need be: a share of 0 to 1 varies less than a
+    yes or no of the same mean.
+    """
+
+    context: int
+    method: str
+    skill: str
+    n: int
+    texts: int
+    prompt_tokens: int  # of the longest prompt
+    exact: float | None
+    exact_interval: tuple[float, float] | None
+    f1: float | None
+    f1_interval: tuple[float, float] | None
+    prefix_share: float | None  # of the first 200 tokens, those before the first wrong one
+    prefix_share_interval: tuple[float, float] | None
+    new_tokens: int
+    ms_per_token: float | None
+    acceptance_level1: float | None
+    acceptance_level2: float | None
+    tokens_per_full_pass: float | None
+    identical_to_autoregressive: int | None  # answers, of `compared`
+    near_ties: int | None
+    compared: int | None
+    book_tokens_reread: int
+
+
+# -------------------- judging
+
+
+def list_f1(answer: str, statements: Sequence[str]) -> float:
+    """F1 of the sentences of an answer against the statements wanted; said twice counts as wrong the second time."""
+    said = [sentence.strip().removesuffix(".") for sentence in sentences(answer)]
+    hits = len(set(said) & set(statements))
+    return 2 * hits / (len(said) + len(set(statements))) if said else 0.0
+
+
+def prefix_share(token_ids: Sequence[int], wanted: Sequence[int]) -> float:
+    """Share of `wanted` that stands before the first error."""
+    return common_prefix(list(token_ids), list(wanted)) / len(wanted)
+
+
+def wilson_interval(rate: float, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a rate seen in n trials."""
+    z2 = Z95 * Z95
+    middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z95 / (1 + z2 / n) * sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def judge(skill: Skill, question: Question, answer: str, token_ids: Sequence[int], wanted_ids: Sequence[int]) -> Mark:
+    """Judge an answer: its text, but for recitations the tokens of the beginning."""
+    if skill == "recite":
+        share = prefix_share(token_ids, wanted_ids[:RECITED_TOKENS])
+        return Mark(share == 1.0, share)
+    exact = answer.strip() == question.answer.strip()
+    return Mark(exact, list_f1(answer, question.values) if skill == "list" else float(exact))
+
+
+# -------------------- texts and questions
+
+
+def cut_at_paragraph(text: ChatText, written: str, num_tokens: int) -> str:
+    """The most whole paragraphs of `written` that have at most num_tokens tokens; "" if not even one fits."""
+    starts = text.offsets(written)
+    if len(starts) <= num_tokens:
+        return written
+    return written[: max(0, written.rfind("\n\n", 0, starts[num_tokens] + 2))]
+
+
+def stands_in(question: Question, kept: str, kept_lower: str) -> bool:
+    """Whether a beginning of a book still answers the question (or, if absent, still does not: it never can)."""
+    if question.kind in ("fact", "list"):
+        statements = [question.answer.removesuffix(".")] if question.kind == "fact" else question.values
+        return all(statement.lower() in kept_lower for statement in statements)
+    return question.kind == "absent" or question.answer in kept
+
+
+def unwrapped(text: str) -> str:
+    """Paragraphs on one line each. Indented ones, tables, code and headings stay as they are, and are not quoted."""
+    paragraphs = []
+    for paragraph in re.split(r"\n(?:[ \t]*\n)+", text.strip("\n")):
+        lines = paragraph.split("\n")
+        as_it_is = paragraph[:1].isspace() or any(re.match(r"\s*(>>>|[+|]|(\S)\2{2,}$)", line) for line in lines)
+        paragraphs.append(paragraph if as_it_is else " ".join(paragraph.split()))
+    return "\n\n".join(paragraphs)
+
+
+def measured_topics() -> list[str]:
+    """Topics of the language reference that no training looks at: every second one, the second of all first."""
+    return sorted(topics)[1::2]
+
+
+def books(text: ChatText, context: int, seed: int, most_quotes: int) -> Iterator[Source]:
+    """Unseen books."""
+    first = random.Random(f"books {seed} {context}").randrange(NUM_SEEDS)
+    for number in range(MOST_TEXTS):
+        book_seed = FIRST_SEED + (first + number) % NUM_SEEDS
+        rng = random.Random(book_seed)
+        book = long_enough_book(text, context, book_seed)
+        kept = cut_at_paragraph(text, book.text, context - QUESTION_ROOM)
+        kept_lower = kept.lower()
+        found: dict[Skill, list[Question]] = {skill: [] for skill in BOOK_SKILLS}
+        for question in rng.sample(book.questions, len(book.questions)):
+            if stands_in(question, kept, kept_lower):
+                found[question.kind].append(question)
+        found["quote"] = quote_questions(kept, most_quotes, rng)
+        yield Source(kept, found)
+
+
+def english_texts(text: ChatText, context: int, seed: int, most_quotes: int) -> Iterator[Source]:
+    """English, each text from topics of its own, with sentences to quote; ends when the topics do."""
+    rng = random.Random(f"english {seed} {context}")
+    names = measured_topics()
+    rng.shuffle(names)
+    room, parts, size = context - QUESTION_ROOM, list[str](), 0
+    for name in names:
+        parts.append(unwrapped(topics[name]))
+        size += len(text.encode(parts[-1])) + 1
+        if size >= room or name == names[-1]:
+            kept = cut_at_paragraph(text, "\n\n".join(parts), room)
+            yield Source(kept, {"quote_any": quote_questions(kept, most_quotes, rng)})
+            parts, size = [], 0
+
+
+def choose_readings(
+    text: ChatText, context: int, sources: Iterator[Source], wanted: Mapping[Skill, int]
+) -> Iterator[Reading]:
+    """Spread the wanted numbers of questions over as few texts as hold them, but over two below LONG_CONTEXT."""
+    fewest = 1 if context >= LONG_CONTEXT else 2
+    left = dict(wanted)
+    for source in sources:
+        book_ids = tuple(text.encode(source.text))
+        asked: dict[Skill, tuple[Question, ...]] = {}
+        for skill, number in left.items():
+            most = min(number, ceil(wanted[skill] / fewest))
+            fitting = (q for q in source.questions[skill] if fits(text, context, book_ids, q))
+            asked[skill] = tuple(islice(fitting, most))
+            left[skill] -= len(asked[skill])
+        if any(asked.values()):
+            yield Reading(book_ids=book_ids, asked=asked)
+        if not any(left.values()):
+            return
+
+
+def fits(text: ChatText, context: int, book_ids: tuple[int, ...], question: Question) -> bool:
+    """Whether text, question and template have at most `context` tokens."""
+    return len(Conversation(book_ids).ask(question.question).prompt_ids(text)) <= context
+
+
+def cell_size(skill: Skill, context: int, questions: int) -> int:
+    """How many questions of a skill exact methods are asked at a context length."""
+    return max(1, round(questions * SHARES[skill][context >= LONG_CONTEXT]))
+
+
+def num_asked(method: str, context: int, of: int) -> int:
+    """How many of the questions of one kind about one text a method is asked: lossy ones a part of them."""
+    if method not in LOSSY_METHODS:
+        return of
+    slow = method == "h2o" and context >= LONG_CONTEXT
+    return ceil(of * (SLOW_LOSSY_SHARE if slow else LOSSY_SHARE))
+
+
+# -------------------- measuring
+
+
+def check_contexts(engine: Engine, contexts: Sequence[int]) -> None:
+    """Refuse lengths that leave no room for a book or for the answers.
+
+    Raises:
+        InvalidSetting: a context is too short or too long.
+    """
+    most = engine.context - max(NEW_TOKENS.values()) - LONGEST_ROUND
+    if min(contexts) < SMALLEST_CONTEXT or max(contexts) > most:
+        wrong = next(context for context in contexts if not SMALLEST_CONTEXT <= context <= most)
+        raise InvalidSetting(
+            f"Recall cannot be measured at {wrong:,} tokens.", hint=f"Use --contexts from {SMALLEST_CONTEXT} to {most}."
+        )
+
+
+def run_recall(
+    engine: Engine,
+    contexts: Sequence[int],
+    methods: Sequence[str],
+    *,
+    questions: int,
+    seed: int,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Iterator[RecallRow]:
+    """Measure; rows come when their context is done. An interrupt gives the rows so far, then goes on its way.
+
+    Args:
+        methods: asked in this order, plain decoding first, which the others are compared with.
+        questions: of a skill for an exact method; see SHARES for what costs too much to be asked as often.
+        progress: gets a line for every text read and every skill done.
+    Raises:
+        InvalidSetting, UnsupportedModel: before anything is measured.
+        KeyboardInterrupt: after the rows of what was measured until then.
+    """
+    check_contexts(engine, contexts)
+    methods = sorted(dict.fromkeys(methods), key=lambda method: method != "autoregressive")
+    for context in contexts:
+        answered: list[Answered] = []
+        sizes = {skill: cell_size(skill, context, questions) for skill in SKILLS}
+        try:
+            for source, skills in ((books, BOOK_SKILLS), (english_texts, ("quote_any",))):
+                wanted = {skill: size for skill, size in sizes.items() if skill in skills}
+                texts = choose_readings(engine.text, context, source(engine.text, context, seed, questions), wanted)
+                for number, reading in enumerate(texts, start=1):
+                    name = "book" if source is books else "English text"
+                    progress(f"{context:,} tokens, {name} {number}: {len(reading.book_ids):,} tokens")
+                    ask_all(engine, context, reading, methods, answered, progress)
+        except KeyboardInterrupt:
+            yield from make_rows(context, answered)
+            raise
+        yield from make_rows(context, answered)
+
+
+def ask_all(
+    engine: Engine,
+    context: int,
+    reading: Reading,
+    methods: Sequence[str],
+    answered: list[Answered],
+    progress: Callable[[str], None],
+) -> None:
+    """Ask about one text, adding to `answered` after every question."""
+    conversation, number = Conversation(reading.book_ids), len(answered)
+    engine.close()
+    known = 0  # tokens that need not be read again
+    for skill, asked in reading.asked.items():
+        before = len(answered)
+        for index, question in enumerate(asked):
+            chosen = [method for method in methods if index < num_asked(method, context, len(asked))]
+            prompt = conversation.ask(question.question).prompt_ids(engine.text)
+            wanted = engine.text.encode(question.answer)
+            limit = NEW_TOKENS[skill] if skill == "recite" else max(NEW_TOKENS[skill], len(wanted) + 8)
+            for finished, verdict in answer_by_all(engine, prompt, chosen, limit):
+                answered.append(
+                    Answered(
+                        method=finished.method,
+                        skill=skill,
+                        reading=number,
+                        mark=judge(skill, question, finished.text, finished.token_ids, wanted),
+                        stats=finished.stats,
+                        lossless=finished.exact,
+                        prompt_tokens=len(prompt),
+                        book_tokens_reread=max(0, known - finished.reused_tokens),
+                        verdict=verdict,
+                    )
+                )
+                known = len(conversation.opening_ids(engine.text))
+        if asked:
+            progress(f"  {skill}: {standing(answered[before:])}")
+
+
+def answer_by_all(
+    engine: Engine, prompt: list[int], methods: Sequence[str], max_new_tokens: int
+) -> list[tuple[Finished, EqualityVerdict | None]]:
+    """Each method's greedy answer, and how an exact one's tokens compare with those of plain decoding."""
+    answers: list[tuple[Finished, EqualityVerdict | None]] = []
+    plain: Finished | None = None
+    for method in methods:
+        *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=max_new_tokens))
+        assert isinstance(finished, Finished)
+        verdict: EqualityVerdict | None = None
+        if method == "autoregressive":
+            plain = finished
+        elif plain is not None and finished.exact:
+            verdict = engine.compare(prompt, plain.token_ids, finished.token_ids).verdict
+        answers.append((finished, verdict))
+    return answers
+
+
+def standing(answered: Sequence[Answered]) -> str:
+    """Right answers to one kind of question by method, for people."""
+    parts = []
+    for method in dict.fromkeys(a.method for a in answered):
+        marks = [a.mark for a in answered if a.method == method]
+        credit = f" ({CREDITS[answered[0].skill]} {_mean_credit(marks):.2f})" if answered[0].skill in CREDITS else ""
+        parts.append(f"{method} {sum(mark.exact for mark in marks)}/{len(marks)}{credit}")
+    return ", ".join(parts)
+
+
+# -------------------- rows
+
+
+def make_rows(context: int, answered: Sequence[Answered]) -> list[RecallRow]:
+    """One row for every method and skill that has answers, and one for all answers of a method."""
+    rows = []
+    for method in dict.fromkeys(a.method for a in answered):
+        of_method = [a for a in answered if a.method == method]
+        for skill in (*SKILLS, "all"):
+            chosen = [a for a in of_method if skill in (a.skill, "all")]
+            if chosen:
+                rows.append(_row(context, method, skill, chosen))
+    return rows
+
+
+def _row(context: int, method: str, skill: str, chosen: Sequence[Answered]) -> RecallRow:
+    n, stats = len(chosen), [a.stats for a in chosen]
+    exact = sum(a.mark.exact for a in chosen) / n if skill != "all" else None
+    credit = _mean_credit([a.mark for a in chosen])
+    f1, share = (credit if skill == name else None for name in ("list", "recite"))
+    new_tokens, full_passes = sum(s.new_tokens for s in stats), sum(s.full_passes for s in stats)
+    verdicts = [a.verdict for a in chosen if a.verdict is not None]
+    return RecallRow(
+        context=context,
+        method=method,
+        skill=skill,
+        n=n,
+        texts=len({a.reading for a in chosen}),
+        prompt_tokens=max(a.prompt_tokens for a in chosen),
+        exact=exact,
+        exact_interval=_interval(exact, n),
+        f1=f1,
+        f1_interval=_interval(f1, n),
+        prefix_share=share,
+        prefix_share_interval=_interval(share, n),
+        new_tokens=new_tokens,
+        ms_per_token=1e3 * sum(s.decode_seconds for s in stats) / new_tokens if new_tokens else None,
+        acceptance_level1=_acceptance([s.level1 for s in stats]),
+        acceptance_level2=_acceptance([s.level2 for s in stats]),
+        tokens_per_full_pass=new_tokens / full_passes if full_passes and chosen[0].lossless else None,
+        identical_to_autoregressive=verdicts.count("identical") if verdicts else None,
+        near_ties=verdicts.count("near_tie") if verdicts else None,
+        compared=len(verdicts) or None,
+        book_tokens_reread=sum(a.book_tokens_reread for a in chosen),
+    )
+
+
+def _mean_credit(marks: Sequence[Mark]) -> float:
+    return sum(mark.credit for mark in marks) / len(marks)
+
+
+def _interval(rate: float | None, n: int) -> tuple[float, float] | None:
+    return None if rate is None else wilson_interval(rate, n)
+
+
+def _acceptance(levels: Sequence[LevelStats | None]) -> float | None:
+    """Accepted / tested over many answers; None where nothing was tested."""
+    tested = sum(level.tested for level in levels if level)
+    return sum(level.accepted for level in levels if level) / tested if tested else None

@@ -1,0 +1,82 @@
+"""The bench command: the document of a suite, an interrupt that keeps what was measured, and refusals."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import launch as launcher
+from app.commands import bench
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in tests/core: threads cost the bundled pair much where other work waits for the same cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_recall_ends_with_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--contexts", "512", "--questions", "1", "--methods", "streamingllm", "--budget", "256", "--json"]
+    assert launcher.main(["bench", "--suite", "recall", *options, "--no-venv"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["complete"] is True and {"hardware", "versions", "commit"} <= set(document)
+    assert document["config"]["questions"] == 1 and document["config"]["retrieval"]["budget"] == 256
+    skills = {row["skill"]: row for row in document["rows"]}
+    assert {"fact", "absent", "quote", "quote_any", "recite", "all"} <= set(skills)
+    assert len(skills["fact"]["exact_interval"]) == 2 and skills["fact"]["n"] == 1
+    assert "fact: streamingllm" in captured.err, "progress goes to stderr"
+
+
+@dataclass(frozen=True)
+class Row:
+    context: int
+    method: str
+    exact_interval: tuple[float, float] | None
+
+
+def test_ctrl_c_keeps_what_was_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> Iterator[Row]:
+        yield Row(512, "triforce", None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "start_suite", lambda args, engine: ({}, interrupted()))
+    assert launcher.main(["bench", "--suite", "recall", "--json", "--no-venv"]) == 130
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert document["complete"] is False
+    assert document["rows"] == [{"context": 512, "method": "triforce", "exact_interval": None}]
+    assert "Interrupted" in captured.err
+
+
+def test_the_table_has_a_cell_under_every_head() -> None:
+    row = {"context": 8192, "method": "h2o", "skill": "fact", "n": 50, "exact": 0.5, "exact_interval": (0.37, 0.63)}
+    head, cells = bench.table_line(row, header=True).split("\n")
+    assert head.split() == ["context", "method", "skill", "n", "exact", "95%"]
+    assert cells.split() == ["8,192", "h2o", "fact", "50", "0.50", "0.37-0.63"]
+    assert len(head) == len(cells)
+    assert bench.table_line({**row, "exact": None}, header=False).split()[4] == "-"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--questions", "0"], "one question"),
+        (["--max-new-tokens", "9"], "Leave out --max-new-tokens"),
+        (["--methods", "magic"], "no method 'magic'"),
+        (["--budget", "100"], "budget of 100"),
+        (["--contexts", "100"], "at 100 tokens"),
+        (["--contexts", "1024", "--context", "1024"], "at 1,024 tokens"),
+        (["--plot", "x.png"], "Leave out --plot"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = launcher.main(["bench", "--suite", "recall", *options, "--no-venv"])
+    captured = capsys.readouterr()
+    assert code == 1 and captured.out == ""
+    assert captured.err.startswith("error:") and words in captured.err and captured.err.count("\n") == 1
