@@ -1,21 +1,24 @@
 """The recall suite: how often each method answers right, by skill and length, on books that no model has seen.
 
-Owns which texts are read, what is asked about them and how answers are judged. Every question is a fresh conversation
-on a book that is read once. Book seeds lie in [3,000,000, 4,000,000): training uses even seeds from 10,000,000 on, its
-own measurements odd ones there. English comes from Python's language reference, of which training sees other topics.
+Owns how many questions are asked, how answers are judged and what a row tells; texts and questions are from
+`readings.py`. Every question is a fresh conversation on a text that is read once.
 """
 
-import random
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil, sqrt
-from pydoc_data.topics import topics
-from typing import Literal
 
-from core.bench.quotes import quote_questions, sentences
-from core.bench.speed import long_enough_book
+from core.bench.quotes import sentences
+from core.bench.readings import (
+    BOOK_SKILLS,
+    ENGLISH_SKILLS,
+    LONG_CONTEXT,
+    Reading,
+    Skill,
+    books,
+    choose_readings,
+    english_texts,
+)
 from core.bench.world import Question
 from core.config import GenerationConfig
 from core.decoding.methods import LOSSY_METHODS
@@ -24,20 +27,13 @@ from core.errors import InvalidSetting
 from core.events import Finished
 from core.session import Conversation
 from core.stats import DecodeStats, LevelStats
-from core.text import ChatText
 from core.tokens import common_prefix
 
-Skill = Literal["fact", "absent", "list", "quote", "quote_any", "recite"]
-BOOK_SKILLS: tuple[Skill, ...] = ("fact", "absent", "list", "quote", "recite")
-SKILLS: tuple[Skill, ...] = (*BOOK_SKILLS, "quote_any")
+SKILLS = (*BOOK_SKILLS, *ENGLISH_SKILLS)
 DEFAULT_METHODS = ("autoregressive", "triforce", "streamingllm", "h2o")
 DEFAULT_CONTEXTS = (8192, 32768, 122880)
 
-FIRST_SEED, NUM_SEEDS = 3_000_000, 1_000_000
 SMALLEST_CONTEXT = 512  # shorter books have no chapter worth reciting
-LONG_CONTEXT = 65536  # from here on one text is enough, and fewer questions are asked
-QUESTION_ROOM = 64  # tokens of question and chat template
-MOST_TEXTS = 60  # of a context; where they hold too few questions of a kind, n is smaller
 RECITED_TOKENS = 200
 NEW_TOKENS: Mapping[Skill, int] = {
     "fact": 60,
@@ -58,25 +54,11 @@ SHARES: Mapping[Skill, tuple[float, float]] = {
     "recite": (0.25, 0.12),
 }
 LOSSY_SHARE = 0.5  # of the questions that lossy methods are asked
-SLOW_LOSSY_SHARE = 0.1  # h2o from LONG_CONTEXT on: its scores take seconds a question there
+# h2o scores every key for every question, which grows with the square of the length: minutes a question at 120K. It is
+# asked less from here on, and from LONG_CONTEXT on about a few facts only.
+CHEAP_H2O_CONTEXT, LEAST_H2O_SHARE = 12288, 0.05
 CREDITS: Mapping[Skill, str] = {"list": "F1", "recite": "share before the first error"}
 Z95 = 1.959964  # two-sided 95% of the normal law
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A text that fits, and all that can be asked about it, in random order."""
-
-    text: str
-    questions: Mapping[Skill, Sequence[Question]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A text in tokens and what is asked about it."""
-
-    book_ids: tuple[int, ...]
-    asked: Mapping[Skill, tuple[Question, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,95 +147,7 @@ def judge(skill: Skill, question: Question, answer: str, token_ids: Sequence[int
     return Mark(exact, list_f1(answer, question.values) if skill == "list" else float(exact))
 
 
-# -------------------- texts and questions
-
-
-def cut_at_paragraph(text: ChatText, written: str, num_tokens: int) -> str:
-    """The most whole paragraphs of `written` that have at most num_tokens tokens; "" if not even one fits."""
-    starts = text.offsets(written)
-    if len(starts) <= num_tokens:
-        return written
-    return written[: max(0, written.rfind("\n\n", 0, starts[num_tokens] + 2))]
-
-
-def stands_in(question: Question, kept: str, kept_lower: str) -> bool:
-    """Whether a beginning of a book still answers the question (or, if absent, still does not: it never can)."""
-    if question.kind in ("fact", "list"):
-        statements = [question.answer.removesuffix(".")] if question.kind == "fact" else question.values
-        return all(statement.lower() in kept_lower for statement in statements)
-    return question.kind == "absent" or question.answer in kept
-
-
-def unwrapped(text: str) -> str:
-    """Paragraphs on one line each. Indented ones, tables, code and headings stay as they are, and are not quoted."""
-    paragraphs = []
-    for paragraph in re.split(r"\n(?:[ \t]*\n)+", text.strip("\n")):
-        lines = paragraph.split("\n")
-        as_it_is = paragraph[:1].isspace() or any(re.match(r"\s*(>>>|[+|]|(\S)\2{2,}$)", line) for line in lines)
-        paragraphs.append(paragraph if as_it_is else " ".join(paragraph.split()))
-    return "\n\n".join(paragraphs)
-
-
-def measured_topics() -> list[str]:
-    """Topics of the language reference that no training looks at: every second one, the second of all first."""
-    return sorted(topics)[1::2]
-
-
-def books(text: ChatText, context: int, seed: int, most_quotes: int) -> Iterator[Source]:
-    """Unseen books."""
-    first = random.Random(f"books {seed} {context}").randrange(NUM_SEEDS)
-    for number in range(MOST_TEXTS):
-        book_seed = FIRST_SEED + (first + number) % NUM_SEEDS
-        rng = random.Random(book_seed)
-        book = long_enough_book(text, context, book_seed)
-        kept = cut_at_paragraph(text, book.text, context - QUESTION_ROOM)
-        kept_lower = kept.lower()
-        found: dict[Skill, list[Question]] = {skill: [] for skill in BOOK_SKILLS}
-        for question in rng.sample(book.questions, len(book.questions)):
-            if stands_in(question, kept, kept_lower):
-                found[question.kind].append(question)
-        found["quote"] = quote_questions(kept, most_quotes, rng)
-        yield Source(kept, found)
-
-
-def english_texts(text: ChatText, context: int, seed: int, most_quotes: int) -> Iterator[Source]:
-    """English, each text from topics of its own, with sentences to quote; ends when the topics do."""
-    rng = random.Random(f"english {seed} {context}")
-    names = measured_topics()
-    rng.shuffle(names)
-    room, parts, size = context - QUESTION_ROOM, list[str](), 0
-    for name in names:
-        parts.append(unwrapped(topics[name]))
-        size += len(text.encode(parts[-1])) + 1
-        if size >= room or name == names[-1]:
-            kept = cut_at_paragraph(text, "\n\n".join(parts), room)
-            yield Source(kept, {"quote_any": quote_questions(kept, most_quotes, rng)})
-            parts, size = [], 0
-
-
-def choose_readings(
-    text: ChatText, context: int, sources: Iterator[Source], wanted: Mapping[Skill, int]
-) -> Iterator[Reading]:
-    """Spread the wanted numbers of questions over as few texts as hold them, but over two below LONG_CONTEXT."""
-    fewest = 1 if context >= LONG_CONTEXT else 2
-    left = dict(wanted)
-    for source in sources:
-        book_ids = tuple(text.encode(source.text))
-        asked: dict[Skill, tuple[Question, ...]] = {}
-        for skill, number in left.items():
-            most = min(number, ceil(wanted[skill] / fewest))
-            fitting = (q for q in source.questions[skill] if fits(text, context, book_ids, q))
-            asked[skill] = tuple(islice(fitting, most))
-            left[skill] -= len(asked[skill])
-        if any(asked.values()):
-            yield Reading(book_ids=book_ids, asked=asked)
-        if not any(left.values()):
-            return
-
-
-def fits(text: ChatText, context: int, book_ids: tuple[int, ...], question: Question) -> bool:
-    """Whether text, question and template have at most `context` tokens."""
-    return len(Conversation(book_ids).ask(question.question).prompt_ids(text)) <= context
+# -------------------- how many questions
 
 
 def cell_size(skill: Skill, context: int, questions: int) -> int:
@@ -261,12 +155,16 @@ def cell_size(skill: Skill, context: int, questions: int) -> int:
     return max(1, round(questions * SHARES[skill][context >= LONG_CONTEXT]))
 
 
-def num_asked(method: str, context: int, of: int) -> int:
+def num_asked(method: str, skill: Skill, context: int, of: int) -> int:
     """How many of the questions of one kind about one text a method is asked: lossy ones a part of them."""
     if method not in LOSSY_METHODS:
         return of
-    slow = method == "h2o" and context >= LONG_CONTEXT
-    return ceil(of * (SLOW_LOSSY_SHARE if slow else LOSSY_SHARE))
+    if method != "h2o":
+        return ceil(of * LOSSY_SHARE)
+    if context >= LONG_CONTEXT and skill != "fact":
+        return 0
+    share = max(LEAST_H2O_SHARE, (CHEAP_H2O_CONTEXT / context) ** 2)
+    return ceil(of * min(LOSSY_SHARE, share))
 
 
 # -------------------- measuring
@@ -311,7 +209,7 @@ def run_recall(
         answered: list[Answered] = []
         sizes = {skill: cell_size(skill, context, questions) for skill in SKILLS}
         try:
-            for source, skills in ((books, BOOK_SKILLS), (english_texts, ("quote_any",))):
+            for source, skills in ((books, BOOK_SKILLS), (english_texts, ENGLISH_SKILLS)):
                 wanted = {skill: size for skill, size in sizes.items() if skill in skills}
                 texts = choose_readings(engine.text, context, source(engine.text, context, seed, questions), wanted)
                 for number, reading in enumerate(texts, start=1):
@@ -339,7 +237,7 @@ def ask_all(
     for skill, asked in reading.asked.items():
         before = len(answered)
         for index, question in enumerate(asked):
-            chosen = [method for method in methods if index < num_asked(method, context, len(asked))]
+            chosen = [method for method in methods if index < num_asked(method, skill, context, len(asked))]
             prompt = conversation.ask(question.question).prompt_ids(engine.text)
             wanted = engine.text.encode(question.answer)
             limit = NEW_TOKENS[skill] if skill == "recite" else max(NEW_TOKENS[skill], len(wanted) + 8)
