@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 ASSETS = catalog.ROOT / "assets"
 CSS = (ASSETS / "css" / "theme.css", ASSETS / "css" / "page.css")
 MOST_UPLOAD = "300mb"
-DEMONSTRATION = (
-    "Bundled demonstration model: answers are reliable for books of its own kind; load a full model for other texts."
-)
 
 
 class PortInUse(CoreError):
@@ -53,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     check_port(args.host, args.port)
     prepare_process(data_dir(args.data_dir))
     worker = EngineWorker(lambda: load(config), seed=args.seed)
-    page = serve(args, worker, auth, note=DEMONSTRATION if entry.target.is_relative_to(ASSETS) else "")
+    page = serve(args, worker, auth, note=f"{entry.limits}; load a full model for other texts." if entry.limits else "")
     worker.start()
     try:
         threading.Event().wait()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from app.documents.document import Document, Extracting
 from app.documents.readers import extract_document
 from app.pace import INTERVAL_SECONDS, Pause
+from app.reach import reach_note
 from app.sessions import Book, Exchange, NoBook, Session, Sessions
 from core.config import GenerationConfig
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion
@@ -393,6 +394,8 @@ def _admit(session: Session, document: Document, engine: "Engine", cancel: threa
         raise ContextTooSmall(num_opening + ROOM_FOR_A_QUESTION, engine.context, possible=engine.info.most_context)
     if cancel.is_set():
         return
+    if note := reach_note(engine.info.limits, document.text, len(conversation.book_ids)):
+        document = replace(document, warnings=(*document.warnings, note))
     book = Book(document, len(conversation.book_ids), num_opening, engine.context)
     session.book, session.conversation, session.exchanges = book, conversation, ()
     session.num_read, session.read_seconds = 0, 0.0

@@ -48,6 +48,7 @@ class EngineInfo:
 
     model: str
     description: str
+    limits: str  # what the model cannot do, for the reader; empty for full models
     has_draft: bool
     plan: Plan
     most_context: int  # of the model
@@ -78,6 +79,7 @@ class Engine:
         *,
         name: str = "model",
         description: str = "",
+        limits: str = "",
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
@@ -103,6 +105,7 @@ class Engine:
         self.info = EngineInfo(
             model=name,
             description=description,
+            limits=limits,
             has_draft=draft is not None,
             plan=plan,
             most_context=target.dims.max_context,
@@ -137,7 +140,8 @@ class Engine:
             draft = load_model(entry.draft, draft_dims, dtype, device)
         target = load_model(entry.target, dims, dtype, device)
         text = ChatText(tokenizer, target.eos_ids)
-        return cls(config, plan, text, target, draft, name=entry.name, description=entry.description)
+        named = {"name": entry.name, "description": entry.description, "limits": entry.limits}
+        return cls(config, plan, text, target, draft, **named)
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""

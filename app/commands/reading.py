@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from app.documents import Document, read_document
+from app.reach import reach_note
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.events import Event, PrefillProgress
@@ -44,8 +45,12 @@ def whole_text(documents: Sequence[Document]) -> str:
 
 
 def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversation:
-    """A conversation about the documents, with nothing asked yet."""
-    return Conversation(tuple(engine.text.encode(whole_text(documents))))
+    """A conversation about the documents, with nothing asked yet. A text beyond the model gets a note on stderr."""
+    text = whole_text(documents)
+    ids = tuple(engine.text.encode(text))
+    if note := reach_note(engine.info.limits, text, len(ids)):
+        print(note, file=sys.stderr)
+    return Conversation(ids)
 
 
 class ProgressLine:

@@ -19,13 +19,20 @@ class ModelEntry:
     target: Path
     draft: Path | None
     description: str
+    limits: str = ""  # what it cannot do, for the reader; empty for full models
 
 
 def entries() -> dict[str, ModelEntry]:
     """The catalogue, by name."""
     rows = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
     return {
-        name: ModelEntry(name, ROOT / row["target"], ROOT / row["draft"] if row["draft"] else None, row["description"])
+        name: ModelEntry(
+            name,
+            ROOT / row["target"],
+            ROOT / row["draft"] if row["draft"] else None,
+            row["description"],
+            row.get("limits", ""),
+        )
         for name, row in rows.items()
     }
 
@@ -55,7 +62,13 @@ def find(name: str) -> ModelEntry:
 def _require_files(folder: Path) -> None:
     complete = (folder / "config.json").is_file() and any(any(folder.glob(pattern)) for pattern in WEIGHTS)
     if not complete:
-        relative = folder.relative_to(ROOT)
         raise DamagedAssets(
-            f"The bundled model in {relative} is incomplete.", hint=f"Restore it with: git checkout -- {relative}"
+            f"The bundled model in {folder.relative_to(ROOT)} is incomplete.", hint=restore_hint(folder)
         )
+
+
+def restore_hint(folder: Path) -> str:
+    """What to do about missing or damaged files of a model folder."""
+    if folder.is_relative_to(ROOT):
+        return f"Restore it with: git checkout -- {folder.relative_to(ROOT).as_posix()}"
+    return "Fetch the model again."

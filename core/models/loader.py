@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, UnsupportedModel
+from core.models.catalog import restore_hint
 from core.models.seam import ATTENTION_NAME, register
 
 
@@ -61,7 +62,9 @@ def read_dims(folder: Path) -> ModelDims:
     try:
         config = cast(Any, AutoConfig.from_pretrained(folder, local_files_only=True))
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
-        raise DamagedAssets(f"The model's config.json in {folder.name} is unreadable.", hint=hint) from error
+        raise DamagedAssets(
+            f"The model's config.json in {folder.name} is unreadable.", hint=restore_hint(folder)
+        ) from error
     if getattr(config, "is_encoder_decoder", False) or not getattr(config, "num_attention_heads", None):
         raise UnsupportedModel(f"{folder.name} is not a decoder-only text model.", hint=hint)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -103,7 +106,7 @@ def load_model(folder: Path, dims: ModelDims, dtype: torch.dtype, device: torch.
         )
     except (OSError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(
-            f"The weights in {folder.name} are missing or damaged.", hint="Fetch the model again."
+            f"The weights in {folder.name} are missing or damaged.", hint=restore_hint(folder)
         ) from error
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
@@ -133,7 +136,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
     except (OSError, ValueError, KeyError) as error:
-        raise DamagedAssets(f"The tokenizer in {folder.name} is unreadable.", hint="Fetch the model again.") from error
+        raise DamagedAssets(f"The tokenizer in {folder.name} is unreadable.", hint=restore_hint(folder)) from error
 
 
 def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:

@@ -61,7 +61,7 @@ class FakeEngine:
             context=SimpleNamespace(value=context, because="asked for"),
         )
         self.info = SimpleNamespace(
-            model="fake", description="A script.", has_draft=has_draft, plan=plan, most_context=8192
+            model="fake", description="A script.", limits="", has_draft=has_draft, plan=plan, most_context=8192
         )
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
