@@ -3,7 +3,7 @@
 import pytest
 
 from app.publishing import BookTooShort, fit_book
-from app.publishing.fitting import MAX_TRIES
+from app.publishing.fitting import MAX_TRIES, TRIED_TOKENS
 from core.bench.world import Book
 
 
@@ -26,7 +26,7 @@ def test_a_book_has_at_most_the_wanted_length_and_hardly_less(wanted: int, seed:
     fitted = fit_book(seed, wanted, count)
     assert wanted - max(70 * tokens_per_word, wanted // 100) <= fitted.num_tokens <= wanted
     assert fitted.num_tokens == count(fitted.book)
-    assert count.num_calls <= MAX_TRIES + 1
+    assert count.num_calls <= max(MAX_TRIES, TRIED_TOKENS // wanted) + 1
 
 
 def test_a_seed_and_a_length_give_one_book() -> None:
