@@ -11,31 +11,26 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Generator
 
+from core.answering import LONGEST_ROUND, Answer
 from core.caches.full import FullCache
 from core.caches.retrieval import RetrievalCache
 from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, Parts
-from core.decoding.sampling import Dice
-from core.decoding.verify import Verdict
 from core.errors import ContextTooSmall, UnsupportedModel
-from core.events import Event, Finished, PrefillProgress, RoundDone, StopReason, TokenRecord
+from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import this_machine
 from core.models.catalog import find
 from core.models.judge import Judge
 from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
 from core.planner import Plan, make_plan
+from core.race import Lane
 from core.roofline import ROW_SLOPE, pass_seconds
-from core.stats import DecodeStats
-from core.text import ChatText, StopWatcher, StreamDecoder
+from core.text import ChatText
 from core.tokens import Context, common_prefix
-
-# Rows a round may need beyond the committed tokens: every guess and its bonus. Kept free at the end of the context.
-LONGEST_ROUND = 64
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 # Largest top-2 logit gap at a divergence that rounding explains: some ulps of logits around 20, over many layers.
@@ -206,7 +201,7 @@ class Engine:
         for progress in self.read(prompt_ids, cancel):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
             yield progress
-        answer = _Answer(self, decoder, prompt_ids, config)
+        answer = self._answer(decoder, prompt_ids, config)
         try:
             started = time.perf_counter()
             decoder.reset_meters()
@@ -220,17 +215,51 @@ class Engine:
                     yield answer.round()
         finally:
             self._settle(answer.tokens)
-        yield Finished(
-            text=answer.finish(),
-            token_ids=tuple(answer.token_ids),
-            stop_reason=answer.stop_reason,
-            stats=answer.stats(),
-            prompt_tokens=len(prompt_ids),
-            reused_tokens=reused,
-            prefill_seconds=prefill_seconds,
-            method=decoder.name,
-            exact=decoder.exact,
-        )
+        yield answer.finished(reused_tokens=reused, prefill_seconds=prefill_seconds)
+
+    def _answer(self, decoder: Decoder, prompt_ids: Sequence[int], config: GenerationConfig) -> Answer:
+        per_token = self.info.kv_bytes_per_token
+        return Answer(self.text, decoder, prompt_ids, config, context=self.context, kv_bytes_per_token=per_token)
+
+    def race(
+        self,
+        prompt_ids: Sequence[int],
+        configs: Sequence[GenerationConfig],
+        cancel: threading.Event | None = None,
+        *,
+        seconds: float | None = None,
+    ) -> Iterator[LaneEvent]:
+        """Several methods answer the same prompt in fair turns: read once, then slices of a quarter of a second.
+
+        A lane's clock runs only while it computes, so the lanes advance side by side and none slows another. Between
+        slices a lane's own rows lie aside; moving them, and choosing chunks anew after that, is on no clock.
+
+        Args:
+            seconds: a budget on each lane's clock, after which it ends with "time_up"; None for none.
+        Raises:
+            ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read.
+        """
+        decoders = [Decoder(config.method, self._parts, config.sampling, config.speculation) for config in configs]
+        reused, prefill_seconds = 0, 0.0
+        for progress in self.read(prompt_ids, cancel):
+            reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
+            yield LaneEvent(None, progress)
+        answers = [self._answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]
+        lanes = [Lane(answer, self._full) for answer in answers]
+        running = dict(enumerate(lanes))
+        try:
+            while running:
+                for number, lane in list(running.items()):
+                    for done in lane.slice(cancel, seconds):
+                        yield LaneEvent(number, done)
+                    if lane.answer.stop_reason is not None:
+                        del running[number]
+                        ended = lane.answer.finished(reused_tokens=reused, prefill_seconds=prefill_seconds)
+                        yield LaneEvent(number, ended)
+        finally:
+            for lane in lanes:
+                lane.leave()
+            self._settle(list(prompt_ids))
 
     def _settle(self, tokens: list[int]) -> None:
         """Committed tokens [S]: caches keep at most all but the newest."""
@@ -263,88 +292,6 @@ class Engine:
         model = self._draft if judge is self._parts.draft else self._target
         assert model is not None
         return pass_seconds(model.shape.device.type, model.dims.num_layers, model.weight_bytes + judge.cache.nbytes)
-
-
-class _Answer:
-    """One answer being written: commits verdicts, watches for its end, counts."""
-
-    def __init__(self, engine: Engine, decoder: Decoder, prompt_ids: Sequence[int], config: GenerationConfig) -> None:
-        self._engine, self._decoder, self._config = engine, decoder, config
-        self._num_prompt = len(prompt_ids)
-        self.tokens = list(prompt_ids)  # committed
-        self._stream, self._watcher = StreamDecoder(engine.text), StopWatcher(config.stop_strings)
-        self._dice = Dice(Generator(device=decoder.full_judge.device).manual_seed(config.seed))
-        self._shown: list[str] = []
-        self._round = 0
-        self._seconds = 0.0
-        self._plain_bytes = 0
-        self.stop_reason: StopReason | None = None
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The answer so far."""
-        return self.tokens[self._num_prompt :]
-
-    def round(self) -> RoundDone:
-        """One round, cut where the answer ends."""
-        started = time.perf_counter()
-        verdict = self._decoder.step(Context(self.tokens), self._dice)
-        shown, records = self._commit(verdict)
-        self._round += 1
-        self._seconds += time.perf_counter() - started
-        self._shown.append(shown)
-        return RoundDone(text=shown, tokens=tuple(records), stats=self.stats())
-
-    def _commit(self, verdict: Verdict) -> tuple[str, list[TokenRecord]]:
-        shown, records = "", []
-        for token, origin, p, q in zip(
-            verdict.tokens, verdict.origins, verdict.p_of_tokens, verdict.q_of_tokens, strict=True
-        ):
-            self.tokens.append(token)
-            self._plain_bytes += len(self.tokens) * self._engine.info.kv_bytes_per_token
-            ended = token in self._engine.text.eos_ids
-            text = "" if ended else self._stream.push(token)
-            shown += self._watcher.push(text)
-            records.append(TokenRecord(token, text, origin, self._round, p, q))
-            self.stop_reason = self._reason(ended)
-            if self.stop_reason is not None:
-                break
-        return shown, records
-
-    def _reason(self, ended: bool) -> StopReason | None:
-        if ended:
-            return "end_of_text"
-        if self._watcher.stopped:
-            return "stop_string"
-        if len(self.tokens) - self._num_prompt >= self._config.max_new_tokens:
-            return "max_new_tokens"
-        if len(self.tokens) + LONGEST_ROUND > self._engine.context:
-            return "context_full"
-        return None
-
-    def finish(self) -> str:
-        """The whole text, with what was still held back."""
-        if not self._watcher.stopped:
-            self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
-        return "".join(self._shown)
-
-    def stats(self) -> DecodeStats:
-        """Counts and times so far."""
-        level1, level2 = self._decoder.level_stats
-        meters = {judge.name: judge.meter for judge in self._decoder.judges}
-        parts = {name: meter.seconds for name, meter in meters.items()}
-        parts["other"] = max(0.0, self._seconds - sum(parts.values()))
-        return DecodeStats(
-            new_tokens=len(self.tokens) - self._num_prompt,
-            decode_seconds=self._seconds,
-            full_passes=self._decoder.full_judge.meter.passes,
-            level1=level1,
-            level2=level2,
-            seconds_by_part=parts,
-            kv_bytes_read=sum(meter.kv_bytes for meter in meters.values()),
-            kv_bytes_read_plain=self._plain_bytes,
-            reselections=self._decoder.reselections,
-        )
 
 
 def _progress(done: int, total: int, reused: int, elapsed: float) -> PrefillProgress:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from core.stats import DecodeStats
 
-StopReason = Literal["end_of_text", "stop_string", "max_new_tokens", "context_full", "cancelled"]
+StopReason = Literal["end_of_text", "stop_string", "max_new_tokens", "context_full", "time_up", "cancelled"]
 OriginKind = Literal["proposed", "corrected", "bonus", "drawn"]
 
 
@@ -70,3 +70,11 @@ class Finished:
 
 
 Event = PrefillProgress | RoundDone | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEvent:
+    """What happened in one lane of a race. The reading that comes first belongs to all of them: lane None."""
+
+    lane: int | None
+    event: Event

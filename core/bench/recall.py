@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
+from core.answering import LONGEST_ROUND
 from core.bench.quotes import sentences
 from core.bench.readings import (
     BOOK_SKILLS,
@@ -22,7 +23,7 @@ from core.bench.readings import (
 from core.bench.world import Question
 from core.config import GenerationConfig
 from core.decoding.methods import LOSSY_METHODS
-from core.engine import LONGEST_ROUND, Engine, EqualityVerdict
+from core.engine import Engine, EqualityVerdict
 from core.errors import InvalidSetting
 from core.events import Finished
 from core.session import Conversation

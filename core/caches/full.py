@@ -4,6 +4,8 @@ Beside the keys it keeps what selection needs, written as a side product of each
 complete chunk) and a log of queries. It deliberately does not know who selects, or why.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -83,6 +85,21 @@ class FullCache:
         self._length = min(self._length, length)
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
 
+    def detach(self, start: int) -> "Tail":
+        """Take out what was seen from `start` on, so that another continuation can stand there; see `attach`."""
+        rows = [self.rows(layer, start, self._length) for layer in range(self.shape.num_layers)]
+        tail = Tail(start, [(k.clone(), v.clone()) for k, v in rows], self._queries.saved())
+        self.truncate(start)
+        return tail
+
+    def attach(self, tail: "Tail") -> None:
+        """Put a tail back behind the tokens that it was taken from."""
+        assert self._length == tail.start, f"a tail from {tail.start} does not follow a cache of length {self._length}"
+        for layer, (k, v) in enumerate(tail.rows):
+            self.stage(layer, k[None], v[None])
+        self.commit(tail.rows[0][0].shape[1])
+        self._queries.restore(tail.queries)
+
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
         """Mean keys of the first complete chunks, [H_kv, num_chunks, D]."""
         assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"
@@ -108,6 +125,14 @@ class FullCache:
         """Copies of chosen chunks: heads, chunks [N] int64 -> k, v [N, chunk_size * D]."""
         k, v = (by_chunk(x[layer][0], self.chunk_size) for x in (self.k, self.v))
         return k[heads, chunks], v[heads, chunks]
+
+
+class Tail(NamedTuple):
+    """The end of a conversation, put aside."""
+
+    start: int
+    rows: list[tuple[Tensor, Tensor]]  # per layer k, v: [H_kv, T, D]
+    queries: list[Tensor]
 
 
 def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
@@ -142,6 +167,16 @@ class QueryLog:
             size = min(stop - position, QUERY_LOG - slot)
             self._ring[layer][:, slot : slot + size] = q[0, :, position - start : position - start + size]
             position += size
+
+    def saved(self) -> list[Tensor]:
+        """A copy of the newest queries of every layer. The sparse sample is written anew as a text is read again, and
+        serves no method that speculates."""
+        return [ring.clone() for ring in self._ring]
+
+    def restore(self, saved: list[Tensor]) -> None:
+        """The newest queries as they were when saved."""
+        for ring, copy in zip(self._ring, saved, strict=True):
+            ring.copy_(copy)
 
     def recent(self, layer: int, length: int, num_queries: int) -> Tensor:
         """Queries of the last tokens before `length`, [H, min(num_queries, length), D], oldest first."""

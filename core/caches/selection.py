@@ -66,7 +66,7 @@ def accumulated_scores(queries: Tensor, positions: Tensor, keys: Tensor, chunk_s
 def _by_chunk(mass: Tensor, chunk_size: int) -> Tensor:
     """[H_kv, S] -> [H_kv, S // chunk_size], summed within each complete chunk."""
     complete = mass.shape[1] // chunk_size
-    return mass[:, : complete * chunk_size].reshape(-1, complete, chunk_size).sum(-1)
+    return mass[:, : complete * chunk_size].reshape(len(mass), complete, chunk_size).sum(-1)
 
 
 def spilled(scores: Tensor, share: float) -> Tensor:

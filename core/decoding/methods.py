@@ -90,6 +90,16 @@ class Decoder:
             elif judge is self._parts.draft:
                 judge.cache.truncate(0)
 
+    def resume(self, context: Context) -> None:
+        """Go on with an answer after another one used the caches: choose chunks anew, let the draft catch up."""
+        for judge in self.judges[:-1]:
+            judge.cache.truncate(0)
+            if isinstance(judge.cache, RetrievalCache):
+                judge.cache.select()
+            for span in judge.cache.missing(len(context) - 1):
+                if span:
+                    judge.feed(context, span, 1)
+
     def step(self, context: Context, dice: Dice) -> Verdict:
         """One pass of the judge with the last word: one or more tokens that follow its law."""
         if not self.levels:

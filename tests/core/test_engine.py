@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from core.answering import LONGEST_ROUND
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.methods import EXACT_METHODS, LOSSY_METHODS
-from core.engine import LONGEST_ROUND, Engine
+from core.engine import Engine
 from core.errors import ContextTooSmall, InvalidSetting
 from core.events import Finished, PrefillProgress, RoundDone
 from core.models.judge import Judge

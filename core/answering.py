@@ -1,0 +1,130 @@
+"""One answer being written, whatever decodes it."""
+
+import time
+from collections.abc import Sequence
+
+from torch import Generator
+
+from core.config import GenerationConfig
+from core.decoding.methods import Decoder
+from core.decoding.sampling import Dice
+from core.decoding.verify import Verdict
+from core.events import Finished, RoundDone, StopReason, TokenRecord
+from core.stats import DecodeStats
+from core.text import ChatText, StopWatcher, StreamDecoder
+from core.tokens import Context
+
+# Rows a round may need beyond the committed tokens: every guess and its bonus. Kept free at the end of the context.
+LONGEST_ROUND = 64
+
+
+class Answer:
+    """Commits verdicts, watches for the answer's end, counts.
+
+    Args:
+        context: tokens that prompt and answer may have together.
+        kv_bytes_per_token: of the target, for what plain decoding would have read.
+    """
+
+    def __init__(
+        self,
+        text: ChatText,
+        decoder: Decoder,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        *,
+        context: int,
+        kv_bytes_per_token: int,
+    ) -> None:
+        self.decoder = decoder
+        self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
+        self._num_prompt = len(prompt_ids)
+        self.tokens = list(prompt_ids)  # committed
+        self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
+        self._dice = Dice(Generator(device=decoder.full_judge.device).manual_seed(config.seed))
+        self._shown: list[str] = []
+        self._round = 0
+        self.seconds = 0.0  # of decoding, this answer's own
+        self._plain_bytes = 0
+        self.stop_reason: StopReason | None = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The answer so far."""
+        return self.tokens[self._num_prompt :]
+
+    def round(self) -> RoundDone:
+        """One round, cut where the answer ends."""
+        started = time.perf_counter()
+        verdict = self.decoder.step(Context(self.tokens), self._dice)
+        shown, records = self._commit(verdict)
+        self._round += 1
+        self.seconds += time.perf_counter() - started
+        self._shown.append(shown)
+        return RoundDone(text=shown, tokens=tuple(records), stats=self.stats())
+
+    def _commit(self, verdict: Verdict) -> tuple[str, list[TokenRecord]]:
+        shown, records = "", []
+        for token, origin, p, q in zip(
+            verdict.tokens, verdict.origins, verdict.p_of_tokens, verdict.q_of_tokens, strict=True
+        ):
+            self.tokens.append(token)
+            self._plain_bytes += len(self.tokens) * self._kv_bytes
+            ended = token in self._text.eos_ids
+            text = "" if ended else self._stream.push(token)
+            shown += self._watcher.push(text)
+            records.append(TokenRecord(token, text, origin, self._round, p, q))
+            self.stop_reason = self._reason(ended)
+            if self.stop_reason is not None:
+                break
+        return shown, records
+
+    def _reason(self, ended: bool) -> StopReason | None:
+        if ended:
+            return "end_of_text"
+        if self._watcher.stopped:
+            return "stop_string"
+        if len(self.tokens) - self._num_prompt >= self._config.max_new_tokens:
+            return "max_new_tokens"
+        if len(self.tokens) + LONGEST_ROUND > self._context:
+            return "context_full"
+        return None
+
+    def finish(self) -> str:
+        """The whole text, with what was still held back."""
+        if not self._watcher.stopped:
+            self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
+        return "".join(self._shown)
+
+    def finished(self, *, reused_tokens: int, prefill_seconds: float) -> Finished:
+        """The last event of the answer, which has ended."""
+        assert self.stop_reason is not None, "the answer goes on"
+        return Finished(
+            text=self.finish(),
+            token_ids=tuple(self.token_ids),
+            stop_reason=self.stop_reason,
+            stats=self.stats(),
+            prompt_tokens=self._num_prompt,
+            reused_tokens=reused_tokens,
+            prefill_seconds=prefill_seconds,
+            method=self.decoder.name,
+            exact=self.decoder.exact,
+        )
+
+    def stats(self) -> DecodeStats:
+        """Counts and times so far."""
+        level1, level2 = self.decoder.level_stats
+        meters = {judge.name: judge.meter for judge in self.decoder.judges}
+        parts = {name: meter.seconds for name, meter in meters.items()}
+        parts["other"] = max(0.0, self.seconds - sum(parts.values()))
+        return DecodeStats(
+            new_tokens=len(self.tokens) - self._num_prompt,
+            decode_seconds=self.seconds,
+            full_passes=self.decoder.full_judge.meter.passes,
+            level1=level1,
+            level2=level2,
+            seconds_by_part=parts,
+            kv_bytes_read=sum(meter.kv_bytes for meter in meters.values()),
+            kv_bytes_read_plain=self._plain_bytes,
+            reselections=self.decoder.reselections,
+        )

@@ -1,0 +1,59 @@
+"""One lane of a race: an answer that shares a model, a book and a machine with other answers, in turns."""
+
+import threading
+from collections.abc import Iterator
+
+from core.answering import Answer
+from core.caches.full import FullCache, Tail
+from core.events import RoundDone
+from core.models.judge import PassMeter
+from core.tokens import Context
+
+SLICE_SECONDS = 0.25  # of computing, before another lane's turn
+
+
+class Lane:
+    """An answer whose rows of the full cache, behind the prompt that all lanes share, can lie aside."""
+
+    def __init__(self, answer: Answer, full: FullCache) -> None:
+        self.answer, self._full = answer, full
+        self._base = full.length  # tokens that all lanes share
+        self._meters = [PassMeter(judge.device) for judge in answer.decoder.judges]
+        self._tail: Tail | None = None
+        self._inside = self._begun = False
+
+    def slice(self, cancel: threading.Event | None, seconds: float | None) -> Iterator[RoundDone]:
+        """Rounds until the slice is over or the answer has ended; at least one unless it is cancelled."""
+        self._enter()
+        until = self.answer.seconds + SLICE_SECONDS
+        while self.answer.stop_reason is None:
+            if cancel and cancel.is_set():
+                self.answer.stop_reason = "cancelled"
+            else:
+                yield self.answer.round()
+                if self.answer.stop_reason is None and seconds is not None and self.answer.seconds >= seconds:
+                    self.answer.stop_reason = "time_up"
+            if self.answer.seconds >= until:
+                break
+        self.leave()
+
+    def _enter(self) -> None:
+        decoder = self.answer.decoder
+        for judge, meter in zip(decoder.judges, self._meters, strict=True):
+            judge.meter = meter
+        if self._tail is not None:
+            self._full.attach(self._tail)
+        if self._begun:
+            decoder.resume(Context(self.answer.tokens))
+        else:
+            decoder.reset_meters()
+            for judge in decoder.judges[:-1]:
+                judge.cache.truncate(self._base)  # rows behind it may be another lane's
+            decoder.start()
+        self._inside = self._begun = True
+
+    def leave(self) -> None:
+        """Put the lane's rows aside. Leaving twice is harmless."""
+        if self._inside:
+            self._tail = self._full.detach(self._base)
+            self._inside = False
