@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core"
 LAYERS = [
     "errors", "events", "config", "stats", "tokens", "parallel", "ops", "caches", "models", "hardware", "planner",
-    "decoding", "roofline", "text", "session", "engine", "bench",
+    "decoding", "roofline", "text", "session", "answering", "race", "engine", "bench",
 ]  # fmt: skip
 
 
