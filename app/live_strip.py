@@ -14,13 +14,21 @@ METHOD_NAMES = {
     "autoregressive": "Plain decoding",
     "retrieval": "Retrieval speculation",
     "draft": "Draft speculation",
+    "streamingllm": "StreamingLLM",
+    "h2o": "H2O",
 }
 ENDINGS: dict[StopReason, str] = {
     "end_of_text": "Answer complete",
     "stop_string": "Answer complete",
     "max_new_tokens": "Ended at the limit of new tokens (Settings)",
     "context_full": "Ended: the context is full",
+    "time_up": "Ended: its time was up",
     "cancelled": "Stopped",
+}
+OWN_JOBS = {
+    "reading": "Waiting until the book is read",
+    "answer": "Waiting until this page’s answer is written",
+    "race": "Waiting until this page’s race has ended",
 }
 EXPLAINED = {
     "speed": "Decoding only; the time to read the prompt is not in it.",
@@ -158,7 +166,7 @@ def waiting_line(waiting: Waiting) -> str:
     if waiting.reason == "loading":
         return "Waiting until the model is loaded"
     if waiting.reason == "own job":
-        return "Waiting until the book is read"
+        return OWN_JOBS[waiting.own]
     pages = "another page" if waiting.num_ahead == 1 else f"{waiting.num_ahead} other pages"
     return f"Queued: {pages} first, one at a time uses the model"
 

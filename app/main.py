@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from core.hardware import Machine
 
 ASSETS = catalog.ROOT / "assets"
-CSS = (ASSETS / "css" / "theme.css", ASSETS / "css" / "page.css")
+CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css"))
+SCRIPT = ASSETS / "js" / "race.js"
 MOST_UPLOAD = "300mb"
 
 
@@ -109,8 +110,9 @@ def serve(
 
 
 def head() -> str:
-    """The style sheets, as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
-    return "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
+    """Style sheets and script, as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
+    styles = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
+    return f"{styles}<script>\n{SCRIPT.read_text(encoding='utf-8')}</script>"
 
 
 # -------------------- what may be reached from where

@@ -9,6 +9,7 @@ from app.book_view import BookView
 from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
+from app.race_tab import build_race_tab
 from app.samples import Sample
 from app.sessions import Session
 from app.worker import EngineWorker
@@ -50,32 +51,35 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         session = gr.Textbox(visible=False, show_label=False)
         head = gr.HTML(masthead(worker.state), elem_id="masthead")
         banner = gr.HTML(notice(worker.state), elem_id="banner")
-        with gr.Row(elem_id="shell"):
-            with gr.Column(elem_id="side", min_width=280, scale=0):
-                card = gr.HTML(BookView(Session("")).html(), elem_id="book")
-                with gr.Row(elem_id="reading-buttons"):
-                    stop_reading = gr.Button("Stop reading", size="sm", visible=False, elem_id="stop-reading")
-                    read_on = gr.Button("Read on", size="sm", visible=False, elem_id="read-on")
-                drop = gr.File(show_label=False, label="Open a book", elem_id="drop", height=104)
-                sample_buttons = build_samples(samples)
-                method = gr.Radio(
-                    WITH_DRAFT, value=DEFAULTS.method, label="Decoding", info=METHOD_INFO, elem_id="method"
-                )
-                settings = [method, *build_settings()]
-            with gr.Column(elem_id="main", scale=1, min_width=320):
-                strip = gr.HTML(LiveStrip().html(), elem_id="strip")
-                chat = build_chat()
-                with gr.Row(elem_id="suggestions"):
-                    suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))
-                box = gr.Textbox(
-                    placeholder="Ask about the book",
-                    show_label=False,
-                    label="Question",
-                    submit_btn=True,
-                    max_lines=6,
-                    elem_id="question",
-                )
-                gr.HTML(f'<p class="note">{note}</p>' if note else "", elem_id="note")
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab("Read", id="read", elem_id="read-tab"), gr.Row(elem_id="shell"):
+                with gr.Column(elem_id="side", min_width=280, scale=0):
+                    card = gr.HTML(BookView(Session("")).html(), elem_id="book")
+                    with gr.Row(elem_id="reading-buttons"):
+                        stop_reading = gr.Button("Stop reading", size="sm", visible=False, elem_id="stop-reading")
+                        read_on = gr.Button("Read on", size="sm", visible=False, elem_id="read-on")
+                    drop = gr.File(show_label=False, label="Open a book", elem_id="drop", height=104)
+                    sample_buttons = build_samples(samples)
+                    method = gr.Radio(
+                        WITH_DRAFT, value=DEFAULTS.method, label="Decoding", info=METHOD_INFO, elem_id="method"
+                    )
+                    settings = [method, *build_settings()]
+                with gr.Column(elem_id="main", scale=1, min_width=320):
+                    strip = gr.HTML(LiveStrip().html(), elem_id="strip")
+                    chat = build_chat()
+                    with gr.Row(elem_id="suggestions"):
+                        suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))
+                    box = gr.Textbox(
+                        placeholder="Ask about the book",
+                        show_label=False,
+                        label="Question",
+                        submit_btn=True,
+                        max_lines=6,
+                        elem_id="question",
+                    )
+                    gr.HTML(f'<p class="note">{note}</p>' if note else "", elem_id="note")
+            with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
+                race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)
 
         parts = Parts(session, head, banner, card, stop_reading, read_on, drop, method, strip, chat, suggestions, box)
         handlers = Handlers(worker, tuple(samples), parts)
@@ -87,7 +91,11 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             api_name="enter",
             **AT_ONCE,
         )
-        entered.then(handlers.watch_model, session, [head, banner, method], api_name="watch_model", **STREAM)
+        show_race = {"fn": race.enter, "inputs": [session, race.parts.question], "outputs": race.parts.of_entry}
+        entered.then(**show_race, api_name="enter_race", **AT_ONCE)
+        race_tab.select(**show_race, api_visibility="private", **AT_ONCE)
+        loaded = entered.then(handlers.watch_model, session, [head, banner, method], api_name="watch_model", **STREAM)
+        loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **AT_ONCE)
         entered.then(handlers.read_on, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
 
         drop.upload(

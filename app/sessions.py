@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from app.documents.document import Document
+from app.trace import Race, Trace
 from core.errors import CoreError
 from core.events import Finished
 
@@ -47,6 +48,9 @@ class Session:
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # what that took, as far as it was done before a question
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
+    trace: Trace | None = None  # of the newest answer, which may still be written
+    race: Race | None = None  # the newest one, which may still run
+    race_question: str = ""  # what was proposed for one: the user's own words are never replaced
     num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
     opening: int = 0  # counts the files opened: an earlier one that is still being read is superseded
     stop_extracting: threading.Event = field(default_factory=threading.Event)

@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,9 +20,10 @@ from app.documents.readers import extract_document
 from app.pace import INTERVAL_SECONDS, Pause
 from app.reach import reach_note
 from app.sessions import Book, Exchange, NoBook, Session, Sessions
+from app.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
-from core.errors import ContextTooSmall, CoreError, EmptyQuestion
-from core.events import Event, Finished, PrefillProgress
+from core.errors import ContextTooSmall, CoreError, EmptyQuestion, InvalidSetting
+from core.events import Event, Finished, LaneEvent, PrefillProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
     from core.engine import Engine, EngineInfo
@@ -30,9 +31,10 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
 
 log = logging.getLogger(__name__)
 
+CUT_SHORT = {"time_up", "cancelled"}
 ROOM_FOR_A_QUESTION = 512  # tokens a book must leave free for a question and an answer
 
-Kind = Literal["reading", "answer"]
+Kind = Literal["reading", "answer", "race"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Waiting:
 
     reason: Literal["loading", "own job", "another page"]
     num_ahead: int  # jobs of other pages
+    own: Kind = "reading"  # what the page itself does first, if that is the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,21 @@ class AnswerBegun:
     num_read_before: int  # tokens of the opening that were read at least once before this
 
 
-WorkerEvent = Pause | Extracting | Counting | Waiting | BookOpened | ReadingEnded | AnswerBegun | Event
+@dataclass(frozen=True, slots=True)
+class RaceBegun:
+    """It is this race's turn. The engine's thread goes on recording in `race`."""
+
+    race: Race
+
+
+@dataclass(frozen=True, slots=True)
+class RaceEnded:
+    """All lanes have ended and exact texts were compared."""
+
+
+BookEvent = Extracting | Counting | BookOpened | ReadingEnded
+RaceEvent = RaceBegun | LaneEvent | RaceEnded
+WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | Event | RaceEvent
 Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
 
 
@@ -193,6 +210,7 @@ class EngineWorker:
         assert document is not None, f"{file} was read without an error and without a document"
         yield Counting()
         self.stop_answer(session.id)
+        self.stop_race(session.id)
         for event in self._stream(session, "reading", partial(_admit, session, document)):
             if session.opening != mine:
                 return
@@ -232,11 +250,34 @@ class EngineWorker:
         last = len(session.exchanges) - 1
         return self._stream(session, "answer", partial(self._answer, session, last, question, config))
 
+    def race(
+        self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None
+    ) -> Iterator[WorkerEvent]:
+        """Answer one question about the book by several methods, in fair turns; a race that still runs ends.
+
+        The question stands alone: what was asked before in the conversation is not in its prompt.
+
+        Args:
+            seconds: a budget on every lane's clock; None for none.
+        Raises:
+            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once. Others of the engine: when it is its turn.
+        """
+        session = self._ready_to_answer(session_id, question)
+        if len(configs) < 2:
+            raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
+        self.stop_race(session_id)
+        return self._stream(session, "race", partial(self._race, session, question, tuple(configs), seconds))
+
+    def stop_race(self, session_id: str) -> None:
+        """End the session's race after the rounds it is in, or before its turn."""
+        self._cancel(session_id, "race")
+
     def clear(self, session_id: str) -> None:
         """Begin a new conversation about the same book: it stays read."""
         session = self.sessions.get(session_id)
         session.num_cleared += 1
         self.stop_answer(session_id)
+        session.trace = None
         if session.conversation is not None:
             session.conversation, session.exchanges = session.conversation.until(0), ()
 
@@ -309,7 +350,9 @@ class EngineWorker:
                 return None
             ahead = self._jobs[: self._jobs.index(job)]
         others = sum(other.session is not job.session for other in ahead)
-        return Waiting("another page" if others else "own job", others)
+        if others:
+            return Waiting("another page", others)
+        return Waiting("own job", 0, ahead[0].kind)
 
     # -------------------- the engine's side
 
@@ -373,8 +416,10 @@ class EngineWorker:
         kept = session.exchanges if replaced is None else session.exchanges[:replaced]
         asked = conversation.until(len(kept)).ask(question)
         seeded = replace(config, seed=self._seed + session.num_drawn)
+        trace = session.trace = Trace(question.strip(), config.method)
         yield AnswerBegun(book.num_tokens, session.num_read)
         for event in engine.generate(asked.prompt_ids(engine.text), seeded, cancel):
+            trace.apply(event)
             if isinstance(event, PrefillProgress):
                 session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
             if isinstance(event, Finished) and event.token_ids and session.num_cleared == num_cleared:
@@ -382,6 +427,64 @@ class EngineWorker:
                 session.conversation = asked.answered(event.token_ids, engine.text.eos_ids)
                 session.exchanges = (*kept, Exchange(question.strip(), event))
             yield event
+
+    def _race(
+        self,
+        session: Session,
+        question: str,
+        configs: tuple[GenerationConfig, ...],
+        seconds: float | None,
+        engine: "Engine",
+        cancel: threading.Event,
+    ) -> Iterator[WorkerEvent]:
+        """Run the lanes, then compare the exact ones with plain decoding."""
+        book, conversation = session.book, session.conversation
+        assert book is not None and conversation is not None, "a race without a book"
+        prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
+        race = Race(
+            question=question.strip(),
+            lanes=tuple(Trace(question.strip(), config.method) for config in configs),
+            configs=configs,
+            seconds=seconds,
+            book=book.document.title,
+            num_book=book.num_tokens,
+            num_read_before=session.num_read,
+        )
+        session.race = race
+        yield RaceBegun(race)
+        try:
+            with closing(cast("Generator[LaneEvent]", engine.race(prompt, configs, cancel, seconds=seconds))) as events:
+                for event in events:
+                    race.apply(event)
+                    if isinstance(event.event, PrefillProgress):
+                        session.num_read = max(session.num_read, min(event.event.done_tokens, book.num_opening))
+                        if cancel.is_set():
+                            break  # nothing was written: there is no race to show
+                    yield event
+            if race.greedy and race.plain and race.plain.finished:
+                race.judgements = _judgements(race, prompt, engine)
+        finally:
+            race.ended = True
+        yield RaceEnded()
+
+
+def _judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
+    """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
+    plain, found = race.plain, {}
+    assert plain is not None and plain.finished is not None, "nothing to compare with"
+    for lane in race.lanes:
+        if lane is plain or not lane.exact or lane.finished is None:
+            continue
+        a, b = plain.finished, lane.finished
+        whole = not {a.stop_reason, b.stop_reason} & CUT_SHORT
+        most = max(len(a.token_ids), len(b.token_ids)) if whole else min(len(a.token_ids), len(b.token_ids))
+        ours, theirs = a.token_ids[:most], b.token_ids[:most]
+        if most == 0:
+            continue
+        equality = engine.compare(prompt, ours, theirs)
+        compared = min(len(ours), len(theirs)) if equality.index is None else equality.index + 1
+        found[lane.method] = Judgement(equality.verdict, equality.index, equality.logit_gap, compared, whole)
+    return found
 
 
 def _admit(session: Session, document: Document, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
@@ -399,6 +502,7 @@ def _admit(session: Session, document: Document, engine: "Engine", cancel: threa
     book = Book(document, len(conversation.book_ids), num_opening, engine.context)
     session.book, session.conversation, session.exchanges = book, conversation, ()
     session.num_read, session.read_seconds = 0, 0.0
+    session.trace = session.race = None
     yield BookOpened(book)
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,9 +12,9 @@ import pytest
 
 from app.worker import BookOpened, EngineWorker, WorkerEvent
 from core.config import GenerationConfig
-from core.engine import Engine
+from core.engine import Engine, Equality
 from core.errors import ContextTooSmall
-from core.events import Event, Finished, Origin, PrefillProgress, RoundDone, TokenRecord
+from core.events import Event, Finished, LaneEvent, Origin, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.hardware import Machine
 from core.stats import DecodeStats, LevelStats
 from core.text import Turn
@@ -121,6 +122,91 @@ class FakeEngine:
         stopped = cancel is not None and cancel.is_set()
         yield finished("".join(written), config.method, stopped=stopped, num_prompt=len(prompt_ids), num_reused=reused)
 
+    def race(
+        self,
+        prompt_ids: Sequence[int],
+        configs: Sequence[GenerationConfig],
+        cancel: threading.Event | None = None,
+        *,
+        seconds: float | None = None,
+    ) -> Iterator[LaneEvent]:
+        """Lanes in turns, a token a turn; each writes the next enqueued script, or all write the same words."""
+        reused = 0
+        for progress in self.read(prompt_ids, cancel):
+            reused = progress.reused_tokens
+            yield LaneEvent(None, progress)
+        scripts = [self._scripts.popleft() if self._scripts else ["word "] * c.max_new_tokens for c in configs]
+        written: list[list[str]] = [[] for _ in configs]
+        reasons: dict[int, StopReason] = {}
+        while len(reasons) < len(configs):
+            for lane, (config, script, words) in enumerate(zip(configs, scripts, written, strict=True)):
+                if lane in reasons:
+                    continue
+                if isinstance(script, Exception):
+                    raise script
+                word = script[len(words)] if len(words) < len(script) else ""
+                if word == HOLD:
+                    self.writing.clear()
+                figures = lane_stats(len(words) + 1, config.method)
+                if passed_or_cancelled(self.writing, cancel):
+                    reasons[lane] = "cancelled"
+                elif not word:
+                    reasons[lane] = "end_of_text"
+                else:
+                    words.append(word)
+                    record = TokenRecord(token_of(word), word, an_origin(len(words)), len(words) // 4, 0.9, 0.8)
+                    yield LaneEvent(lane, RoundDone(text=word, tokens=(record,), stats=figures))
+                    if len(words) == config.max_new_tokens:
+                        reasons[lane] = "max_new_tokens"
+                    elif seconds is not None and figures.decode_seconds >= seconds:
+                        reasons[lane] = "time_up"
+                if lane in reasons:
+                    end = finished("".join(words), config.method, num_prompt=len(prompt_ids), num_reused=reused)
+                    end = replace(end, token_ids=tuple(map(token_of, words)), stop_reason=reasons[lane])
+                    yield LaneEvent(lane, replace(end, stats=lane_stats(len(words), config.method)))
+
+    def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
+        """Like the real one; the gap is always one that rounding does not explain."""
+        shared = common_prefix(list(plain), list(other))
+        if shared == len(plain) == len(other):
+            return Equality("identical", None, None)
+        return Equality("mismatch", shared, 1.25)
+
+
+def token_of(word: str) -> int:
+    """An id that depends on the word."""
+    return 1000 + sum(map(ord, word))
+
+
+def an_origin(number: int) -> Origin:
+    """Every kind of provenance in turn."""
+    kinds: tuple[Origin, ...] = (
+        Origin("draft", "proposed"),
+        Origin("draft", "proposed"),
+        Origin("retrieval", "corrected"),
+        Origin("retrieval", "bonus"),
+        Origin("draft", "proposed"),
+        Origin("full", "corrected"),
+        Origin("full", "bonus"),
+        Origin("full", "drawn"),
+    )
+    return kinds[number % len(kinds)]
+
+
+def lane_stats(num_tokens: int, method: str) -> DecodeStats:
+    """Plain decoding takes four times as long as the others."""
+    if method == "autoregressive":
+        seconds = 0.08 * num_tokens
+        return DecodeStats(
+            new_tokens=num_tokens,
+            decode_seconds=seconds,
+            full_passes=num_tokens,
+            seconds_by_part={"full": 0.9 * seconds, "other": 0.1 * seconds},
+            kv_bytes_read=num_tokens << 24,
+            kv_bytes_read_plain=num_tokens << 24,
+        )
+    return stats(num_tokens)
+
 
 def passed_or_cancelled(gate: threading.Event, cancel: threading.Event | None) -> bool:
     """Wait at a gate. True: cancelled meanwhile."""
@@ -132,15 +218,25 @@ def passed_or_cancelled(gate: threading.Event, cancel: threading.Event | None) -
 
 def stats(num_tokens: int) -> DecodeStats:
     """Figures that look like an answer of so many tokens."""
-    level1 = LevelStats(num_tokens, 2 * num_tokens, 2 * num_tokens, num_tokens)
-    level2 = LevelStats(num_tokens, 4 * num_tokens, 4 * num_tokens, 3 * num_tokens)
+    level1 = LevelStats(num_tokens, 2 * num_tokens, 2 * num_tokens, num_tokens, *by_position(num_tokens, 2))
+    level2 = LevelStats(
+        num_tokens, 4 * num_tokens, 4 * num_tokens, 3 * num_tokens, *by_position(num_tokens, 4), {1: 2, 4: 3, 5: 9}
+    )
     return DecodeStats(
         new_tokens=num_tokens,
         decode_seconds=0.02 * num_tokens,
         full_passes=max(1, num_tokens // 4),
         level1=level1,
         level2=level2,
+        seconds_by_part={part: 0.005 * num_tokens for part in ("draft", "retrieval", "full", "other")},
+        kv_bytes_read=num_tokens << 22,
+        kv_bytes_read_plain=num_tokens << 24,
     )
+
+
+def by_position(num_tokens: int, gamma: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Tested and accepted guesses by place in the guess."""
+    return tuple(num_tokens - at for at in range(gamma)), tuple(num_tokens * 3 // (at + 4) for at in range(gamma))
 
 
 def round_done(text: str, number: int) -> RoundDone:

@@ -1,0 +1,197 @@
+"""The tab "Race": its components, and what each event does. One question, several methods, one reading."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from app.handlers import Updates, generation
+from app.live_strip import METHOD_NAMES
+from app.pace import paced
+from app.race_view import RaceView
+from app.samples import Sample, open_questions
+from app.trace import LOSSY, PLAIN
+from app.worker import EngineWorker, Ready
+from core.config import GenerationConfig
+from core.errors import CoreError, InvalidSetting
+
+NUM_PROMPTS = 3
+METHODS = (PLAIN, "triforce", "retrieval", "draft", "streamingllm", "h2o")
+SHORT_NAMES = METHOD_NAMES | {PLAIN: "Plain", "retrieval": "Retrieval only", "draft": "Draft only"}
+NEED_DRAFT = ("triforce", "draft")
+WHOLE_ANSWER = 0  # seconds: no budget
+LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
+MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
+DEFAULTS = GenerationConfig()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaceParts:
+    """The components that change."""
+
+    question: gr.Textbox
+    start: gr.Button
+    stop: gr.Button
+    prompts: tuple[gr.Button, ...]
+    lanes: gr.CheckboxGroup
+    length: gr.Radio
+    limit: gr.Number
+    temperature: gr.Number
+    board: gr.HTML
+
+    @property
+    def of_entry(self) -> list[gr.blocks.Block]:
+        """What changes when the tab is looked at."""
+        return [self.question, *self.prompts, self.board, self.start, self.stop]
+
+    @property
+    def of_race(self) -> list[gr.blocks.Block]:
+        """What a race changes."""
+        return [self.board, self.start, self.stop]
+
+    @property
+    def settings(self) -> list[gr.components.Component]:
+        """What a race is started with, in the order of `RaceHandlers.race`."""
+        return [self.question, self.lanes, self.length, self.limit, self.temperature]
+
+
+class RaceHandlers:
+    """One method per event of the tab."""
+
+    def __init__(self, worker: EngineWorker, samples: tuple[Sample, ...], parts: RaceParts) -> None:
+        self._worker, self._samples, self.parts = worker, samples, parts
+
+    def enter(self, session_id: str, question: str | None) -> Updates:
+        """Show the session's race, and a question to start with: the last one asked, else one for the sample."""
+        parts, current = self.parts, self._worker.sessions.find(session_id)
+        if current is None:
+            return self._board(RaceView())
+        asked = tuple(exchange.question for exchange in current.exchanges)
+        name = current.book.document.name if current.book else ""
+        canned = open_questions(self._samples, name, (), NUM_PROMPTS)
+        proposed = asked[-1] if asked else canned[0] if canned else ""
+        updates: Updates = {}
+        if (question or "").strip() in ("", current.race_question):
+            updates[parts.question] = proposed
+            current.race_question = proposed
+        shown = [*canned, *[""] * (NUM_PROMPTS - len(canned))]
+        for button, text in zip(parts.prompts, shown, strict=True):
+            updates[button] = gr.update(value=text, visible=bool(text))
+        return updates | self._board(RaceView(current.race))
+
+    def offer_lanes(self, _session_id: str) -> dict[str, Any]:
+        """Once the model is loaded: methods that need a draft only where there is one."""
+        state = self._worker.state
+        if not isinstance(state, Ready) or state.info.has_draft:
+            return gr.update()
+        names = tuple(name for name in METHODS if name not in NEED_DRAFT)
+        return gr.update(choices=lane_choices(names), value=[PLAIN, "retrieval"])
+
+    def race(
+        self,
+        session_id: str,
+        question: str | None,
+        lanes: Sequence[str],
+        seconds: float | None,
+        limit: float | None,
+        temperature: float | None,
+    ) -> Iterator[Updates]:
+        """Run a race and show it as it goes."""
+        view = RaceView(waiting=True)
+        try:
+            configs = race_configs(lanes, seconds, limit, temperature)
+            events = self._worker.race(session_id, question or "", configs, float(seconds) if seconds else None)
+            yield self._board(view)
+            for batch in paced(events):
+                yield {self.parts.board: view.apply(batch).html()}
+            view.end()
+        except CoreError as error:
+            view.fail(error)
+        yield self._board(view)
+
+    def _board(self, view: RaceView) -> Updates:
+        parts = self.parts
+        return {
+            parts.board: view.html(),
+            parts.start: gr.update(visible=not view.running),
+            parts.stop: gr.update(visible=view.running),
+        }
+
+
+def race_configs(
+    lanes: Sequence[str], seconds: float | None, limit: float | None, temperature: float | None
+) -> list[GenerationConfig]:
+    """Settings of every lane, in the order of METHODS.
+
+    Raises:
+        InvalidSetting: fewer than two lanes; a field is empty or out of range.
+    """
+    chosen = [name for name in METHODS if name in lanes]
+    if len(chosen) < 2:
+        raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
+    return [generation(name, temperature, 1.0, MOST_IN_TIME if seconds else limit) for name in chosen]
+
+
+def lane_choices(names: Sequence[str] = METHODS) -> list[tuple[str, str]]:
+    """Label and value of every lane."""
+    return [(SHORT_NAMES[name] + (" · not exact" if name in LOSSY else ""), name) for name in names]
+
+
+def build_race_tab(
+    worker: EngineWorker,
+    samples: Sequence[Sample],
+    session: gr.Textbox,
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
+) -> RaceHandlers:
+    """The tab's components and events. `stream` and `at_once` are how the page's events run."""
+    with gr.Column(elem_id="race"):
+        with gr.Column(elem_id="race-setup"):
+            with gr.Row(elem_id="race-ask"):
+                question = gr.Textbox(
+                    label="Question",
+                    show_label=False,
+                    placeholder="A question about the book, for all lanes",
+                    max_lines=3,
+                    scale=1,
+                    elem_id="race-question",
+                )
+                start = gr.Button("Start", variant="primary", elem_id="race-start", min_width=110, scale=0)
+                stop = gr.Button("Stop", visible=False, elem_id="race-stop", min_width=110, scale=0)
+                present = gr.Button("Present", elem_id="race-present", min_width=110, scale=0)
+            with gr.Row(elem_id="race-prompts"):
+                prompts = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_PROMPTS))
+            with gr.Row(elem_id="race-options"):
+                lanes = gr.CheckboxGroup(
+                    lane_choices(), value=[PLAIN, "triforce"], label="Lanes", elem_id="race-lanes", min_width=240
+                )
+                length = gr.Radio(LENGTHS, value=WHOLE_ANSWER, label="Until", elem_id="race-length", min_width=200)
+                limit = gr.Number(
+                    DEFAULTS.max_new_tokens, label="Most tokens", precision=0, elem_id="race-limit", min_width=90
+                )
+                temperature = gr.Number(0, label="Temperature", step=0.1, elem_id="race-temperature", min_width=90)
+        board = gr.HTML(RaceView().html(), elem_id="race-board")
+        gr.HTML(KEYS, elem_id="race-keys")
+
+    parts = RaceParts(question, start, stop, prompts, lanes, length, limit, temperature, board)
+    handlers = RaceHandlers(worker, tuple(samples), parts)
+    gr.on(
+        [start.click, question.submit],
+        handlers.race,
+        [session, *parts.settings],
+        parts.of_race,
+        api_name="race",
+        **stream,
+    )
+    stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)
+    for button in prompts:
+        button.click(None, button, question, js="(text) => text", api_visibility="private")
+    present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
+    return handlers
+
+
+KEYS = (
+    '<p class="keys"><span><kbd>Space</kbd> start, stop</span><span><kbd>R</kbd> replay</span>'
+    "<span><kbd>1</kbd>–<kbd>3</kbd> question</span><span><kbd>Esc</kbd> leave</span></p>"
+)
