@@ -35,9 +35,11 @@ class BadEntry(Exception):
 class Archive:
     """A ZIP archive that is read file by file. `num_bytes` counts what it has given out."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: BinaryIO, max_entry_bytes: int = MAX_ENTRY_BYTES) -> None:
         """Read the directory.
 
+        Args:
+            max_entry_bytes: of one file that is read, unpacked.
         Raises:
             Refused: there is none, it is malformed, or it lists too much.
         """
@@ -49,6 +51,7 @@ class Archive:
             raise Refused("damaged") from error
         self._entries = {entry.filename: entry for entry in self._zip.infolist()}
         self.num_bytes = 0
+        self._max_entry_bytes = max_entry_bytes
         if len(self._zip.infolist()) > MAX_ENTRIES:
             raise Refused("oversized")
 
@@ -68,7 +71,7 @@ class Archive:
         if entry.flag_bits & 1:
             raise Refused("protected")
         inflated = entry.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * entry.compress_size)
-        if inflated or entry.file_size > MAX_ENTRY_BYTES:
+        if inflated or entry.file_size > self._max_entry_bytes:
             raise Refused("oversized")
         try:
             return self._unpack(entry)
@@ -77,7 +80,7 @@ class Archive:
 
     def _unpack(self, entry: zipfile.ZipInfo) -> bytes:
         chunks: list[bytes] = []
-        left = MAX_ENTRY_BYTES
+        left = self._max_entry_bytes
         with self._zip.open(entry) as stream:
             while chunk := stream.read(CHUNK_BYTES):
                 chunks.append(chunk)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-Format = Literal["pdf", "epub", "text", "markdown"]
+Format = Literal["pdf", "epub", "docx", "html", "text", "markdown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,16 @@ class Page:
 
     number: int  # position in the document, from 1
     label: str  # what the document itself calls the page, for example "xii"
+    char_start: int
+    char_end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """Characters [char_start, char_end) of the text; they begin with the chapter's heading where the text has it."""
+
+    title: str
+    first_page: int  # the number of the page on which it begins
     char_start: int
     char_end: int
 
@@ -33,12 +43,16 @@ class Document:
     pages: tuple[Page, ...]
     has_own_pages: bool  # False: the text came without pages and was cut into pieces of a page's size
     warnings: tuple[str, ...] = ()
+    chapters: tuple[Chapter, ...] = ()  # none, or several that follow each other up to the end of the text
 
     def __post_init__(self) -> None:
         bounds = [0, *(page.char_end for page in self.pages)]
         starts = [page.char_start for page in self.pages]
         assert starts == bounds[:-1] and bounds[-1] == len(self.text), f"pages {bounds} of {len(self.text)} chars"
         assert all(start <= end for start, end in pairwise(bounds)), f"pages overlap: {bounds}"
+        inside = [*(chapter.char_start for chapter in self.chapters), len(self.text)]
+        assert inside[1:] == [chapter.char_end for chapter in self.chapters], f"chapters {inside} leave gaps"
+        assert all(start < end for start, end in pairwise(inside)), f"chapters overlap: {inside}"
 
     def page_at(self, char: int) -> Page:
         """The page that holds the character at an offset in [0, len(text))."""

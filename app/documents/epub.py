@@ -5,17 +5,28 @@ An EPUB has no pages of its own. Each section of its reading order begins a page
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
-from app.documents.pdf import FEW_LETTERS, MAX_TITLE, num_letters, ranges
+from app.documents.pdf import MAX_TITLE
 from app.documents.plain import page_starts
+from app.documents.quality import FEW_LETTERS, garbled, num_letters, ranges
 
 EPUB = Parser("app.documents.epub_worker", "an EPUB")
 BETWEEN = "\n\n"  # sections
 COVER = 0  # index of the section that may be nothing but an image
+
+
+class Joined(NamedTuple):
+    """One text, and the offset in it of each page and of each section, those without text included."""
+
+    text: str
+    page_starts: list[int]
+    section_starts: list[int]
 
 
 def extract_epub(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
@@ -40,7 +51,7 @@ def to_document(name: str, stem: str, opened: Opened, sections: Sequence[PageRea
     letters = num_letters(section["text"] for section in sections)
     if len(pictures) > len(sections) / 2 and letters < FEW_LETTERS * len(sections):
         raise ScannedDocument(name, len(sections))
-    text, starts = join([section["text"] for section in sections])
+    text, starts, section_starts = join([section["text"] for section in sections])
     if not text.strip():
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")
     damaged = [index for index, section in enumerate(sections) if section["damaged"]]
@@ -53,17 +64,24 @@ def to_document(name: str, stem: str, opened: Opened, sections: Sequence[PageRea
         text=text,
         pages=make_pages(starts, len(text)),
         has_own_pages=False,
-        warnings=tuple(f"{flaw}: sections {ranges(indices)}." for indices, flaw in flaws if indices),
+        warnings=(
+            *(f"{flaw}: sections {ranges(indices)}." for indices, flaw in flaws if indices),
+            *garbled(text, starts),
+        ),
+        chapters=marked_chapters(text, starts, opened, sections, section_starts),
     )
 
 
-def join(sections: Sequence[str]) -> tuple[str, list[int]]:
-    """One text of all sections that have any, and the offset of each page."""
-    filled = [section for section in sections if section.strip()]
-    pieces, starts, length = list[str](), list[int](), 0
-    for number, section in enumerate(filled, 1):
-        piece = section if number == len(filled) else section + BETWEEN
+def join(sections: Sequence[str]) -> Joined:
+    """One text of all sections that have any."""
+    last = max((index for index, section in enumerate(sections) if section.strip()), default=-1)
+    pieces, starts, section_starts, length = list[str](), list[int](), list[int](), 0
+    for index, section in enumerate(sections):
+        section_starts.append(length)
+        if not section.strip():
+            continue
+        piece = section if index == last else section + BETWEEN
         starts += [length + start for start in page_starts(piece)]
         pieces.append(piece)
         length += len(piece)
-    return "".join(pieces), starts
+    return Joined("".join(pieces), starts, section_starts)

@@ -5,7 +5,7 @@ DocumentError
 ├── AccessDenied           the file is there, but may not be opened
 ├── EmptyDocument          no bytes, no pages or no text
 ├── UnsupportedFormat      a format that is not read, or no text at all
-├── PasswordProtected      a PDF that opens with a password only
+├── PasswordProtected      opens with a password only
 ├── DrmProtected           an EPUB that a shop's software alone can open
 ├── ScannedDocument        pages that are pictures of text
 ├── DamagedDocument        cut off or malformed
@@ -14,6 +14,8 @@ DocumentError
 """
 
 from core.errors import CoreError
+
+SUPPORTED = "PDF, EPUB, Word (.docx), HTML, Markdown or text"
 
 
 class DocumentError(CoreError):
@@ -38,17 +40,17 @@ class EmptyDocument(DocumentError):
 class UnsupportedFormat(DocumentError):
     """The content is of a format that is not read, whatever the file's name says."""
 
-    def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"{name} is {what}, which is not supported.", hint="Use a PDF, EPUB, text or Markdown file.")
+    def __init__(self, name: str, what: str, *, hint: str = f"Use a {SUPPORTED} file.") -> None:
+        super().__init__(f"{name} is {what}, which is not supported.", hint=hint)
 
 
 class PasswordProtected(DocumentError):
-    """The PDF opens with a password only."""
+    """The file opens with a password only."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
             f"{name} is protected by a password.",
-            hint="Open it in a PDF viewer, print it to a new PDF without a password, and use that.",
+            hint="Open it with the password, save or print it as a file without one, and use that.",
         )
 
 

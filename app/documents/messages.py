@@ -5,21 +5,40 @@ from typing import Literal, TypedDict
 Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities"]
 
 
+class OutlineEntry(TypedDict):
+    """One line of the list of contents that comes with a file."""
+
+    title: str
+    level: int  # 1: the highest
+    page: int  # the index of the page or section that it points to
+
+
+class Heading(TypedDict):
+    """A heading in the text of a page."""
+
+    title: str
+    level: int  # 1: the highest
+    char_start: int  # in that page's text
+    char_end: int
+
+
 class Opened(TypedDict):
     """First message of a file that can be read."""
 
     kind: Literal["opened"]
     title: str
     labels: list[str]  # one a page
+    outline: list[OutlineEntry]
 
 
 class PageRead(TypedDict):
-    """The text of the next page: of a PDF, or what an EPUB has in their place, a section of any length."""
+    """The text of the next page: of a PDF, or what other formats have in their place, a section of any length."""
 
     kind: Literal["page"]
     text: str
     has_image: bool
     damaged: bool  # its content is malformed or missing; text is missing or incomplete
+    headings: list[Heading]  # those that the format marks as such
 
 
 class Done(TypedDict):

@@ -1,17 +1,16 @@
 """What an EPUB says about itself: its title, and the order in which its sections are read (EPUB 3.3, sections 4 and 5).
 
-XML is parsed without entities and without anything from outside the file; encrypted books are refused.
+Encrypted books are refused.
 """
 
 import posixpath
 from dataclasses import dataclass
-from typing import NoReturn
 from urllib.parse import unquote
 from xml.etree import ElementTree
 from xml.parsers import expat
 
 from app.documents.archive import Archive, BadEntry, Refused
-from app.documents.plain import decode_utf8
+from app.documents.strict_xml import parse_xml, whole_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 MAX_SECTIONS = 10_000
@@ -33,6 +32,7 @@ class Package:
 
     title: str
     sections: tuple[Section, ...]
+    contents: tuple[str, ...]  # files that may hold the list of contents, the newer format first
 
 
 def read_package(archive: Archive) -> Package:
@@ -58,7 +58,16 @@ def read_package(archive: Archive) -> Package:
     if any(section.name in encrypted for section in sections):
         raise Refused("protected")
     title = next((text for element in root.iter("title") if (text := whole_text(element))), "")
-    return Package(title, tuple(sections))
+    return Package(title, tuple(sections), tuple(contents_names(archive, posixpath.dirname(name), root)))
+
+
+def contents_names(archive: Archive, folder: str, root: ElementTree.Element) -> list[str]:
+    """The navigation document (EPUB 3) and the NCX file (EPUB 2), as far as they are there."""
+    items = list(root.iter("item"))
+    new = [item for item in items if "nav" in item.get("properties", "").split()]
+    old = [item for item in items if item.get("media-type") == "application/x-dtbncx+xml"]
+    names = (find(archive, folder, item.get("href", "")) for item in (*new[:1], *old[:1]))
+    return [name for name in names if name]
 
 
 def package_name(archive: Archive) -> str:
@@ -92,48 +101,9 @@ def find(archive: Archive, folder: str, href: str) -> str:
     return next((name for name in names if name in archive), "")
 
 
-def whole_text(element: ElementTree.Element) -> str:
-    """All text inside an element, on one line."""
-    return " ".join("".join(element.itertext()).split())
-
-
 def read_xml(archive: Archive, name: str) -> ElementTree.Element:
     """Parse one of the files that describe the book."""
     try:
         return parse_xml(archive.read(name))
     except (BadEntry, expat.ExpatError, ValueError, LookupError) as error:
         raise Refused("damaged") from error
-
-
-def parse_xml(encoded: bytes) -> ElementTree.Element:
-    """An element tree with local names. What is UTF-8 is read as such, whatever it declares.
-
-    Raises:
-        Refused: it declares entities.
-        expat.ExpatError, ValueError, LookupError: it is no well-formed XML, or in an unknown encoding.
-    """
-    builder = ElementTree.TreeBuilder()
-    parser = expat.ParserCreate(namespace_separator="}")
-    parser.buffer_text = True
-    parser.StartElementHandler = lambda tag, attributes: builder.start(local(tag), local_keys(attributes))
-    parser.EndElementHandler = lambda tag: builder.end(local(tag))
-    parser.CharacterDataHandler = builder.data
-    parser.EntityDeclHandler = refuse_entities
-    decoded = decode_utf8(encoded)
-    parser.Parse(decoded.text if decoded and not decoded.warning else encoded, True)
-    return builder.close()
-
-
-def refuse_entities(*_: object) -> NoReturn:
-    """What expat calls for an entity declaration: nothing that is declared is ever expanded."""
-    raise Refused("entities")
-
-
-def local(name: str) -> str:
-    """A name without its namespace."""
-    return name.rpartition("}")[2]
-
-
-def local_keys(attributes: dict[str, str]) -> dict[str, str]:
-    """Attributes without their namespaces."""
-    return {local(key): value for key, value in attributes.items()}

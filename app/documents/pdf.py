@@ -1,17 +1,18 @@
 """PDF to Document: what the limited worker process read becomes prose, page by page."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
+from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
 
 PDF = Parser("app.documents.pdf_worker", "a PDF")
-FEW_LETTERS = 20  # a page with fewer is no page of text: blank, a title or a picture
 MAX_TITLE = 200
 
 
@@ -37,10 +38,12 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
     ]
     if len(pictures) > len(pages) / 2 and sum(map(num_letters, lines)) < FEW_LETTERS * len(pages):
         raise ScannedDocument(name, len(pages))
-    prose = unwrap(drop_running_lines(lines))
+    lines = drop_running_lines(lines)
+    prose = unwrap(lines)
     if not prose.text:
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")
     damaged = [index for index, page in enumerate(pages) if page["damaged"]]
+    scan = hardly_any_text(list(map(num_letters, lines)), [page["has_image"] for page in pages])
     flaws = ((pictures, "Only images, which are not read"), (damaged, "Damaged, so that text is missing"))
     return Document(
         name=name,
@@ -49,19 +52,10 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
         text=prose.text,
         pages=make_pages(prose.page_starts, len(prose.text), opened["labels"]),
         has_own_pages=True,
-        warnings=tuple(f"{flaw}: pages {ranges(indices)}." for indices, flaw in flaws if indices),
+        warnings=(
+            *(f"{flaw}: pages {ranges(indices)}." for indices, flaw in flaws if indices),
+            *scan,
+            *garbled(prose.text, prose.page_starts),
+        ),
+        chapters=marked_chapters(prose.text, prose.page_starts, opened, pages, prose.page_starts),
     )
-
-
-def num_letters(lines: Iterable[str]) -> int:
-    """Letters and digits on a page."""
-    return sum(char.isalnum() for line in lines for char in line)
-
-
-def ranges(indices: Sequence[int]) -> str:
-    """Page indices as people write them: 1, 4–6, 9."""
-    runs: list[tuple[int, int]] = []
-    for index in indices:
-        first = runs.pop()[0] if runs and runs[-1][1] == index - 1 else index
-        runs.append((first, index))
-    return ", ".join(str(a + 1) if a == b else f"{a + 1}–{b + 1}" for a, b in runs)

@@ -6,14 +6,15 @@ It prints one JSON object a line: Opened, then one PageRead a page, then Done, o
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import BinaryIO, cast
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
 from pypdf.errors import PyPdfError
-from pypdf.generic import DictionaryObject
+from pypdf.generic import Destination, DictionaryObject
 
-from app.documents.messages import Done, Failed, Message, Opened, PageRead
+from app.documents.messages import Done, Failed, Message, Opened, OutlineEntry, PageRead
 from app.documents.parsing_worker import serve
 
 # What pypdf lets escape on malformed input besides its own errors (seen in its issues and in our fuzzing).
@@ -31,6 +32,7 @@ MALFORMED = (
 )
 END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
 MAX_LABEL = 20  # characters
+MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # bookmarks; characters of one
 
 
 def main(argv: list[str]) -> None:
@@ -63,7 +65,7 @@ def read(stream: BinaryIO, complaints: Complaints) -> Iterator[Message]:
     if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted to forbid printing and open with ""
         yield Failed(kind="failed", reason="password")
         return
-    yield Opened(kind="opened", title=title(reader), labels=labels(reader))
+    yield Opened(kind="opened", title=title(reader), labels=labels(reader), outline=outline(reader))
     for page in reader.pages:
         yield read_page(page, complaints)
     yield Done(kind="done")
@@ -102,6 +104,26 @@ def labels(reader: PdfReader) -> list[str]:
     return [label[:MAX_LABEL] or number for label, number in zip(own, numbers, strict=True)]
 
 
+def outline(reader: PdfReader) -> list[OutlineEntry]:
+    """The bookmarks that point to pages; none if they are malformed, as they are a help and no part of the text."""
+    try:
+        return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES))
+    except MALFORMED:
+        return []
+
+
+def entries_of(reader: PdfReader, items: Iterable[object], level: int) -> Iterator[OutlineEntry]:
+    """Bookmarks and those below them, in order. pypdf limits their number and their depth."""
+    for item in items:
+        if isinstance(item, list):
+            yield from entries_of(reader, item, level + 1)
+        elif isinstance(item, Destination) and item.title:
+            page = reader.get_destination_page_number(item)
+            if page is None or page < 0:
+                continue
+            yield OutlineEntry(title=" ".join(str(item.title).split())[:MAX_ENTRY], level=level, page=page)
+
+
 def read_page(page: PageObject, complaints: Complaints) -> PageRead:
     """The text of a page; a malformed one is reported as such and does not end the document.
 
@@ -114,7 +136,7 @@ def read_page(page: PageObject, complaints: Complaints) -> PageRead:
         damaged = "pypdf.filters" in complaints.sources or bool(complaints.sources and not text.strip())
     except MALFORMED:
         text, damaged = "", True
-    return PageRead(kind="page", text=text, has_image=has_image(page), damaged=damaged)
+    return PageRead(kind="page", text=text, has_image=has_image(page), damaged=damaged, headings=[])
 
 
 def has_image(page: PageObject) -> bool:

@@ -7,8 +7,10 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.document import Document, Extracting, make_pages
 from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
+from app.documents.quality import garbled
 
 MAX_BYTES = 64_000_000  # a hundred times what 128K tokens take
 CHARS_PER_PAGE = 1_800  # a printed page
@@ -53,7 +55,8 @@ def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
         text=text,
         pages=make_pages(starts, len(text)),
         has_own_pages="\f" in decoded.text,
-        warnings=(decoded.warning,) if decoded.warning else (),
+        warnings=((decoded.warning,) if decoded.warning else ()) + garbled(text, starts),
+        chapters=make_chapters(text, starts, markdown_headings(text) if markdown else (), text_headings(text, starts)),
     )
 
 

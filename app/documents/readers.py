@@ -7,14 +7,23 @@ from pathlib import Path
 
 from app.documents.document import Document, Extracting
 from app.documents.epub import extract_epub
-from app.documents.errors import AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
+from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
+from app.documents.flowing import extract_html, extract_word
+from app.documents.office import refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
 from app.documents.sniff import HEAD_BYTES, Kind, describe, sniff
 
 Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its name for display)
 
-READERS: Mapping[Kind, Reader] = {"pdf": extract_pdf, "epub": extract_epub, "plain": extract_plain}
+READERS: Mapping[Kind, Reader] = {
+    "pdf": extract_pdf,
+    "epub": extract_epub,
+    "docx": extract_word,
+    "html": extract_html,
+    "old office": refuse_old_office,
+    "plain": extract_plain,
+}
 
 
 def extract_document(path: str | Path) -> Iterator[Extracting | Document]:
@@ -51,7 +60,7 @@ def read_head(file: Path, name: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):
             what = "a folder" if file.is_dir() else "not a regular file"
-            raise DocumentNotFound(f"{name} is {what}.", hint="Name the PDF, EPUB, text or Markdown file itself.")
+            raise DocumentNotFound(f"{name} is {what}.", hint=f"Name the {SUPPORTED} file itself.")
         with file.open("rb") as stream:
             head = stream.read(HEAD_BYTES)
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a NUL in the name

@@ -5,22 +5,28 @@ and no others; markup that declares entities is refused.
 """
 
 import re
-import unicodedata
 from html import escape
 from html.parser import HTMLParser
 from typing import NamedTuple
 
-from app.documents.plain import NO_CONTROLS
-from app.documents.prose import LETTER_TABLE, SOFT_HYPHEN
+from app.documents.lines import Lines
+from app.documents.messages import Heading
 
 BLOCKS = frozenset([
     "address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details", "div", "dl", "dt",
     "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr",
     "legend", "main", "nav", "ol", "p", "pre", "section", "summary", "table", "ul",
 ])  # fmt: skip
-DROPPED = frozenset(["audio", "head", "iframe", "rp", "rt", "script", "style", "svg", "template", "video"])
+DROPPED = frozenset(["audio", "head", "iframe", "rp", "rt", "script", "style", "svg", "template", "title", "video"])
+IN_HEAD = frozenset(["base", "link", "meta", "noscript", "script", "style", "template", "title"])
+# What a web page has around its text. Only elements that must be closed: an open one would swallow the page.
+AROUND = frozenset(["annotation", "button", "dialog", "footer", "nav", "noscript", "select", "textarea"])
+HIDEABLE = frozenset(["aside", "div", "form", "header", "section", "span", "table", "ul"])
+ROLES_AROUND = frozenset(["contentinfo", "dialog", "navigation", "search"])
+QUOTED = frozenset(["article", "blockquote", "main", "section"])  # their footers belong to the text
 IMAGES = frozenset(["image", "img", "picture", "svg"])
-CELL_BORDER = " | "
+HEADINGS = {f"h{level}": level for level in range(1, 7)}
+Attributes = list[tuple[str, str | None]]
 
 
 class EntitiesDeclared(Exception):
@@ -28,15 +34,19 @@ class EntitiesDeclared(Exception):
 
 
 class Read(NamedTuple):
-    """The text of one piece of markup, and whether it shows images."""
+    """The text of one piece of markup, whether it shows images, its headings, and the title in its head."""
 
     text: str
     has_image: bool
+    headings: list[Heading]
+    title: str
 
 
-def read_markup(markup: str) -> Read:
+def read_markup(markup: str, *, as_web_page: bool = False) -> Read:
     """The text of an XHTML or HTML document: paragraphs with an empty line between, line breaks kept.
 
+    Args:
+        as_web_page: leave out what stands around the text of a web page: navigation, footers, forms, hidden parts.
     Raises:
         EntitiesDeclared: before anything is parsed.
         AssertionError: html.parser gave up on a malformed declaration.
@@ -45,96 +55,26 @@ def read_markup(markup: str) -> Read:
         raise EntitiesDeclared
     # html.parser takes these sections for comments in some versions of Python
     plain = re.sub(r"<!\[CDATA\[(.*?)\]\]>", lambda section: escape(section[1]), markup, flags=re.DOTALL)
-    reader = _Reader()
+    reader = _Reader(as_web_page)
     reader.feed(plain)
     reader.close()
-    return Read(clean(reader.lines.text()), reader.has_image)
-
-
-def clean(text: str) -> str:
-    """Plain letters: no ligatures, no invisible hyphens, no control characters."""
-    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    letters = text.translate(LETTER_TABLE).replace(SOFT_HYPHEN, "").translate(NO_CONTROLS)
-    return unicodedata.normalize("NFC", letters).strip("\n")
-
-
-class _Lines:
-    """Text as it is put together: words with one space between, and borders of one or two line ends."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._gap = 0  # line ends before the next word
-        self._space = False  # a space before the next word
-        self._prefix = ""  # what begins the next line or cell
-        self._joined = False  # the next word stands beside the prefix, whatever begins in between
-
-    def text(self) -> str:
-        """All of it."""
-        return "".join(self._pieces)
-
-    def border(self, num_lines: int) -> None:
-        """A block begins or ends here."""
-        if not self._joined:
-            self._gap, self._space = max(self._gap, num_lines), False
-
-    def line_break(self) -> None:
-        """A line ends; two of them make an empty line."""
-        if not self._joined:
-            self._gap, self._space = min(2, self._gap + 1), False
-
-    def row(self, num_lines: int) -> None:
-        """A row of a table begins."""
-        self._gap, self._space, self._prefix, self._joined = num_lines, False, "", True
-
-    def cell(self) -> None:
-        """Another cell of the row begins, on the row's line."""
-        begins_line = self._joined and self._gap > 0  # the cells before it are empty
-        if not begins_line:
-            self._gap = 0
-        self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
-        self._space, self._joined = False, True
-
-    def item(self, marker: str) -> None:
-        """An item of a list begins."""
-        self.border(1)
-        self._prefix, self._joined = marker, True
-
-    def end_of_prefixed(self) -> None:
-        """What the prefix was meant for ends, perhaps without a word."""
-        self._prefix, self._joined = "", False
-
-    def words(self, text: str) -> None:
-        """Running text: any white space is one space."""
-        words = " ".join(text.split())
-        if words:
-            self._space |= text[0].isspace()
-            self._put(words)
-        if text and text[-1].isspace():
-            self._space = True
-
-    def verbatim(self, text: str) -> None:
-        """Text whose line ends and spaces mean something."""
-        if text:
-            self._put(text)
-
-    def _put(self, text: str) -> None:
-        while self._gap and self._pieces and not self._pieces[-1].rstrip():
-            self._pieces.pop()
-        if self._gap and self._pieces:
-            self._pieces += [self._pieces.pop().rstrip(), "\n" * self._gap]
-        elif self._space and self._pieces and not self._prefix:
-            self._pieces.append(" ")
-        self._pieces += [self._prefix, text]
-        self._gap, self._space, self._prefix, self._joined = 0, False, "", False
+    text, headings = reader.lines.marked()
+    if as_web_page and (reader.dropped_to_the_end or not text):  # never closed, or around all there is
+        return read_markup(markup)
+    return Read(text, reader.has_image, headings, " ".join("".join(reader.title).split()))
 
 
 class _Reader(HTMLParser):
     """Tells `lines` what the markup means."""
 
-    def __init__(self) -> None:
+    def __init__(self, as_web_page: bool) -> None:
         super().__init__(convert_charrefs=True)
-        self.lines = _Lines()
+        self.lines = Lines()
         self.has_image = False
+        self.title: list[str] = []
+        self._as_web_page = as_web_page
+        self._in_title = False
+        self._quoted = 0  # elements around, whose footers belong to the text
         self._dropped = ""  # the element inside which nothing is read
         self._depth = 0  # of elements of that name
         self._pre = 0
@@ -143,17 +83,27 @@ class _Reader(HTMLParser):
         self._tables: list[int] = []  # the number of rows so far
         self._cells = 0  # of the row so far
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    @property
+    def dropped_to_the_end(self) -> bool:
+        """Whether what stands around the text was still open when the text ended."""
+        return self._dropped in AROUND | HIDEABLE
+
+    def handle_starttag(self, tag: str, attrs: Attributes) -> None:
         """An element begins."""
         tag = tag.rpartition(":")[2]
         self.has_image |= tag in IMAGES
-        if tag == "body":
-            self._dropped = ""
-        if self._dropped or tag in DROPPED:
+        if tag == "body" or (self._dropped == "head" and tag not in IN_HEAD):
+            self._dropped = ""  # nobody need close a head
+        if tag == "title" and self._dropped in ("", "head"):
+            self._in_title = not self.title
+        if self._dropped or tag in DROPPED or (self._as_web_page and self._is_around(tag, attrs)):
             self._drop(tag)
             return
+        self._quoted += tag in QUOTED
         if tag in BLOCKS:
             self.lines.border(1 if tag in ("dt", "dd") or (tag in ("ol", "ul") and self._lists) else 2)
+        if tag in HEADINGS:
+            self.lines.heading(HEADINGS[tag])
         match tag:
             case "br":
                 self._break()
@@ -175,10 +125,15 @@ class _Reader(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         """An element ends."""
         tag = tag.rpartition(":")[2]
+        if tag == "title":
+            self._in_title = False
         if self._dropped:
             self._depth -= tag == self._dropped
             self._dropped = self._dropped if self._depth else ""
             return
+        self._quoted -= tag in QUOTED and self._quoted > 0
+        if tag in HEADINGS:
+            self.lines.end_of_heading()
         match tag:
             case "pre":
                 self._pre = max(0, self._pre - 1)
@@ -195,6 +150,8 @@ class _Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         """Text."""
+        if self._in_title:
+            self.title.append(data)
         if self._dropped:
             return
         if self._pre:
@@ -202,6 +159,15 @@ class _Reader(HTMLParser):
             self._pre_begins = False
         else:
             self.lines.words(data)
+
+    def _is_around(self, tag: str, attributes: Attributes) -> bool:
+        if tag in AROUND:
+            return tag != "footer" or not self._quoted
+        if tag not in HIDEABLE:
+            return False
+        values = dict(attributes)
+        hidden = values.get("hidden", "until-found") != "until-found" or values.get("aria-hidden") == "true"
+        return hidden or (values.get("role") or "").lower() in ROLES_AROUND
 
     def _drop(self, tag: str) -> None:
         if not self._dropped:
@@ -231,7 +197,7 @@ class _Reader(HTMLParser):
         return f"{indent}{number + 1}. "
 
 
-def start_of(attributes: list[tuple[str, str | None]]) -> int:
+def start_of(attributes: Attributes) -> int:
     """The number that a list begins with."""
     value = dict(attributes).get("start") or ""
     return int(value) if re.fullmatch(r"-?\d{1,6}", value, re.ASCII) else 1

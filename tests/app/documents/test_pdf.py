@@ -15,7 +15,8 @@ from app.documents.errors import (
     ScannedDocument,
 )
 from app.documents.parsing import ParsingLimits
-from app.documents.pdf import extract_pdf, ranges
+from app.documents.pdf import extract_pdf
+from app.documents.quality import ranges
 from tests.app.documents.conftest import MakePdf, write_lines
 
 PAGE = [

@@ -76,5 +76,5 @@ def test_sloppy_markup_is_still_read(broken: str) -> None:
 
 
 def test_images_are_noticed() -> None:
-    assert read_markup("<body><img src='https://example.org/a.png'/></body>") == ("", True)
+    assert read_markup("<body><img src='https://example.org/a.png'/></body>")[:2] == ("", True)
     assert not read_markup("<p>words</p>").has_image

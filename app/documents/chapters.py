@@ -1,0 +1,340 @@
+"""Where chapters begin: by the file's own list of contents, by its marked headings, or by lines such as "Chapter 12".
+
+Pure functions of a text and what its format says about it. Offsets are exact: a chapter's text begins with its heading.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice, pairwise
+from typing import NamedTuple
+
+from app.documents.document import Chapter
+from app.documents.messages import Opened, PageRead
+
+MIN_CHAPTERS = 2  # a single heading divides nothing
+MAX_CHAPTERS = 5_000
+LONGEST_HEADING = 300  # characters; what is longer is text that was only marked as a heading
+MAX_TITLE = 120  # characters, of what is shown
+MAX_LINE = 100  # characters; a longer line is a paragraph
+TITLE_LINE = 60  # characters of a line with the title below a line with the number
+CONTENTS_RUN = 4  # headings without text between them are a list of contents, fewer a heading in several lines
+MAX_PLACES = 20  # of one title on a page that are looked at
+JOINT = " · "  # between the lines of one heading
+
+KINDS = (
+    "chapter|chapitre|kapitel|capítulo|capitulo|capitolo|hoofdstuk|part|partie|parte|teil|book|buch|livre|libro|volume|"
+    "canto|act|letter|section"
+)
+CHAPTERS = frozenset(KINDS.split("|")[:7])
+PARTS = frozenset(["part", "partie", "parte", "teil", "book", "buch", "livre", "libro", "volume"])
+TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
+ONES = "one|two|three|four|five|six|seven|eight|nine"
+TEENS = "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
+NUMBER = rf"(?:\d{{1,4}}|[ivxlc]{{1,9}}|(?:{TENS})(?:[- ](?:{ONES}))?|{TEENS}|{ONES}|the (?:first|last))"
+NAMES = "prologue|epilogue|introduction|foreword|preface|interlude|conclusion|afterword|appendix(?: [a-z0-9])?"
+CHINESE = "第[ \t]*[0-9一二三四五六七八九十百千零\u3007两]{1,8}[ \t]*[章回卷部]"
+HEADING_LINE = re.compile(
+    rf"^[ \t]*(?P<line>(?:(?P<kind>{KINDS})[ \t]+{NUMBER}\b|(?:{NAMES})(?=[.:]?[ \t]*$)|(?P<chinese>{CHINESE}))"
+    rf"(?P<rest>[^\n]{{0,{MAX_LINE}}}))$",
+    re.IGNORECASE | re.MULTILINE,
+)
+# What may follow the number: nothing, a mark and a title, or a title; "Chapter 3 of the book says" is none.
+REST = re.compile(r"[.:–—-]*\s*|\s*[.:–—-]+\s*\S.*|\s+(?P<title>\S).*")
+OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket, with which a title may begin
+PAGE_NUMBER = re.compile(r"(?:\s*[.·…]{2,}\s*|\s{2,}|\t)\d+\s*$")  # behind the dots of a list of contents
+LEADING_NUMBER = re.compile(rf"(?:(?:{KINDS})\s+)?{NUMBER}\b[.:)\s–—-]*|\d+(?:\.\d+)*[.:)\s]+", re.IGNORECASE)
+FENCE = re.compile(r" {0,3}(?:```|~~~)")
+ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(?=\S)")
+UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
+
+
+class Found(NamedTuple):
+    """A heading in the whole text."""
+
+    char_start: int
+    char_end: int
+    level: int  # 1: the highest
+    title: str
+
+
+def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Found]) -> tuple[Chapter, ...]:
+    """Chapters by the first source that has any. Each reaches to the next; what stands before the first is in none.
+
+    Args:
+        page_starts: the offset of each page.
+        sources: headings, the most trusted source first.
+    """
+    for source in sources:
+        chosen = tidy(text, source)
+        if len(chosen) >= MIN_CHAPTERS:
+            break
+    else:
+        return ()
+    bounds = pairwise([*(heading.char_start for heading in chosen), len(text)])
+    return tuple(
+        Chapter(
+            title=shorten(heading.title),
+            first_page=bisect_right(page_starts, start),
+            char_start=start,
+            char_end=end,
+        )
+        for heading, (start, end) in zip(chosen, bounds, strict=True)
+    )
+
+
+def tidy(text: str, source: Iterable[Found]) -> list[Found]:
+    """From all headings to those of chapters: one level, each once, several lines as one, no lists of contents."""
+    short = (heading for heading in source if len(heading.title) <= LONGEST_HEADING and has_letters(heading.title))
+    ordered = sorted(short, key=lambda heading: (heading.char_start, heading.level))
+    runs: list[list[Found]] = []
+    for heading in chapter_level(ordered):
+        bare = runs and not has_letters(text[runs[-1][-1].char_end : heading.char_start])
+        if bare and heading.char_start < runs[-1][-1].char_end:
+            continue  # the same place twice
+        if bare:
+            runs[-1].append(heading)
+        else:
+            runs.append([heading])
+    later = [key(run[-1].title) for run in runs]
+    chosen = [one for n, run in enumerate(runs) if (one := as_one(run, later[n + 1 :]))]
+    return chosen[:MAX_CHAPTERS]
+
+
+def as_one(run: Sequence[Found], later: Sequence[str]) -> Found | None:
+    """The heading that headings without text between them make. Of a list of contents only its end may be one.
+
+    Args:
+        later: the keys of the headings that follow.
+    """
+    last = run[-1]
+    kinds = [kind for heading in run if (kind := kind_of(heading.title))]
+    if len(run) < CONTENTS_RUN and len(set(kinds)) == len(kinds):
+        return Found(run[0].char_start, last.char_end, last.level, JOINT.join(heading.title for heading in run))
+    listed = key(last.title) in later and key(last.title) not in [key(heading.title) for heading in run[:-1]]
+    return None if listed else last
+
+
+def chapter_level(headings: Sequence[Found]) -> list[Found]:
+    """The headings down to the level of chapters: where most are called so, else the highest that divides the text."""
+    counts = {level: sum(h.level == level for h in headings) for level in {h.level for h in headings}}
+    named = {level: sum(h.level == level and kind_of(h.title) in CHAPTERS for h in headings) for level in counts}
+    best = max(named, key=lambda level: (named[level], -level), default=0)
+    if not named or named[best] < MIN_CHAPTERS:
+        best = min((level for level in counts if counts[level] >= MIN_CHAPTERS), default=0)
+    chosen = [heading for heading in headings if heading.level <= best]
+    is_title = bool(chosen) and chosen[0].level < best and counts[chosen[0].level] == 1
+    return chosen[1:] if is_title else chosen
+
+
+def kind_of(title: str) -> str | None:
+    """Whether a title says what it is the heading of: "part" or "chapter", in any language; None: it does not."""
+    match = re.match(rf"({KINDS})\s+{NUMBER}\b|{CHINESE}", title, re.IGNORECASE)
+    return (match[1] or "chapter").lower() if match else None
+
+
+def key(title: str) -> str:
+    """What two mentions of one heading have in common."""
+    return letters(PAGE_NUMBER.sub("", title))
+
+
+def letters(text: str) -> str:
+    """Nothing but letters and digits, all of them small."""
+    return "".join(char for char in text if char.isalnum()).casefold()
+
+
+def has_letters(text: str) -> bool:
+    """Whether there is anything to read."""
+    return any(map(str.isalnum, text))
+
+
+def shorten(title: str) -> str:
+    """A title of a length that can be shown."""
+    title = " ".join(PAGE_NUMBER.sub("", title).split())
+    return title if len(title) <= MAX_TITLE else title[: MAX_TITLE - 1].rstrip() + "…"
+
+
+# -------------------- in plain text
+
+
+def text_headings(text: str, page_starts: Sequence[int] = ()) -> Iterator[Found]:
+    """Lines that look like the heading of a chapter, alone in their paragraph or at the top of a page."""
+    tops = frozenset(page_starts)
+    listed_to = -1  # the end of the last heading: lists of contents have no empty lines
+    for match in HEADING_LINE.finditer(text):
+        start = match.start()
+        begins = start in tops or start == listed_to or not line_before(text, start).strip()
+        if begins and len(match["line"]) <= MAX_LINE and (heading := read_line(text, match)):
+            listed_to = heading.char_end + 1
+            yield heading
+
+
+def read_line(text: str, match: re.Match[str]) -> Found | None:
+    """The heading that a line and perhaps the one below it make; None: it is the beginning of a sentence."""
+    start, end, line, rest = match.start("line"), match.end("line"), match["line"].rstrip(), match["rest"]
+    kind = (match["kind"] or "").lower()
+    level = 1 if kind in PARTS else 3 if kind == "section" else 2
+    below = line_at(text, end + 1)
+    if not has_letters(rest):
+        after = line_at(text, end + 1 + len(below) + 1)
+        is_title = has_letters(below) and len(below.strip()) <= TITLE_LINE and not after.strip()
+        if is_title and not HEADING_LINE.match(below):
+            return Found(start, end + 1 + len(below), level, f"{line} {below.strip()}")
+        return Found(start, end, level, line)
+    follows = REST.fullmatch(rest)
+    sentence = not follows or (follows["title"] and not (follows["title"].isupper() or follows["title"] in OPENING))
+    if (sentence and not match["chinese"]) or line[-1] in ",;":
+        return None
+    alone = not below.strip() or below.lstrip()[0].isupper() or HEADING_LINE.match(below)
+    return Found(start, end, level, line) if alone else None
+
+
+def line_before(text: str, start: int) -> str:
+    """The line that ends where the one at `start` begins."""
+    return text[text.rfind("\n", 0, max(0, start - 1)) + 1 : start] if start else ""
+
+
+def line_at(text: str, start: int) -> str:
+    """The line that begins at `start`."""
+    end = text.find("\n", start)
+    return text[start : len(text) if end < 0 else end]
+
+
+# -------------------- in Markdown
+
+
+def markdown_headings(text: str) -> Iterator[Found]:
+    """Headings by number signs or by a line below them (CommonMark 0.31, sections 4.2 and 4.3)."""
+    start, fenced, before, before_start = 0, "", "", 0
+    in_front_matter = text.startswith("---\n")
+    for line in text.splitlines(keepends=True):
+        bare, begins = line.rstrip("\r\n"), start
+        start += len(line)
+        if in_front_matter:
+            in_front_matter = begins == 0 or bare.rstrip() != "---"
+            continue
+        fence = FENCE.match(bare)
+        if fence and (not fenced or bare.lstrip().startswith(fenced)):
+            fenced, before = ("" if fenced else fence.group().strip()), ""
+            continue
+        if fenced:
+            continue
+        underline = UNDERLINE.match(bare)
+        if heading := ATX.match(bare):
+            yield Found(begins, begins + len(bare), len(heading[1]), without_closing_signs(bare[heading.end() :]))
+            before = ""
+        elif underline and before:
+            level = 1 if underline[1].startswith("=") else 2
+            yield Found(before_start, begins + len(bare), level, before.strip())
+            before = ""
+        else:
+            # only a line that is a paragraph of its own; a list, a quotation or a table cannot be one
+            alone = bool(bare.strip()) and not re.match(r"\s*(?:[-*+>|]|\d+[.)]\s)|    ", bare)
+            before, before_start = (bare if alone else ""), begins
+
+
+def without_closing_signs(title: str) -> str:
+    """The words of a heading, which number signs may close: "Notes ##", but not "C#"."""
+    title = title.rstrip()
+    words = title.rstrip("#")
+    return words.rstrip() if words.endswith((" ", "\t")) else title
+
+
+# -------------------- by the list of contents
+
+
+class Pointer(NamedTuple):
+    """An entry of a list of contents, and the part of the text that it points to."""
+
+    title: str
+    level: int
+    char_start: int  # of the page or section
+    char_end: int
+
+
+def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
+    """The headings that a list of contents points to. One that is not found there begins where its page begins."""
+    in_order = sorted(pointers, key=lambda pointer: (pointer.char_start, pointer.char_end))
+    for part, group in groupby(in_order, key=lambda pointer: (pointer.char_start, pointer.char_end)):
+        page = Letters(text, *part)
+        at = 0
+        for pointer in group:
+            found = page.find(pointer.title, at) or page.find(pointer.title, 0)
+            if found:
+                at = found.end
+                yield Found(page.chars[found.start], page.chars[found.end - 1] + 1, pointer.level, pointer.title)
+            elif page.letters:
+                yield Found(page.chars[0], page.chars[0], pointer.level, pointer.title)
+
+
+class Match(NamedTuple):
+    """Letters [start, end) of a part."""
+
+    start: int
+    end: int
+
+
+class Letters:
+    """The letters of a part of a text, and where they stand: titles are found whatever stands between words."""
+
+    def __init__(self, text: str, char_start: int, char_end: int) -> None:
+        self.chars: list[int] = []  # the offset of each letter
+        self._text = text
+        folded: list[str] = []
+        for char in range(char_start, char_end):
+            if text[char].isalnum():
+                small = text[char].casefold()
+                folded.append(small)
+                self.chars += [char] * len(small)
+        self.letters = "".join(folded)
+
+    def find(self, title: str, start: int) -> Match | None:
+        """Where whole words from letter `start` on are those of a title, perhaps without its number.
+
+        The first place that begins a line is best, else the first.
+        """
+        for wanted in (letters(title), letters(LEADING_NUMBER.sub("", title, count=1))):
+            places = list(islice(self._places(wanted, start), MAX_PLACES)) if wanted else []
+            if places:
+                at = next(filter(self._begins_line, places), places[0])
+                return Match(at, at + len(wanted))
+        return None
+
+    def _places(self, wanted: str, start: int) -> Iterator[int]:
+        for _ in range(MAX_PLACES * MAX_PLACES):
+            start = self.letters.find(wanted, start)
+            if start < 0:
+                return
+            if self._divided(start) and self._divided(start + len(wanted)):
+                yield start
+            start += 1
+
+    def _divided(self, at: int) -> bool:
+        """Whether something stands between two letters."""
+        return at in (0, len(self.chars)) or self.chars[at] > self.chars[at - 1] + 1
+
+    def _begins_line(self, at: int) -> bool:
+        return at == 0 or "\n" in self._text[self.chars[at - 1] : self.chars[at]]
+
+
+def marked_chapters(
+    text: str, page_starts: Sequence[int], opened: Opened, parts: Sequence[PageRead], part_starts: Sequence[int]
+) -> tuple[Chapter, ...]:
+    """Chapters of what a worker read: by its list of contents, else by its headings, else by lines of the text.
+
+    Args:
+        parts: what the worker sent, each a page or section.
+        part_starts: the offset of each in the text.
+    """
+    bounds = list(pairwise([*part_starts, len(text)]))
+    pointers = [
+        Pointer(entry["title"], entry["level"], *bounds[entry["page"]])
+        for entry in opened["outline"]
+        if 0 <= entry["page"] < len(bounds)
+    ]
+    marked = [
+        Found(start + heading["char_start"], start + heading["char_end"], heading["level"], heading["title"])
+        for part, start in zip(parts, part_starts, strict=True)
+        for heading in part["headings"]
+    ]
+    return make_chapters(text, page_starts, pointed(text, pointers), marked, text_headings(text, page_starts))

@@ -1,0 +1,79 @@
+"""Web pages and Word files to Document: one flowing text, that a limited process read, cut into pages by its size."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from app.documents.chapters import marked_chapters
+from app.documents.document import Document, Extracting, make_pages
+from app.documents.errors import EmptyDocument
+from app.documents.messages import Opened, PageRead
+from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
+from app.documents.plain import page_starts
+from app.documents.quality import FEW_LETTERS, garbled, num_letters
+
+MAX_TITLE = 200  # characters
+Flowing = Literal["html", "docx"]
+
+
+class FlowingFormat(NamedTuple):
+    """How a format is read, and what to do about a file of pictures."""
+
+    parser: Parser
+    without_text: str
+
+
+FORMATS: Mapping[Flowing, FlowingFormat] = {
+    "html": FlowingFormat(
+        Parser("app.documents.html_worker", "a web page"),
+        "Open it in a browser, print it to PDF once the text shows, and use that.",
+    ),
+    "docx": FlowingFormat(
+        Parser("app.documents.word_worker", "a Word document"),
+        "If its pages are pictures, run it through text recognition (OCR) first and use the result.",
+    ),
+}
+
+
+def extract_html(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
+    """Read a web page; see `readers.extract_document`."""
+    return extract_flowing("html", file, name, limits)
+
+
+def extract_word(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
+    """Read a Word document; see `readers.extract_document`."""
+    return extract_flowing("docx", file, name, limits)
+
+
+def extract_flowing(
+    kind: Flowing, file: Path, name: str, limits: ParsingLimits = LIMITS
+) -> Iterator[Extracting | Document]:
+    """Read a file that has no pages of its own; see `readers.extract_document`."""
+    opened, parts = yield from parse(FORMATS[kind].parser, file, name, limits)
+    assert len(parts) == 1, f"{len(parts)} texts in {name}"
+    yield to_document(kind, name, file.stem, opened, parts[0])
+
+
+def to_document(kind: Flowing, name: str, stem: str, opened: Opened, part: PageRead) -> Document:
+    """Cut the text into pages and chapters.
+
+    Raises:
+        EmptyDocument: there is none.
+    """
+    text = part["text"]
+    if not text.strip() or (part["has_image"] and num_letters([text]) < FEW_LETTERS):
+        what = "nothing but images" if part["has_image"] else "no text"
+        raise EmptyDocument(f"{name} holds {what}.", hint=FORMATS[kind].without_text)
+    starts = page_starts(text)
+    lost = ("Parts of it are damaged or linked from elsewhere, so that text is missing.",) if part["damaged"] else ()
+    titles = (opened["title"], *(heading["title"] for heading in part["headings"][:1]), stem)
+    return Document(
+        name=name,
+        title=next(title for words in titles if (title := " ".join(words.split())[:MAX_TITLE])),
+        format=kind,
+        text=text,
+        pages=make_pages(starts, len(text)),
+        has_own_pages=False,
+        warnings=lost + garbled(text, starts),
+        chapters=marked_chapters(text, starts, opened, [part], [0]),
+    )

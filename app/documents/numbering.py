@@ -1,0 +1,107 @@
+"""Numbers that Word writes before paragraphs: they stand in no text, only the rules for them do (ECMA-376, 17.9)."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+MAX_MARKER = 60  # characters
+MAX_LEVELS = 9
+ROMAN = ((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"), (40, "xl"), (10, "x"),
+         (9, "ix"), (5, "v"), (4, "iv"), (1, "i"))  # fmt: skip
+BULLET = "•"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """How one level of a list is numbered."""
+
+    format: str = "bullet"
+    pattern: str = ""  # "%1.%2" stands for the numbers of the first two levels
+    start: int = 1
+
+
+@dataclass(slots=True)
+class Numbering:
+    """The lists of a document, and how far each has counted."""
+
+    levels: dict[str, Sequence[Level]]  # by the number of the list
+    shared: dict[str, str]  # lists that count together, by the number of the list
+    counts: dict[str, list[int | None]] = field(default_factory=dict)
+
+    def marker(self, list_id: str, level: int) -> str:
+        """What stands before the next paragraph of a level of a list; "": nothing does."""
+        levels = self.levels.get(list_id)
+        if not levels or not 0 <= level < len(levels):
+            return ""
+        counts = self.counts.setdefault(self.shared[list_id], [None] * MAX_LEVELS)
+        before = counts[level]
+        counts[level] = levels[level].start if before is None else before + 1
+        counts[level + 1 :] = [None] * (MAX_LEVELS - level - 1)
+        if levels[level].format == "bullet":
+            return BULLET
+        if levels[level].format == "none":
+            return ""
+
+        def number(place: re.Match[str]) -> str:
+            index = int(place[1]) - 1
+            if index >= len(levels):
+                return ""
+            count = counts[index]
+            return written(levels[index].start if count is None else count, levels[index].format)
+
+        return re.sub(r"%([1-9])", number, levels[level].pattern)[:MAX_MARKER].strip()
+
+
+def read_numbering(root: ElementTree.Element | None) -> Numbering:
+    """The lists that numbering.xml defines."""
+    if root is None:
+        return Numbering({}, {})
+    kinds = {kind.get("abstractNumId", ""): read_levels(kind) for kind in root.iter("abstractNum")}
+    levels: dict[str, Sequence[Level]] = {}
+    shared: dict[str, str] = {}
+    for entry in root.iter("num"):
+        list_id, kind = entry.get("numId", ""), value(entry, "abstractNumId")
+        restarts = any(True for _ in entry.iter("startOverride"))
+        levels[list_id] = kinds.get(kind, ())
+        shared[list_id] = f"own {list_id}" if restarts else f"kind {kind}"
+    return Numbering(levels, shared)
+
+
+def read_levels(kind: ElementTree.Element) -> list[Level]:
+    """The levels of a kind of list."""
+    levels = [Level()] * MAX_LEVELS
+    for entry in kind.iter("lvl"):
+        level = number_or(entry.get("ilvl"), -1)
+        if 0 <= level < MAX_LEVELS:
+            levels[level] = Level(
+                format=value(entry, "numFmt") or "decimal",
+                pattern=value(entry, "lvlText")[:MAX_MARKER],
+                start=number_or(value(entry, "start"), 1),
+            )
+    return levels
+
+
+def value(element: ElementTree.Element, name: str) -> str:
+    """The val of a child; "" without it."""
+    child = element.find(name)
+    return "" if child is None else child.get("val", "")
+
+
+def number_or(text: str | None, default: int) -> int:
+    """A small number, or the default."""
+    return int(text) if text and re.fullmatch(r"\d{1,6}", text, re.ASCII) else default
+
+
+def written(number: int, form: str) -> str:
+    """A number in one of Word's forms; those it has besides are written as digits."""
+    if form in ("lowerLetter", "upperLetter") and 1 <= number <= 26 * 4:
+        letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)  # z, then aa
+        return letters if form == "lowerLetter" else letters.upper()
+    if form in ("lowerRoman", "upperRoman") and 1 <= number < 4000:
+        roman = ""
+        for size, letters in ROMAN:
+            roman += letters * (number // size)
+            number %= size
+        return roman if form == "lowerRoman" else roman.upper()
+    return f"{number:02d}" if form == "decimalZero" else str(number)

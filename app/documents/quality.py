@@ -1,0 +1,85 @@
+"""What is wrong with a text that was extracted without any error: letters that mean nothing, pages that hold nothing.
+
+Text layers of PDFs are made by programs that need never read them. Pure functions from pages to warnings.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+FEW_LETTERS = 20  # a page with fewer is no page of text: blank, a title or a picture
+HARDLY_ANY = 150  # letters: a stamp or a caption on a scanned page
+MIN_LOST, LOST_SHARE = 5, 0.02  # characters that stand for nothing, on one page
+MIN_LETTERS = 200  # fewer say nothing about a page's language
+WORD_LENGTHS = (1.7, 16.0)  # mean of a page; English 4.5, German 6, Finnish 8
+VOWEL_SHARES = (0.16, 0.75)  # of Latin letters; English 0.38, Czech 0.40, Hawaiian 0.63
+GLYPH_NUMBER = re.compile(r"\(cid:\d+\)|/[gG]\d{2,4}\b")  # glyphs without a letter, as programs write them
+LATIN_WORD = re.compile(r"[^\W\d_]+")
+VOWELS = frozenset("aeiouyæœø\u0131əɔɛ")
+
+
+def ranges(indices: Sequence[int]) -> str:
+    """Page indices as people write them: 1, 4–6, 9."""
+    runs: list[tuple[int, int]] = []
+    for index in indices:
+        first = runs.pop()[0] if runs and runs[-1][1] == index - 1 else index
+        runs.append((first, index))
+    return ", ".join(str(a + 1) if a == b else f"{a + 1}–{b + 1}" for a, b in runs)
+
+
+def num_letters(lines: Iterable[str]) -> int:
+    """Letters and digits on a page."""
+    return sum(char.isalnum() for line in lines for char in line)
+
+
+def garbled(text: str, page_starts: Sequence[int]) -> tuple[str, ...]:
+    """The warning about pages whose letters mean nothing, if there are any."""
+    pages = [text[start:end] for start, end in pairwise([*page_starts, len(text)])]
+    indices = [index for index, page in enumerate(pages) if is_garbled(page)]
+    return (f"Letters that make no words (a broken text layer or encoding): pages {ranges(indices)}.",) * bool(indices)
+
+
+def is_garbled(page: str) -> bool:
+    """Whether a page shows lost characters, or words that no language has."""
+    return has_lost_characters(page) or has_odd_words(page)
+
+
+def has_lost_characters(page: str) -> bool:
+    """Whether more than a few characters stand for nothing: replaced, private to a font, or bare glyph numbers."""
+    lost = sum(char == "�" or unicodedata.category(char) in ("Co", "Cn") for char in page if char > "\x7f")
+    lost += len(GLYPH_NUMBER.findall(page))
+    return lost >= MIN_LOST and lost > LOST_SHARE * sum(not char.isspace() for char in page)
+
+
+def has_odd_words(page: str) -> bool:
+    """Whether the words of a page of Latin letters are spaced out, run together, or without the vowels of a language.
+
+    Wrong tables of letters mostly shift them: "The quay" becomes "7KH TXD\\", with a seventh of the vowels.
+    """
+    latin = [word for word in LATIN_WORD.findall(page) if word.isascii() or is_latin(word[0])]
+    count = sum(map(len, latin))
+    if count < MIN_LETTERS:
+        return False
+    shortest, longest = WORD_LENGTHS
+    fewest, most = VOWEL_SHARES
+    plain = unicodedata.normalize("NFD", "".join(latin)).lower()
+    vowels = sum(letter in VOWELS for letter in plain) / count
+    return not (shortest <= count / len(latin) <= longest and fewest <= vowels <= most)
+
+
+def is_latin(letter: str) -> bool:
+    """Whether a letter is one of the Latin script, accents included."""
+    return unicodedata.name(letter, "").startswith("LATIN")
+
+
+def hardly_any_text(num_letters: Sequence[int], has_image: Sequence[bool]) -> tuple[str, ...]:
+    """The warning about a document whose pages mostly hold so little that they look like a scan without its text."""
+    poor = [index for index, count in enumerate(num_letters) if count < HARDLY_ANY]
+    scanned = [index for index in poor if has_image[index] and num_letters[index] >= FEW_LETTERS]
+    if len(scanned) > len(num_letters) / 2:
+        return (f"Images with hardly any text (a scan?): pages {ranges(scanned)}.",)
+    blank = [index for index in poor if num_letters[index] < FEW_LETTERS and not has_image[index]]
+    if len(blank) > max(2, len(num_letters) / 2):
+        return (f"Hardly any text: pages {ranges(blank)}.",)
+    return ()
