@@ -232,7 +232,7 @@ class Body:
             case "txbxContent":
                 self._outer.append(self._lines)
                 self._lines = Lines()
-            case "footnote" | "endnote" if "type" not in attributes:
+            case "footnote" | "endnote" if "type" not in attributes and tag in self._root:
                 self._lines, self._note = Lines(), attributes.get("id", "")
 
     def _begin_paragraph(self, properties: ElementTree.Element | None = None) -> None:

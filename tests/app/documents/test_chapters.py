@@ -1,0 +1,297 @@
+"""Chapters: where they begin, to the character, and what only looks like one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pypdf import PdfWriter
+
+from app.documents import Document, read_document
+from app.documents.chapters import (
+    Found,
+    Pointer,
+    letters,
+    make_chapters,
+    markdown_headings,
+    pointed,
+    text_headings,
+)
+from tests.app.documents.conftest import MakeEpub, MakePdf, section
+
+BODY = "The pilot counted the boats that came in with the tide, as he had done on every evening."
+WORDS = st.text("abcdeäöü éß", min_size=1, max_size=12).map(str.strip).filter(bool)
+PROSE = st.lists(WORDS, min_size=1, max_size=8).map(lambda words: "it was " + " ".join(words) + ".")
+
+
+def titles(text: str, page_starts: tuple[int, ...] = (0,)) -> list[str]:
+    return [chapter.title for chapter in make_chapters(text, page_starts, text_headings(text, page_starts))]
+
+
+def begins_with_its_heading(document: Document) -> bool:
+    return all(
+        letters(document.text[chapter.char_start : chapter.char_end]).startswith(letters(chapter.title))
+        for chapter in document.chapters
+    )
+
+
+# -------------------- plain text
+
+
+@pytest.mark.parametrize(
+    "headings",
+    [
+        ["Chapter 1", "Chapter 2"],
+        ["CHAPTER I.", "CHAPTER II."],
+        ["Chapter 9: The Quay", "Chapter 10: The Tide"],
+        ["Chapter One", "Chapter Twenty-One"],
+        ["    CHAPTER I — The Quay", "    CHAPTER II — The Tide"],
+        ["Part 1", "Part 2"],
+        ["Prologue", "Chapter 1", "EPILOGUE"],
+        ["Kapitel 3: Der Hafen", "Kapitel 4: Die Flut"],
+        ["Chapitre III", "Chapitre IV"],
+        ["第一章 港口", "第二章 潮水"],
+        ["Chapter 3 The Quay", "Chapter 4 “Tides”"],
+    ],
+)
+def test_headings_of_many_kinds_are_found(headings: list[str]) -> None:
+    text = "A title\n\n" + "".join(f"{heading}\n\n{BODY}\n\n" for heading in headings)
+    assert titles(text) == [heading.strip() for heading in headings]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Chapter 3 of the book says that the quay was old.",
+        "Chapter 3, in which nobody comes, is short.",
+        "Part I played with, part II not.",
+        "Chapter 3. The pilot, who had read it twice,\nput it away.",
+        "Introduction to navigation was his favourite book.",
+        "Chapterhouse 3",
+        "Letter I wrote",
+        "Chapter 3: " + "a long line " * 12,
+    ],
+)
+def test_sentences_about_chapters_are_no_headings(line: str) -> None:
+    assert titles(f"{BODY}\n\n{line}\n\n{BODY}\n\n{line}\n\n{BODY}") == []
+
+
+def test_a_heading_inside_a_paragraph_is_none_unless_a_page_begins_with_it() -> None:
+    text = f"{BODY}\nChapter 1\n{BODY}\nChapter 2\n{BODY}"
+    assert titles(text) == []
+    assert titles(text, (0, text.index("Chapter 1"), text.index("Chapter 2"))) == ["Chapter 1", "Chapter 2"]
+
+
+def test_the_title_may_stand_on_the_line_below_the_number() -> None:
+    text = f"CHAPTER I.\nDown the Quay\n\n{BODY}\n\nCHAPTER II\n\nThe Tide came.\n\nCHAPTER III\n{BODY}"
+    assert titles(text) == ["CHAPTER I. Down the Quay", "CHAPTER II", "CHAPTER III"]
+
+
+@pytest.mark.parametrize("gap", ["\n", "\n\n"])
+@pytest.mark.parametrize("dots", ["", " ....... 7", "\t12"])
+@pytest.mark.parametrize("preface", ["", f"{BODY}\n\n"])
+def test_a_list_of_contents_is_no_chapter(gap: str, dots: str, preface: str) -> None:
+    names = [f"Chapter {n}: The {word}" for n, word in enumerate(("Quay", "Tide", "Storm"), 1)]
+    contents = gap.join(name + dots for name in names)
+    text = f"Contents\n\n{contents}\n\n{preface}" + "".join(f"{name}\n\n{BODY}\n\n" for name in names)
+    chapters = make_chapters(text, (0,), text_headings(text))
+    assert [chapter.title for chapter in chapters] == names
+    assert chapters[0].char_start == text.rindex(names[0])
+
+
+def test_a_part_and_its_first_chapter_are_one_heading() -> None:
+    text = "".join(
+        f"PART {part}\n\nCHAPTER {n}\n\n{BODY}\n\nCHAPTER {n + 1}\n\n{BODY}\n\n" for part, n in (("I", 1), ("II", 3))
+    )
+    assert titles(text) == ["PART I · CHAPTER 1", "CHAPTER 2", "PART II · CHAPTER 3", "CHAPTER 4"]
+
+
+def test_one_heading_divides_nothing() -> None:
+    assert titles(f"Chapter 1\n\n{BODY}") == []
+
+
+@given(st.lists(st.tuples(WORDS, PROSE), min_size=2, max_size=6), PROSE, st.booleans())
+def test_chapters_of_a_text_begin_with_their_headings_and_cover_the_rest(
+    chapters: list[tuple[str, str]], preface: str, blank: bool
+) -> None:
+    names = [f"Chapter {n}: {title}" for n, (title, _) in enumerate(chapters, 1)]
+    parts = [f"{name}\n\n{body}\n\n" for name, (_, body) in zip(names, chapters, strict=True)]
+    text = (f"{preface}\n\n" if blank else "") + "".join(parts)
+    found = make_chapters(text, (0,), text_headings(text))
+    assert [text[chapter.char_start : chapter.char_end] for chapter in found] == parts
+    assert [chapter.title for chapter in found] == [" ".join(name.split()) for name in names]
+
+
+@given(
+    st.text(st.sampled_from("Chapter I12:\n.#=- \tpart`x\f"), max_size=200), st.lists(st.integers(0, 200), max_size=4)
+)
+def test_any_text_gives_chapters_that_follow_each_other(text: str, starts: list[int]) -> None:
+    pages = sorted({0, *(start for start in starts if start < len(text))})
+    for source in (text_headings(text, pages), markdown_headings(text)):
+        chapters = make_chapters(text, pages, source)
+        bounds = [*(chapter.char_start for chapter in chapters), len(text)]
+        assert bounds == sorted(set(bounds)) or not chapters
+        for chapter in chapters:
+            assert letters(text[chapter.char_start : chapter.char_end]).startswith(letters(chapter.title.rstrip("…")))
+            assert pages[chapter.first_page - 1] <= chapter.char_start
+
+
+# -------------------- Markdown
+
+
+def test_markdown_headings_of_both_kinds_and_nothing_in_code() -> None:
+    text = (
+        "---\ntitle: A\n---\n# The Quay #\ntext\n```\n# no\n```\nThe Tide\n========\ntext\n"
+        "- item\n---\n#no\n    # code\n### C#\n"
+    )
+    found = list(markdown_headings(text))
+    assert [(heading.level, heading.title) for heading in found] == [(1, "The Quay"), (1, "The Tide"), (3, "C#")]
+    assert [text[heading.char_start :][:5] for heading in found] == ["# The", "The T", "### C"]
+
+
+def test_the_title_of_a_markdown_text_is_no_chapter_and_deeper_levels_are_none() -> None:
+    text = f"# Harbour\n\n{BODY}\n\n## Quay\n\n{BODY}\n\n### Stones\n\n{BODY}\n\n## Tide\n\n{BODY}\n"
+    assert [c.title for c in make_chapters(text, (0,), markdown_headings(text))] == ["Quay", "Tide"]
+
+
+def test_where_headings_are_called_chapters_their_level_is_the_one() -> None:
+    text = f"# Book A\n\n{BODY}\n\n## Chapter 1\n\n{BODY}\n\n## Chapter 2\n\n{BODY}\n\n# Notes\n\n{BODY}\n"
+    found = make_chapters(text, (0,), markdown_headings(text))
+    assert [chapter.title for chapter in found] == ["Book A", "Chapter 1", "Chapter 2", "Notes"]
+
+
+# -------------------- lists of contents
+
+
+def test_titles_are_found_in_their_page_whatever_stands_between_their_words() -> None:
+    text = "We shall see The Quay later.\n\n1 The\nQuay!\n\nText. The Quays. The Tide"
+    pointers = [Pointer("1. The Quay", 1, 0, len(text)), Pointer("The Tide", 1, 0, len(text))]
+    assert [text[found.char_start : found.char_end] for found in pointed(text, pointers)] == ["1 The\nQuay", "The Tide"]
+
+
+def test_a_title_that_is_not_on_its_page_begins_where_the_page_does() -> None:
+    text = "One page.\n\nAnother page."
+    pointers = [Pointer("Preface", 1, 0, 11), Pointer("Unheard of", 1, 11, len(text))]
+    chapters = make_chapters(text, (0, 11), pointed(text, pointers))
+    assert [(c.title, c.char_start, c.first_page) for c in chapters] == [("Preface", 0, 1), ("Unheard of", 11, 2)]
+
+
+def test_long_text_that_is_marked_as_a_heading_is_none() -> None:
+    text = "a " * 400 + "b " * 400
+    assert make_chapters(text, (0,), [Found(0, 800, 1, "a " * 400), Found(800, 1600, 1, "b " * 400)]) == ()
+
+
+def test_the_first_source_with_chapters_is_believed() -> None:
+    text = f"Chapter 1\n\n{BODY}\n\nChapter 2\n\n{BODY}"
+    assert [c.title for c in make_chapters(text, (0,), [Found(0, 9, 1, "Chapter 1")], text_headings(text))] == [
+        "Chapter 1",
+        "Chapter 2",
+    ]
+
+
+# -------------------- in files
+
+
+def test_bookmarks_of_a_pdf_are_chapters(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    prose = [BODY[:58], BODY[58:]]
+    path = make_pdf(["A title"], ["1. The Quay", *prose], prose, [*prose, "", "2. The Tide", *prose])
+    part = writer.add_outline_item(title="Harbour", page_number=1)
+    writer.add_outline_item(title="The Quay", page_number=1, parent=part)
+    writer.add_outline_item(title="2. The Tide", page_number=3, parent=part)
+    writer.write(path)
+    document = read_document(path)
+    assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [
+        ("The Quay", 2),
+        ("2. The Tide", 4),
+    ]
+    assert [document.text[chapter.char_start :][:8] for chapter in document.chapters] == ["The Quay", "2. The T"]
+
+
+def test_malformed_bookmarks_do_no_harm(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf([BODY[:58]], [BODY[58:]])
+    writer.add_outline_item(title="A", page_number=0)
+    writer.add_outline_item(title="B", page_number=1)
+    writer.write(path)
+    content = path.read_bytes()
+    for old, new in ((b"/First", b"/Fisrt"), (b"/Dest", b"/Tsed"), (b"/Title", b"/Eltit"), (b"/Next", b"/Prev")):
+        path.write_bytes(content.replace(old, new))
+        assert read_document(path).text
+
+
+def nav(links: str) -> str:
+    return (
+        '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml" xmlns:epub="http://www.idpf.org/2007/ops"><body>'
+        '<nav epub:type="landmarks"><a href="s1.xhtml">x</a></nav>'
+        f'<nav epub:type="toc"><ol>{links}</ol></nav></body></html>'
+    )
+
+
+NCX = (
+    '<?xml version="1.0"?><!DOCTYPE ncx PUBLIC "-//NISO//DTD ncx 2005-1//EN" "http://www.daisy.org/z3986/2005/ncx-2005-1.dtd">'
+    '<ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><navMap>'
+    '<navPoint><navLabel><text>The Quay</text></navLabel><content src="s2.xhtml"/></navPoint>'
+    '<navPoint><navLabel><text>The Tide</text></navLabel><content src="s2.xhtml#two"/></navPoint></navMap></ncx>'
+)
+
+
+def opf(extra: str) -> str:
+    sections = "".join(f'<item id="i{n}" href="s{n}.xhtml" media-type="application/xhtml+xml"/>' for n in (1, 2, 3))
+    order = "".join(f'<itemref idref="i{n}"/>' for n in (1, 2, 3))
+    return (
+        '<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf"><metadata/>'
+        f"<manifest>{sections}{extra}</manifest><spine>{order}</spine></package>"
+    )
+
+
+NAV_ITEM = '<item id="n" href="nav.xhtml" media-type="application/xhtml+xml" properties="nav"/>'
+NCX_ITEM = '<item id="x" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
+
+
+def test_the_navigation_of_an_epub_names_chapters_and_their_places(make_epub: MakeEpub) -> None:
+    links = "".join(
+        f'<li><a href="{href}">{title}</a></li>'
+        for href, title in (
+            ("s1.xhtml", "Cover"),
+            ("s2.xhtml#a", "The <i>Quay</i>"),
+            ("s2.xhtml#b", "The Tide"),
+            ("s3.xhtml", "Storm"),
+        )
+    )
+    bodies = ("", f"<h2>The Quay</h2><p>{BODY}</p><h2>The Tide</h2><p>{BODY}</p>", f"<p>{BODY}</p>")
+    for extra, files in (
+        (NAV_ITEM, {"OPS/nav.xhtml": nav(links)}),
+        (NAV_ITEM + NCX_ITEM, {"OPS/nav.xhtml": nav(links), "OPS/toc.ncx": NCX}),
+    ):
+        document = read_document(make_epub(*bodies, files={"OPS/book.opf": opf(extra), **files}))
+        assert [chapter.title for chapter in document.chapters] == ["The Quay", "The Tide", "Storm"]
+        assert begins_with_its_heading(document) is False  # the last one has no heading: it begins its section
+        assert document.text[document.chapters[1].char_start :].startswith("The Tide")
+        assert document.text[document.chapters[2].char_start :] == BODY
+
+
+@pytest.mark.parametrize(
+    "navigation", [None, "<html>&nbsp;</html>", "<!DOCTYPE x [<!ENTITY a 'b'>]><html/>", "no markup", b"\xff"]
+)
+def test_a_broken_navigation_gives_way_to_the_older_list(make_epub: MakeEpub, navigation: str | bytes | None) -> None:
+    bodies = (f"<p>{BODY}</p>", f"<p>The Quay</p><p>{BODY}</p><p>The Tide</p><p>{BODY}</p>", f"<p>{BODY}</p>")
+    files = {"OPS/book.opf": opf(NAV_ITEM + NCX_ITEM), "OPS/nav.xhtml": navigation, "OPS/toc.ncx": NCX}
+    document = read_document(make_epub(*bodies, files=files))
+    assert [chapter.title for chapter in document.chapters] == ["The Quay", "The Tide"]
+    assert begins_with_its_heading(document)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["h1", "h2", "p"]), WORDS), max_size=8))
+def test_headings_of_markup_are_where_they_say(blocks: list[tuple[str, str]]) -> None:
+    from app.documents.xhtml import read_markup
+
+    markup = section("".join(f"<{tag}> <b>{words}</b>\n</{tag}>" for tag, words in blocks))
+    read = read_markup(markup)
+    assert [(h["title"], h["level"]) for h in read.headings] == [
+        (" ".join(words.split()), int(tag[1])) for tag, words in blocks if tag != "p"
+    ]
+    for heading in read.headings:
+        assert read.text[heading["char_start"] : heading["char_end"]] == heading["title"]
+
+
+def test_an_epub_without_navigation_has_the_chapters_of_its_headings(make_epub: MakeEpub) -> None:
+    document = read_document(make_epub(f"<h1>Quay</h1><p>{BODY}</p>", f"<div><h1>Ti<i>de</i></h1></div><p>{BODY}</p>"))
+    assert [(chapter.title, chapter.first_page) for chapter in document.chapters] == [("Quay", 1), ("Tide", 2)]
+    assert begins_with_its_heading(document)
