@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from core.hardware import Machine
 
 ASSETS = catalog.ROOT / "assets"
-CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css"))
-SCRIPT = ASSETS / "js" / "race.js"
+CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css", "inside.css"))
+SCRIPT = ASSETS / "js" / "page.js"
 MOST_UPLOAD = "300mb"
 
 

@@ -7,6 +7,7 @@ import gradio as gr
 
 from app.book_view import BookView
 from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts
+from app.inside_tab import INTERVAL_SECONDS, build_inside_tab
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
 from app.race_tab import build_race_tab
@@ -37,6 +38,7 @@ window.triforceSession = () => {
 };
 </script>"""
 WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
+PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 # The worker has the one queue; Gradio's own must not hold a page back before it can be told that it waits.
 STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "js": WITH_SESSION}
 AT_ONCE: dict[str, Any] = {"show_progress": "hidden", "queue": False, "js": WITH_SESSION}
@@ -51,8 +53,9 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         session = gr.Textbox(visible=False, show_label=False)
         head = gr.HTML(masthead(worker.state), elem_id="masthead")
         banner = gr.HTML(notice(worker.state), elem_id="banner")
+        ticking = gr.Timer(INTERVAL_SECONDS, active=False)
         with gr.Tabs(elem_id="tabs"):
-            with gr.Tab("Read", id="read", elem_id="read-tab"), gr.Row(elem_id="shell"):
+            with gr.Tab("Read", id="read", elem_id="read-tab") as read_tab, gr.Row(elem_id="shell"):
                 with gr.Column(elem_id="side", min_width=280, scale=0):
                     card = gr.HTML(BookView(Session("")).html(), elem_id="book")
                     with gr.Row(elem_id="reading-buttons"):
@@ -80,6 +83,9 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                     gr.HTML(f'<p class="note">{note}</p>' if note else "", elem_id="note")
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)
+            build_inside_tab(worker, session, ticking, AT_ONCE)
+        for tab in (read_tab, race_tab):
+            tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **AT_ONCE)
 
         parts = Parts(session, head, banner, card, stop_reading, read_on, drop, method, strip, chat, suggestions, box)
         handlers = Handlers(worker, tuple(samples), parts)
@@ -91,9 +97,12 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             api_name="enter",
             **AT_ONCE,
         )
-        show_race = {"fn": race.enter, "inputs": [session, race.parts.question], "outputs": race.parts.of_entry}
-        entered.then(**show_race, api_name="enter_race", **AT_ONCE)
-        race_tab.select(**show_race, api_visibility="private", **AT_ONCE)
+        for shown in (
+            entered.then(race.enter, session, race.parts.of_entry, api_name="enter_race", **AT_ONCE),
+            race_tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **AT_ONCE),
+        ):
+            question, proposal = race.parts.question, race.parts.proposal
+            shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")
         loaded = entered.then(handlers.watch_model, session, [head, banner, method], api_name="watch_model", **STREAM)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **AT_ONCE)
         entered.then(handlers.read_on, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)

@@ -31,6 +31,7 @@ class RaceParts:
     """The components that change."""
 
     question: gr.Textbox
+    proposal: gr.Textbox  # a question to start with; the browser takes it unless there is one of the reader's own
     start: gr.Button
     stop: gr.Button
     prompts: tuple[gr.Button, ...]
@@ -43,7 +44,7 @@ class RaceParts:
     @property
     def of_entry(self) -> list[gr.blocks.Block]:
         """What changes when the tab is looked at."""
-        return [self.question, *self.prompts, self.board, self.start, self.stop]
+        return [self.proposal, *self.prompts, self.board, self.start, self.stop]
 
     @property
     def of_race(self) -> list[gr.blocks.Block]:
@@ -62,7 +63,7 @@ class RaceHandlers:
     def __init__(self, worker: EngineWorker, samples: tuple[Sample, ...], parts: RaceParts) -> None:
         self._worker, self._samples, self.parts = worker, samples, parts
 
-    def enter(self, session_id: str, question: str | None) -> Updates:
+    def enter(self, session_id: str) -> Updates:
         """Show the session's race, and a question to start with: the last one asked, else one for the sample."""
         parts, current = self.parts, self._worker.sessions.find(session_id)
         if current is None:
@@ -70,11 +71,7 @@ class RaceHandlers:
         asked = tuple(exchange.question for exchange in current.exchanges)
         name = current.book.document.name if current.book else ""
         canned = open_questions(self._samples, name, (), NUM_PROMPTS)
-        proposed = asked[-1] if asked else canned[0] if canned else ""
-        updates: Updates = {}
-        if (question or "").strip() in ("", current.race_question):
-            updates[parts.question] = proposed
-            current.race_question = proposed
+        updates: Updates = {parts.proposal: asked[-1] if asked else canned[0] if canned else ""}
         shown = [*canned, *[""] * (NUM_PROMPTS - len(canned))]
         for button, text in zip(parts.prompts, shown, strict=True):
             updates[button] = gr.update(value=text, visible=bool(text))
@@ -171,10 +168,11 @@ def build_race_tab(
                     DEFAULTS.max_new_tokens, label="Most tokens", precision=0, elem_id="race-limit", min_width=90
                 )
                 temperature = gr.Number(0, label="Temperature", step=0.1, elem_id="race-temperature", min_width=90)
+        proposal = gr.Textbox(visible=False, show_label=False)
         board = gr.HTML(RaceView().html(), elem_id="race-board")
         gr.HTML(KEYS, elem_id="race-keys")
 
-    parts = RaceParts(question, start, stop, prompts, lanes, length, limit, temperature, board)
+    parts = RaceParts(question, proposal, start, stop, prompts, lanes, length, limit, temperature, board)
     handlers = RaceHandlers(worker, tuple(samples), parts)
     gr.on(
         [start.click, question.submit],

@@ -200,7 +200,11 @@ def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
     figures = "".join(
         f'<p class="{key}"><b>{value}</b><span>{what}</span></p>'
         for key, value, what in (
-            ("gap-tokens", f"{abs(ahead.tokens):,}", f"tokens {side(ahead.tokens)}"),
+            (
+                "gap-tokens",
+                f"{abs(ahead.tokens):,}",
+                f"token{'' if abs(ahead.tokens) == 1 else 's'} {side(ahead.tokens)}",
+            ),
             ("gap-seconds", f"{abs(ahead.seconds):.2f} s", side(ahead.seconds)),
         )
     )

@@ -40,9 +40,16 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def plural(number: int, noun: str) -> str:
-    """1 page, 2 pages."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def plural(number: int, noun: str, several: str = "") -> str:
+    """1 page, 2 pages; `several` for nouns that want more than an s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {several or noun + 's'}"
+
+
+def compact(number: float) -> str:
+    """A count where there is little room: 950, 1.2k, 34k."""
+    if number < 1000:
+        return f"{number:.0f}"
+    return f"{number / 1000:.1f}k" if number < 9950 else f"{number / 1000:.0f}k"
 
 
 def figure(value: float | None) -> str:
@@ -80,6 +87,23 @@ def duration(seconds: float) -> str:
 def size(size_bytes: int) -> str:
     """512 MiB, 1.2 GiB."""
     return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{max(1, size_bytes >> 20)} MiB"
+
+
+def amount(num_bytes: float) -> str:
+    """Bytes with three digits that matter: 310 KiB, 4.21 MiB, 1.20 GiB."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if num_bytes >= 0.9995 * unit:
+            return f"{figure(num_bytes / unit)} {name}"
+    return f"{figure(num_bytes / 1024)} KiB"
+
+
+def probability(value: float) -> str:
+    """0.93, 1, 0, and <0.01 where rounding would hide that it is not 0."""
+    if value in (0, 1):
+        return f"{value:.0f}"
+    if value < 0.01:
+        return "<0.01"
+    return ">0.99" if value > 0.99 else f"{value:.2f}"
 
 
 def bar(share: float, label: str, *, tone: str = "accent") -> str:

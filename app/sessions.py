@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from app.documents.document import Document
 from app.trace import Race, Trace
@@ -50,7 +50,8 @@ class Session:
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
     trace: Trace | None = None  # of the newest answer, which may still be written
     race: Race | None = None  # the newest one, which may still run
-    race_question: str = ""  # what was proposed for one: the user's own words are never replaced
+    newest: Literal["answer", "race"] = "answer"  # which of the two began last
+    inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
     num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
     opening: int = 0  # counts the files opened: an earlier one that is still being read is superseded
     stop_extracting: threading.Event = field(default_factory=threading.Event)

@@ -417,6 +417,7 @@ class EngineWorker:
         asked = conversation.until(len(kept)).ask(question)
         seeded = replace(config, seed=self._seed + session.num_drawn)
         trace = session.trace = Trace(question.strip(), config.method)
+        session.newest = "answer"
         yield AnswerBegun(book.num_tokens, session.num_read)
         for event in engine.generate(asked.prompt_ids(engine.text), seeded, cancel):
             trace.apply(event)
@@ -450,7 +451,7 @@ class EngineWorker:
             num_book=book.num_tokens,
             num_read_before=session.num_read,
         )
-        session.race = race
+        session.race, session.newest = race, "race"
         yield RaceBegun(race)
         try:
             with closing(cast("Generator[LaneEvent]", engine.race(prompt, configs, cancel, seconds=seconds))) as events:

@@ -153,8 +153,9 @@ class FakeEngine:
                 elif not word:
                     reasons[lane] = "end_of_text"
                 else:
+                    number = len(words)
                     words.append(word)
-                    record = TokenRecord(token_of(word), word, an_origin(len(words)), len(words) // 4, 0.9, 0.8)
+                    record = TokenRecord(token_of(word), word, an_origin(number), number // 4, 0.9, 0.8)
                     yield LaneEvent(lane, RoundDone(text=word, tokens=(record,), stats=figures))
                     if len(words) == config.max_new_tokens:
                         reasons[lane] = "max_new_tokens"

@@ -19,7 +19,7 @@ def racer(visit: Callable[[], Reader], tmp_path: Path) -> Reader:  # noqa: F811
     reader.drops(write_book(tmp_path))
     reader.sees("#book", "Read once")
     goes_to(reader, "Race")
-    return reader
+    return reader  # the tab may still be asking for what it shows: words of the reader's own must survive that
 
 
 def goes_to(reader: Reader, name: str) -> None:
@@ -134,6 +134,45 @@ def test_presenter_mode_is_driven_by_keys(
     assert reader.outside == []
 
 
+def test_inside_follows_an_answer_and_explains_every_token(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = racer(visit, tmp_path)
+    goes_to(reader, "Inside")
+    reader.sees("#inside-view", "Ask a question or run a race")
+    for hold in ("| ", ""):
+        engine.enqueue(WORDS + hold + "End")
+    goes_to(reader, "Race")
+    starts(reader)
+    reader.sees(".lane.fast", "The night was dark")
+    goes_to(reader, "Inside")
+    reader.sees("#inside-view .status", "Writing · 12 tokens")
+    engine.writing.set()
+    reader.sees("#inside-view .status", "Complete · 13 tokens")
+    reader.sees("#inside-view .tile.level2", "75%")
+    first = reader.page.locator(".written .t").first
+    first.hover()
+    reader.sees("#token-note", "Draft, acceptedround 1 · p 0.90 · q 0.80")
+    reader.page.mouse.move(5, 5)
+    playwright.expect(reader.page.locator("#token-note")).to_be_hidden()
+    reader.page.locator(".written").focus()
+    for _ in range(3):
+        reader.page.keyboard.press("ArrowRight")
+    reader.sees("#token-note", "Corrected by the retrieval cache")
+    reader.page.get_by_text("Race: Plain decoding").click()
+    reader.sees("#inside-view .badges", "Plain decoding")
+    goes_to(reader, "Read")
+    engine.enqueue("A later answer.")
+    reader.asks("And then?")
+    reader.sees("#strip", "Answer complete")
+    goes_to(reader, "Inside")
+    reader.sees("#inside-view .question", "And then?")
+    reader.page.set_viewport_size({"width": 360, "height": 740})
+    assert too_wide(reader) <= 0 and reader.outside == []
+
+
 def test_a_hostile_race_on_a_phone_in_the_dark(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
@@ -152,5 +191,10 @@ def test_a_hostile_race_on_a_phone_in_the_dark(
     reader.sees(".verdict.good", "identical")
     reader.sees(".lane.fast .lane-text", "<script>window.hacked=1</script>")
     assert reader.page.evaluate("window.hacked") is None and reader.page.locator("#race-board img").count() == 0
+    boxes = [reader.page.locator(f".lane.{name}").bounding_box() for name in ("plain", "fast")]
+    assert all(box and box["width"] > 280 for box in boxes), f"the lanes stand under each other: {boxes}"
     assert too_wide(reader) <= 0 and reader.outside == []
+    goes_to(reader, "Inside")
+    reader.sees(".written", "<script>window.hacked=1</script>")
+    assert reader.page.evaluate("window.hacked") is None and too_wide(reader) <= 0
     assert "dark" in (reader.page.locator("body").get_attribute("class") or "")

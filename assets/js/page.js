@@ -1,4 +1,4 @@
-/* What the page does without the server: a race's replay, presenter mode, saving a report. */
+/* What the page does without the server: replay, presenter mode, notes on tokens, saving a report. */
 "use strict";
 
 (() => {
@@ -59,7 +59,7 @@
     const speedup = few[2] && slow[2] ? rate(fast, slow) / rate(plain, few) : null;
     find(".speedup b", node).textContent = speedup === null ? "–" : `${speedup.toFixed(2)}×`;
     find(".gap-tokens b", node).textContent = Math.abs(tokens).toLocaleString("en");
-    find(".gap-tokens span", node).textContent = `tokens ${side(tokens)}`;
+    find(".gap-tokens span", node).textContent = `token${Math.abs(tokens) === 1 ? "" : "s"} ${side(tokens)}`;
     find(".gap-seconds b", node).textContent = `${Math.abs(seconds).toFixed(2)} s`;
     find(".gap-seconds span", node).textContent = side(seconds);
   }
@@ -136,6 +136,49 @@
     true,
   );
 
+  // -------------------- who wrote a token: one note for all of them, kept inside the window
+
+  const note = document.createElement("div");
+  note.id = "token-note";
+  note.setAttribute("role", "tooltip");
+  note.hidden = true;
+  document.addEventListener("DOMContentLoaded", () => document.body.append(note));
+
+  function explain(token) {
+    note.hidden = !token;
+    if (!token) return;
+    if (!note.isConnected) document.body.append(note);
+    const [who, how] = token.dataset.tip.split("|");
+    note.replaceChildren(Object.assign(document.createElement("b"), { textContent: who }), how);
+    token.setAttribute("aria-describedby", note.id);
+    const [box, size] = [token.getClientRects()[0], note.getBoundingClientRect()];
+    const left = Math.min(Math.max(8, box.left + box.width / 2 - size.width / 2), innerWidth - size.width - 8);
+    const above = box.top - size.height - 6;
+    note.style.left = `${left}px`;
+    note.style.top = `${above > 8 ? above : box.bottom + 6}px`;
+  }
+
+  const tokenOf = (event) => event.target.closest?.(".written [data-tip]") ?? null;
+  document.addEventListener("mouseover", (event) => explain(tokenOf(event)));
+  document.addEventListener("focusin", (event) => explain(tokenOf(event)));
+  document.addEventListener("focusout", () => explain(null));
+  document.addEventListener("scroll", () => explain(null), true);
+  document.addEventListener("click", (event) => tokenOf(event)?.focus());
+  document.addEventListener("keydown", (event) => {
+    const text = event.target.closest?.(".written");
+    if (!text) return;
+    if (event.key === "Escape") return explain(null);
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    const tokens = [...text.querySelectorAll("[data-tip]")];
+    const now = tokens.indexOf(document.activeElement);
+    const next = tokens[now < 0 ? 0 : now + step];
+    next?.focus({ preventScroll: true });
+    next?.scrollIntoView({ block: "nearest" });
+    if (next) explain(next);
+    event.preventDefault();
+  });
+
   // -------------------- reports: made by the server, saved by the browser, kept nowhere else
 
   function save(parcel) {
@@ -149,5 +192,14 @@
     return "";
   }
 
-  window.triforceRace = { present, save };
+  // -------------------- the question of a race: what is proposed never replaces the reader's own words
+
+  let proposed = "";
+  function propose(own, next) {
+    const keep = (own ?? "").trim() && own !== proposed;
+    proposed = next ?? "";
+    return keep ? own : proposed;
+  }
+
+  window.triforceRace = { present, propose, save };
 })();
