@@ -13,7 +13,8 @@ from app.documents.document import Chapter
 from app.documents.messages import Opened, PageRead
 
 MIN_CHAPTERS = 2  # a single heading divides nothing
-MAX_CHAPTERS = 5_000
+MAX_CHAPTERS, MAX_HEADINGS = 5_000, 50_000
+MAX_SCANNED = 200_000_000  # letters read in the search for titles: under a second, whatever a file points to
 LONGEST_HEADING = 300  # characters; what is longer is text that was only marked as a heading
 MAX_TITLE = 120  # characters, of what is shown
 MAX_LINE = 100  # characters; a longer line is a paragraph
@@ -85,7 +86,11 @@ def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Foun
 
 def tidy(text: str, source: Iterable[Found]) -> list[Found]:
     """From all headings to those of chapters: one level, each once, several lines as one, no lists of contents."""
-    short = (heading for heading in source if len(heading.title) <= LONGEST_HEADING and has_letters(heading.title))
+    short = (
+        heading
+        for heading in islice(source, MAX_HEADINGS)
+        if len(heading.title) <= LONGEST_HEADING and has_letters(heading.title)
+    )
     ordered = sorted(short, key=lambda heading: (heading.char_start, heading.level))
     runs: list[list[Found]] = []
     for heading in chapter_level(ordered):
@@ -96,23 +101,25 @@ def tidy(text: str, source: Iterable[Found]) -> list[Found]:
             runs[-1].append(heading)
         else:
             runs.append([heading])
-    later = [key(run[-1].title) for run in runs]
-    chosen = [one for n, run in enumerate(runs) if (one := as_one(run, later[n + 1 :]))]
+    last = {key(run[-1].title): number for number, run in enumerate(runs)}  # where each title stands last
+    chosen = [
+        one for number, run in enumerate(runs) if (one := as_one(run, comes_again=last[key(run[-1].title)] > number))
+    ]
     return chosen[:MAX_CHAPTERS]
 
 
-def as_one(run: Sequence[Found], later: Sequence[str]) -> Found | None:
+def as_one(run: Sequence[Found], *, comes_again: bool) -> Found | None:
     """The heading that headings without text between them make. Of a list of contents only its end may be one.
 
     Args:
-        later: the keys of the headings that follow.
+        comes_again: the last title of the run stands in the text once more.
     """
     last = run[-1]
     kinds = [kind for heading in run if (kind := kind_of(heading.title))]
     if len(run) < CONTENTS_RUN and len(set(kinds)) == len(kinds):
         return Found(run[0].char_start, last.char_end, last.level, JOINT.join(heading.title for heading in run))
-    listed = key(last.title) in later and key(last.title) not in [key(heading.title) for heading in run[:-1]]
-    return None if listed else last
+    closes_list = comes_again and key(last.title) not in {key(heading.title) for heading in run[:-1]}
+    return None if closes_list else last
 
 
 def chapter_level(headings: Sequence[Found]) -> list[Found]:
@@ -254,12 +261,14 @@ class Pointer(NamedTuple):
 
 def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
     """The headings that a list of contents points to. One that is not found there begins where its page begins."""
+    budget = MAX_SCANNED
     in_order = sorted(pointers, key=lambda pointer: (pointer.char_start, pointer.char_end))
     for part, group in groupby(in_order, key=lambda pointer: (pointer.char_start, pointer.char_end)):
-        page = Letters(text, *part)
+        page = Letters(text, *part, budget)
         at = 0
         for pointer in group:
-            found = page.find(pointer.title, at) or page.find(pointer.title, 0)
+            found = page.find(pointer.title, at) or (page.find(pointer.title, 0) if at else None)
+            budget = page.budget
             if found:
                 at = found.end
                 yield Found(page.chars[found.start], page.chars[found.end - 1] + 1, pointer.level, pointer.title)
@@ -277,8 +286,9 @@ class Match(NamedTuple):
 class Letters:
     """The letters of a part of a text, and where they stand: titles are found whatever stands between words."""
 
-    def __init__(self, text: str, char_start: int, char_end: int) -> None:
+    def __init__(self, text: str, char_start: int, char_end: int, budget: int) -> None:
         self.chars: list[int] = []  # the offset of each letter
+        self.budget = budget  # letters that may still be read
         self._text = text
         folded: list[str] = []
         for char in range(char_start, char_end):
@@ -301,13 +311,14 @@ class Letters:
         return None
 
     def _places(self, wanted: str, start: int) -> Iterator[int]:
-        for _ in range(MAX_PLACES * MAX_PLACES):
-            start = self.letters.find(wanted, start)
-            if start < 0:
+        while self.budget > 0:
+            at = self.letters.find(wanted, start)
+            self.budget -= (len(self.letters) if at < 0 else at) - start + 1_000  # and what a call costs
+            if at < 0:
                 return
-            if self._divided(start) and self._divided(start + len(wanted)):
-                yield start
-            start += 1
+            if self._divided(at) and self._divided(at + len(wanted)):
+                yield at
+            start = at + 1
 
     def _divided(self, at: int) -> bool:
         """Whether something stands between two letters."""

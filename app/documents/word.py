@@ -17,6 +17,7 @@ HEADING_LEVELS = range(9)  # outline level 9 is running text
 LEFT_OUT = frozenset(["del", "moveFrom", "Fallback", "rt"])
 ELSEWHERE = frozenset(["altChunk", "subDoc"])  # text in other files
 NOTES = {"footnoteReference": "footnote", "endnoteReference": "endnote"}
+IN_RUN = frozenset(["tab", "ptab", "br", "cr", "noBreakHyphen", "sym", *NOTES])
 OFF = frozenset(["0", "false", "off"])
 # Greek as the font Symbol has it in the places of Latin letters.
 SYMBOL = dict(
@@ -151,8 +152,9 @@ class Body:
         elif tag == "pPr" and parent == "p":
             self._properties = ElementTree.TreeBuilder()
             self._properties.start(tag, attributes)
-        elif parent == "r":
-            self._start_in_run(tag, attributes)
+        elif parent == "r" and tag in IN_RUN:
+            if not (self._hidden and self._hidden[-1]):
+                self._start_in_run(tag, attributes)
         elif parent == "rPr" and tag == "vanish" and self._hidden:
             self._hidden[-1] = attributes.get("val", "") not in OFF
         else:
@@ -196,8 +198,6 @@ class Body:
             self.title += text
 
     def _start_in_run(self, tag: str, attributes: dict[str, str]) -> None:
-        if self._hidden and self._hidden[-1]:
-            return
         match tag:
             case "tab" | "ptab":
                 self._lines.words(" ")

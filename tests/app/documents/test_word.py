@@ -250,6 +250,12 @@ def test_elements_where_they_do_not_belong_break_nothing(tmp_path: Path, body: s
         assert "</w:p>" in body
 
 
+def test_a_paragraph_inside_a_run_is_a_paragraph(tmp_path: Path) -> None:
+    """Found by feeding random trees: it was taken for a break, and its end closed a paragraph that nobody had opened."""
+    body = p(BODY) + "<w:r><w:p><w:r><w:t>Inner.</w:t></w:r></w:p></w:r>" + p("After.")
+    assert read_document(make_docx(tmp_path, body)).text == f"{BODY}\n\nInner.\n\nAfter."
+
+
 def test_a_document_without_text_is_empty(tmp_path: Path) -> None:
     with pytest.raises(EmptyDocument, match="holds no text"):
         read_document(make_docx(tmp_path, p() + p(" ")))
