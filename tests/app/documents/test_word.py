@@ -251,7 +251,7 @@ def test_elements_where_they_do_not_belong_break_nothing(tmp_path: Path, body: s
 
 
 def test_a_paragraph_inside_a_run_is_a_paragraph(tmp_path: Path) -> None:
-    """Found by feeding random trees: it was taken for a break, and its end closed a paragraph that nobody had opened."""
+    """Found by feeding random trees: it was not opened, and its end closed another one."""
     body = p(BODY) + "<w:r><w:p><w:r><w:t>Inner.</w:t></w:r></w:p></w:r>" + p("After.")
     assert read_document(make_docx(tmp_path, body)).text == f"{BODY}\n\nInner.\n\nAfter."
 
