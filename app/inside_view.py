@@ -29,6 +29,7 @@ class Source(NamedTuple):
 
 SOURCES = {
     ("draft", "proposed"): Source("draft-proposed", "Draft, accepted"),
+    ("lookup", "proposed"): Source("lookup-proposed", "Found earlier in book or chat, accepted"),
     ("retrieval", "proposed"): Source("retrieval-proposed", "Retrieval cache, accepted"),
     ("retrieval", "corrected"): Source("retrieval-corrected", "Corrected by the retrieval cache"),
     ("retrieval", "bonus"): Source("retrieval-bonus", "Bonus of the retrieval cache"),
@@ -202,8 +203,13 @@ def source(record: TokenRecord) -> Source:
     return SOURCES.get((record.origin.level, record.origin.kind), LOSSY)
 
 
-def provenance(trace: Trace) -> str:
-    """The answer, every token drawn by who wrote it; pointing at one or walking with the arrow keys tells more."""
+def provenance(trace: Trace, *, script: bool = True) -> str:
+    """The answer, every token drawn by who wrote it; pointing at one or walking with the arrow keys tells more.
+
+    Args:
+        script: the page's script shows what tokens have to say; without it the browser's own notes do.
+    """
+    how = "point at a word, or walk with the arrow keys," if script else "point at a word"
     records = trace.records if trace.finished else trace.records[-MOST_WHILE_RUNNING:]
     counts: dict[Source, int] = {}
     for record in trace.records:
@@ -218,18 +224,17 @@ def provenance(trace: Trace) -> str:
     before = f'<span class="quiet">({hidden:,} tokens before) … </span>' if hidden else ""
     return (
         '<section class="provenance" aria-label="Who wrote what"><header><b>Who wrote what</b>'
-        "<span>point at a word, or walk with the arrow keys, for its round and probabilities</span></header>"
+        f"<span>{how} for its round and probabilities</span></header>"
         f'<ul class="legend">{legend}</ul>'
-        f'<p class="written" tabindex="0">{before}{"".join(map(_token, records))}</p></section>'
+        f'<p class="written" tabindex="0">{before}{"".join(_token(record, script) for record in records)}</p></section>'
     )
 
 
-def _token(record: TokenRecord) -> str:
+def _token(record: TokenRecord, script: bool) -> str:
     if not record.text:  # inside a character, or the end of the text
         return ""
     one = source(record)
     q = "" if record.q is None else f" · q {render.probability(record.q)}"
-    said = f"{one.label}|round {record.round + 1:,} · p {render.probability(record.p)}{q}"
-    return (
-        f'<span class="t {one.key}" tabindex="-1" data-tip="{render.escape(said)}">{render.escape(record.text)}</span>'
-    )
+    how = f"round {record.round + 1:,} · p {render.probability(record.p)}{q}"
+    said = f'tabindex="-1" data-tip="{one.label}|{how}"' if script else f'title="{one.label}, {how}"'
+    return f'<span class="t {one.key}" {said}>{render.escape(record.text)}</span>'

@@ -14,6 +14,8 @@ METHOD_NAMES = {
     "autoregressive": "Plain decoding",
     "retrieval": "Retrieval speculation",
     "draft": "Draft speculation",
+    "lookup": "Lookup speculation",
+    "triforce-lookup": "TriForce with lookup",
     "streamingllm": "StreamingLLM",
     "h2o": "H2O",
 }

@@ -1,7 +1,9 @@
 """The tab "Race": its components, and what each event does. One question, several methods, one reading."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -10,16 +12,23 @@ from app.handlers import Updates, generation
 from app.live_strip import METHOD_NAMES
 from app.pace import paced
 from app.race_view import RaceView
-from app.samples import Sample, open_questions
-from app.trace import LOSSY, PLAIN
+from app.samples import Sample, race_questions
+from app.trace import LOSSY, PLAIN, Race
 from app.worker import EngineWorker, Ready
 from core.config import GenerationConfig
 from core.errors import CoreError, InvalidSetting
 
 NUM_PROMPTS = 3
-METHODS = (PLAIN, "triforce", "retrieval", "draft", "streamingllm", "h2o")
-SHORT_NAMES = METHOD_NAMES | {PLAIN: "Plain", "retrieval": "Retrieval only", "draft": "Draft only"}
-NEED_DRAFT = ("triforce", "draft")
+METHODS = (PLAIN, "triforce", "triforce-lookup", "retrieval", "lookup", "draft", "streamingllm", "h2o")
+FIRST_OFFER = (PLAIN, "triforce", "retrieval", "draft", "streamingllm", "h2o")  # until core has said what it has
+SHORT_NAMES = METHOD_NAMES | {
+    PLAIN: "Plain",
+    "retrieval": "Retrieval only",
+    "draft": "Draft only",
+    "lookup": "Lookup only",
+    "triforce-lookup": "TriForce + lookup",
+}
+NEED_DRAFT = ("triforce", "triforce-lookup", "draft")
 WHOLE_ANSWER = 0  # seconds: no budget
 LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
@@ -40,16 +49,17 @@ class RaceParts:
     limit: gr.Number
     temperature: gr.Number
     board: gr.HTML
+    saves: tuple[gr.Button, gr.Button]
 
     @property
     def of_entry(self) -> list[gr.blocks.Block]:
         """What changes when the tab is looked at."""
-        return [self.proposal, *self.prompts, self.board, self.start, self.stop]
+        return [self.proposal, *self.prompts, *self.of_race]
 
     @property
     def of_race(self) -> list[gr.blocks.Block]:
         """What a race changes."""
-        return [self.board, self.start, self.stop]
+        return [self.board, self.start, self.stop, *self.saves]
 
     @property
     def settings(self) -> list[gr.components.Component]:
@@ -70,7 +80,7 @@ class RaceHandlers:
             return self._board(RaceView())
         asked = tuple(exchange.question for exchange in current.exchanges)
         name = current.book.document.name if current.book else ""
-        canned = open_questions(self._samples, name, (), NUM_PROMPTS)
+        canned = race_questions(self._samples, name, NUM_PROMPTS)
         updates: Updates = {parts.proposal: asked[-1] if asked else canned[0] if canned else ""}
         shown = [*canned, *[""] * (NUM_PROMPTS - len(canned))]
         for button, text in zip(parts.prompts, shown, strict=True):
@@ -78,11 +88,16 @@ class RaceHandlers:
         return updates | self._board(RaceView(current.race))
 
     def offer_lanes(self, _session_id: str) -> dict[str, Any]:
-        """Once the model is loaded: methods that need a draft only where there is one."""
+        """Once the model is loaded: what core can do; methods that need a draft only where there is one."""
         state = self._worker.state
-        if not isinstance(state, Ready) or state.info.has_draft:
+        if not isinstance(state, Ready):
             return gr.update()
-        names = tuple(name for name in METHODS if name not in NEED_DRAFT)
+        from core.decoding import methods  # loaded with the engine
+
+        names = [name for name in METHODS if name in methods.METHODS]
+        if state.info.has_draft:
+            return gr.update(choices=lane_choices(names))
+        names = [name for name in names if name not in NEED_DRAFT]
         return gr.update(choices=lane_choices(names), value=[PLAIN, "retrieval"])
 
     def race(
@@ -107,13 +122,37 @@ class RaceHandlers:
             view.fail(error)
         yield self._board(view)
 
+    def report(self, session_id: str, kind: str) -> str:
+        """The newest race as a file for the browser to save; `kind` is "html" or "json"."""
+        session, state = self._worker.sessions.find(session_id), self._worker.state
+        race = session.race if session else None
+        if race is None or not race.ended or not isinstance(state, Ready):
+            gr.Warning("There is no finished race. Start one, then save its report.")
+            return ""
+        return parcel(race, state, kind)
+
     def _board(self, view: RaceView) -> Updates:
         parts = self.parts
         return {
             parts.board: view.html(),
             parts.start: gr.update(visible=not view.running),
             parts.stop: gr.update(visible=view.running),
+            **{button: gr.update(visible=view.finished) for button in parts.saves},
         }
+
+
+def parcel(race: Race, state: Ready, kind: str) -> str:
+    """Name, type and text of a report, as JSON for the page's script."""
+    from app.commands.doctor import versions  # these load torch, which by now is there
+    from app.main import CSS
+    from app.race_report import Setting, report_html, report_json
+
+    setting = Setting(state.info, state.machine, versions())
+    name = f"triforce-race-{race.begun:%Y-%m-%d-%H%M%S}.{kind}"
+    if kind == "json":
+        document = json.dumps(report_json(race, setting), ensure_ascii=False, indent=1)
+        return json.dumps({"name": name, "type": "application/json", "text": document})
+    return json.dumps({"name": name, "type": "text/html", "text": report_html(race, setting, CSS)})
 
 
 def race_configs(
@@ -130,7 +169,7 @@ def race_configs(
     return [generation(name, temperature, 1.0, MOST_IN_TIME if seconds else limit) for name in chosen]
 
 
-def lane_choices(names: Sequence[str] = METHODS) -> list[tuple[str, str]]:
+def lane_choices(names: Sequence[str] = FIRST_OFFER) -> list[tuple[str, str]]:
     """Label and value of every lane."""
     return [(SHORT_NAMES[name] + (" · not exact" if name in LOSSY else ""), name) for name in names]
 
@@ -170,9 +209,15 @@ def build_race_tab(
                 temperature = gr.Number(0, label="Temperature", step=0.1, elem_id="race-temperature", min_width=90)
         proposal = gr.Textbox(visible=False, show_label=False)
         board = gr.HTML(RaceView().html(), elem_id="race-board")
+        with gr.Row(elem_id="race-save"):
+            save_html = gr.Button("Save report", size="sm", visible=False, elem_id="save-html")
+            save_json = gr.Button("Save JSON", size="sm", visible=False, elem_id="save-json")
+        saved = gr.Textbox(visible=False, show_label=False)
         gr.HTML(KEYS, elem_id="race-keys")
 
-    parts = RaceParts(question, proposal, start, stop, prompts, lanes, length, limit, temperature, board)
+    parts = RaceParts(
+        question, proposal, start, stop, prompts, lanes, length, limit, temperature, board, (save_html, save_json)
+    )
     handlers = RaceHandlers(worker, tuple(samples), parts)
     gr.on(
         [start.click, question.submit],
@@ -185,6 +230,9 @@ def build_race_tab(
     stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)
     for button in prompts:
         button.click(None, button, question, js="(text) => text", api_visibility="private")
+    for kind, button in (("html", save_html), ("json", save_json)):
+        made = button.click(partial(handlers.report, kind=kind), session, saved, api_name=f"report_{kind}", **at_once)
+        made.then(None, saved, saved, js="(parcel) => window.triforceRace.save(parcel)", api_visibility="private")
     present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
     return handlers
 

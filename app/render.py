@@ -98,12 +98,12 @@ def amount(num_bytes: float) -> str:
 
 
 def probability(value: float) -> str:
-    """0.93, 1, 0, and <0.01 where rounding would hide that it is not 0."""
+    """0.93, 1, 0, and under 0.01 where rounding would hide that it is not 0."""
     if value in (0, 1):
         return f"{value:.0f}"
     if value < 0.01:
-        return "<0.01"
-    return ">0.99" if value > 0.99 else f"{value:.2f}"
+        return "under 0.01"
+    return "over 0.99" if value > 0.99 else f"{value:.2f}"
 
 
 def bar(share: float, label: str, *, tone: str = "accent") -> str:

@@ -14,6 +14,7 @@ class Sample:
 
     file: Path
     questions: tuple[str, ...]
+    longest: str = ""  # the one with the longest answer: a race shows more with it
 
 
 def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
@@ -21,16 +22,25 @@ def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
     files = [file for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES]
     listed = folder / "questions.json"
     rows = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
-    return tuple(
-        Sample(file, tuple(row["question"] for row in rows if row["book"] in (file.name, file.stem)))
-        for file in sorted(files, key=_length)
-    )
+    return tuple(_sample(file, rows) for file in sorted(files, key=_length))
+
+
+def _sample(file: Path, rows: list[dict[str, str]]) -> Sample:
+    mine = [row for row in rows if row["book"] in (file.name, file.stem)]
+    longest = max(mine, key=lambda row: len(row.get("answer", "")), default={"question": ""})
+    return Sample(file, tuple(row["question"] for row in mine), longest["question"])
 
 
 def _length(file: Path) -> tuple[int, str]:
     """Sort key: the number in `harbour-32k` says more than bytes, which differ between formats."""
     digits = "".join(char for char in file.stem if char.isdigit())
     return int(digits or 0), file.name
+
+
+def race_questions(samples: tuple[Sample, ...], name: str, most: int) -> tuple[str, ...]:
+    """Up to `most` questions of the sample called `name`, the one with the longest answer first."""
+    found = next((sample for sample in samples if sample.file.name == name and sample.longest), None)
+    return tuple(dict.fromkeys((found.longest, *found.questions)))[:most] if found else ()
 
 
 def open_questions(samples: tuple[Sample, ...], name: str, asked: tuple[str, ...], most: int) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class FakeEngine:
             device=SimpleNamespace(value="cpu", because="test"),
             dtype=SimpleNamespace(value="torch.float32", because="test"),
             context=SimpleNamespace(value=context, because="asked for"),
+            placement=SimpleNamespace(value="resident", because="test"),
         )
         self.info = SimpleNamespace(
             model="fake", description="A script.", limits="", has_draft=has_draft, plan=plan, most_context=8192

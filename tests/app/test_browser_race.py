@@ -1,5 +1,6 @@
 """The race in a real browser: to the verdict, stopped, replayed, presented; on a phone, in the dark."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +199,34 @@ def test_a_hostile_race_on_a_phone_in_the_dark(
     reader.sees(".written", "<script>window.hacked=1</script>")
     assert reader.page.evaluate("window.hacked") is None and too_wide(reader) <= 0
     assert "dark" in (reader.page.locator("body").get_attribute("class") or "")
+
+
+def test_a_report_is_saved_and_stands_alone(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = racer(visit, tmp_path)
+    playwright.expect(reader.page.locator("#save-html")).to_have_count(0)
+    for _ in range(2):
+        engine.enqueue(f"{EVIL} {WORDS}")
+    starts(reader, EVIL)
+    reader.sees(".verdict.good", "identical")
+    files = []
+    for name in ("html", "json"):
+        with reader.page.expect_download() as download:
+            reader.page.locator(f"#save-{name}").click()
+        files.append(tmp_path / download.value.suggested_filename)
+        download.value.save_as(files[-1])
+    assert json.loads(files[1].read_text(encoding="utf-8"))["equality"]["verdict"] == "identical"
+    asked: list[str] = []
+    page = reader.page.context.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(files[0].as_uri())
+    playwright.expect(page.locator("h1")).to_have_text(EVIL)
+    playwright.expect(page.locator("svg")).to_have_count(7)
+    assert page.evaluate("window.hacked") is None and asked == [files[0].as_uri()]
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth") <= 0
+    assert [str(file) for file in (tmp_path / "data").rglob("*race*")] == [], "the server keeps no copy"
+    assert reader.outside == []

@@ -126,7 +126,7 @@ def test_provenance_tells_round_p_and_q_of_every_token() -> None:
     html = provenance(ended(a_trace()))
     tips = [unescape(tip) for tip in re.findall(r'data-tip="([^"]*)"', html)]
     assert tips[0] == "Draft, accepted|round 1 · p 0.93 · q 0.88" and len(tips) == 8 and "round 2" in tips[4]
-    assert re.findall(r'<span class="t ([a-z-]+)"', html)[-1] == "full-drawn"
+    assert re.findall(r'<span class="t ([a-z-]+)"', html)[-1] == "full-bonus"
     assert "Corrected by the full cache 12%" in text_of(html)
 
 
@@ -146,7 +146,7 @@ def test_nothing_of_an_answer_is_html() -> None:
 def test_numbers_where_there_is_little_room() -> None:
     assert [render.compact(n) for n in (7, 950, 1234, 34567)] == ["7", "950", "1.2k", "35k"]
     assert [render.amount(n) for n in (300 << 10, 4 << 20, 3 << 30)] == ["300 KiB", "4.00 MiB", "3.00 GiB"]
-    assert [render.probability(p) for p in (0, 1, 0.004, 0.5, 0.999)] == ["0", "1", "<0.01", "0.50", ">0.99"]
+    assert [render.probability(p) for p in (0, 1, 0.004, 0.5, 0.999)] == ["0", "1", "under 0.01", "0.50", "over 0.99"]
     assert render.plural(2, "pass", "passes") == "2 passes" and render.plural(1, "pass", "passes") == "1 pass"
 
 

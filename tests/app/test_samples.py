@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from app.samples import load_samples, open_questions
+from app.samples import load_samples, open_questions, race_questions
 
 
 def write_samples(folder: Path) -> None:
@@ -36,3 +36,13 @@ def test_no_folder_no_samples(tmp_path: Path) -> None:
 def test_the_bundled_samples_have_questions() -> None:
     samples = load_samples()
     assert samples and all(sample.questions for sample in samples)
+
+
+def test_a_race_begins_with_the_question_that_has_the_longest_answer(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x", encoding="utf-8")
+    rows = [
+        {"book": "a.txt", "question": q, "answer": a} for q, a in (("One?", "x"), ("Two?", "xxx"), ("Three?", "xx"))
+    ]
+    (tmp_path / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
+    samples = load_samples(tmp_path)
+    assert race_questions(samples, "a.txt", 2) == ("Two?", "One?") and race_questions(samples, "b.txt", 2) == ()
