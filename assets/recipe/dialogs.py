@@ -11,16 +11,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from assets.recipe.english import babble, prose
 from assets.recipe.tokens import END, SPECIALS, VOCAB_SIZE, Layout
+from core.bench.quotes import quote_questions
 from core.bench.world import Book, Question, write_book
 
 WORDS_PER_TOKEN = 1 / 1.22
-SKILLS = ("template", "language", "question", "fact", "list", "recite", "copy")
-TEMPLATE, LANGUAGE, QUESTION, FACT, LIST, RECITE, COPY = range(7)
-# Book text is mostly free choice of words; what must be learned well is the answers.
-SKILL_WEIGHTS = torch.tensor([0.0, 0.3, 0.1, 3.0, 2.0, 1.5, 1.0])
-COPY_SHARE = 0.08
-LONG_SHARE = 0.15  # how often a list or a recitation is asked for rather than a fact
+SKILLS = ("template", "language", "question", "start", "fact", "absent", "list", "recite", "quote", "story", "copy")
+TEMPLATE, LANGUAGE, QUESTION, START, FACT, ABSENT, LIST, RECITE, QUOTE, STORY, COPY = range(11)
+OF_KIND = {"fact": FACT, "absent": ABSENT, "list": LIST, "recite": RECITE, "quote": QUOTE, "story": STORY}
+# Book text is mostly free choice of words; what must be learned well is the answers. START is the first token of an
+# answer to a question about a fact: there the target decides whether the book says anything about it.
+SKILL_WEIGHTS = torch.tensor([0.0, 0.2, 0.1, 8.0, 3.0, 1.0, 2.0, 1.5, 2.0, 0.5, 1.0])
+COPY_SHARE = 0.06  # of the documents: random tokens of which pieces are repeated
+FOREIGN_SHARE = 0.16  # of the documents: text from outside the generator, with sentences to quote
+KIND_SHARES = {"fact": 0.52, "absent": 0.24, "list": 0.09, "recite": 0.06, "quote": 0.09}  # of the questions
+STORY_SHARE = 0.06  # of the books: they break off, and the first request is to go on
+STORY_TOKENS = 120
 MAX_POSITION = 131072
 
 
@@ -48,34 +55,64 @@ def held_out_seed(index: int) -> int:
 
 
 def choose_questions(book: Book, rng: random.Random) -> list[Question]:
-    """All questions of a book in random order; recitations and lists are kept from crowding out the facts."""
-    facts = [q for q in book.questions if q.kind == "fact"]
-    others = [q for q in book.questions if q.kind != "fact"]
-    rng.shuffle(facts)
-    rng.shuffle(others)
+    """Questions of a book in random order, each kind with its share as long as there are any of it."""
+    by_kind: dict[str, list[Question]] = {kind: [] for kind in KIND_SHARES}
+    for question in book.questions:
+        by_kind[question.kind].append(question)
+    by_kind["quote"] = quote_questions(book.text, 4 + len(by_kind["fact"]) // 4, rng)
+    for questions in by_kind.values():
+        rng.shuffle(questions)
     chosen: list[Question] = []
-    while facts or others:
-        take_long = others and (not facts or rng.random() < LONG_SHARE)
-        chosen.append(others.pop() if take_long else facts.pop())
+    while left := [kind for kind, questions in by_kind.items() if questions]:
+        kind = rng.choices(left, [KIND_SHARES[kind] for kind in left])[0]
+        chosen.append(by_kind[kind].pop())
     return chosen
 
 
+def answer_questions(document: Document, layout: Layout, questions: list[Question], num_tokens: int) -> None:
+    """Append a conversation until the document has `num_tokens` ids or the questions end."""
+    first = True
+    for question in questions:
+        if len(document.ids) >= num_tokens:
+            break
+        document.add(layout.turn(question.question, first=first), QUESTION)
+        ids, skill = [*layout.ids(question.answer), layout.mark(END)], OF_KIND[question.kind]
+        decides = question.kind in ("fact", "absent")
+        document.add(ids[:1], START if decides else skill)
+        document.add(ids[1:], skill)
+        first = False
+    del document.ids[num_tokens:], document.skills[num_tokens:]
+
+
 def compose(layout: Layout, seed: int, num_tokens: int, book_share: float) -> Document:
-    """A document of exactly `num_tokens` ids unless its book has too few questions to fill them."""
+    """A book and a conversation about it: exactly `num_tokens` ids unless the book has too few questions."""
     rng = random.Random(seed + 1)
     book = write_book(seed, max(60, int(num_tokens * book_share * WORDS_PER_TOKEN)))
     document = Document([], [])
     document.add(layout.opening(), TEMPLATE)
-    text = book.text if rng.random() < 0.8 else book.text.replace("\n\n", "\n")
-    document.add(layout.ids(text), LANGUAGE)
-    skills = {"fact": FACT, "list": LIST, "recite": RECITE}
-    for index, question in enumerate(choose_questions(book, rng)):
-        if len(document.ids) >= num_tokens:
-            break
-        document.add(layout.turn(question.question, first=index == 0), QUESTION)
-        answer = question.answer if text is book.text else question.answer.replace("\n\n", "\n")
-        document.add([*layout.ids(answer), layout.mark(END)], skills[question.kind])
-    del document.ids[num_tokens:], document.skills[num_tokens:]
+    if rng.random() < STORY_SHARE:
+        ids = layout.ids(book.text)
+        cut = min(rng.randint(len(ids) // 4, len(ids)), num_tokens - 2 * STORY_TOKENS)
+        document.add(ids[:cut], LANGUAGE)
+        document.add(layout.turn("Continue the story.", first=True), QUESTION)
+        document.add(ids[cut : cut + STORY_TOKENS], STORY)
+        del document.ids[num_tokens:], document.skills[num_tokens:]
+        return document
+    document.add(layout.ids(book.text), LANGUAGE)
+    answer_questions(document, layout, choose_questions(book, rng), num_tokens)
+    return document
+
+
+def compose_foreign(layout: Layout, seed: int, num_tokens: int, share: float) -> Document:
+    """English or babble, and requests to quote from it."""
+    rng = random.Random(seed + 1)
+    num_words = int(num_tokens * share / 2)
+    text = prose(rng, num_words) if rng.random() < 0.5 else babble(rng, num_words)
+    document = Document([], [])
+    document.add(layout.opening(), TEMPLATE)
+    document.add(layout.ids(text)[: int(num_tokens * 0.9)], TEMPLATE)
+    kept = layout.tokenizer.decode(document.ids[len(layout.opening()) :])
+    answer_questions(document, layout, quote_questions(kept, 10_000, rng), num_tokens)
     return document
 
 
@@ -130,9 +167,15 @@ def make_batch(layout: Layout, step: int, rows: int, num_tokens: int, *, skip: b
         seed = training_seed(step * 64 + row)
         rng = random.Random(seed)
         share = rng.uniform(0.35, 0.6) if num_tokens <= 4096 else rng.uniform(0.5, 0.75)
-        copies = rng.random() < COPY_SHARE
-        document = copy_exercise(seed, num_tokens) if copies else compose(layout, seed, num_tokens, share)
-        n = len(document.ids)
+        dice = rng.random()
+        if dice < COPY_SHARE:
+            document = copy_exercise(seed, num_tokens)
+        elif dice < COPY_SHARE + FOREIGN_SHARE:
+            document = compose_foreign(layout, seed, num_tokens, share)
+        else:
+            document = compose(layout, seed, num_tokens, share)
+        n = min(len(document.ids), num_tokens)
+        assert len(document.ids) <= num_tokens, f"{len(document.ids)} ids for {num_tokens} places"
         ids[row, :n] = torch.tensor(document.ids)
         skills[row, :n] = torch.tensor(document.skills)
         weights[row, :n] = SKILL_WEIGHTS[skills[row, :n]]

@@ -7,7 +7,7 @@ fresh conversation on the book, whose keys and values are computed once.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
 
 from assets.recipe.dialogs import FACT, LIST, RECITE, SKILLS, WORDS_PER_TOKEN, compose, held_out_seed
-from assets.recipe.tokens import END, SPECIALS, VOCAB_SIZE, Layout
+from assets.recipe.english import babble
+from assets.recipe.tokens import END, SPECIALS, Layout
+from core.bench.quotes import quote_questions
 from core.bench.world import Question, write_book
 
 ATTENTION = "recipe_causal"
@@ -76,13 +78,13 @@ def answer_hits(model: LlamaForCausalLM, cache: DynamicCache, prompt: list[int],
     return logits[0, :-1].argmax(-1) == torch.tensor(answer)
 
 
-def sample_questions(questions: tuple[Question, ...], num_facts: int, rng: random.Random) -> list[Question]:
-    """Some fact questions, at most 4 lists and 4 recitations."""
+def sample_questions(text: str, questions: tuple[Question, ...], num_facts: int, rng: random.Random) -> list[Question]:
+    """Some fact questions, half as many about absent facts and quotations, at most 4 lists and 4 recitations."""
     chosen: list[Question] = []
-    for kind, count in (("fact", num_facts), ("list", 4), ("recite", 4)):
+    for kind, count in (("fact", num_facts), ("absent", num_facts // 2), ("list", 4), ("recite", 4)):
         of_kind = [q for q in questions if q.kind == kind]
         chosen += rng.sample(of_kind, min(count, len(of_kind)))
-    return chosen
+    return chosen + quote_questions(text, num_facts // 2, rng)
 
 
 def recall(
@@ -99,16 +101,23 @@ def recall(
     hits: dict[str, list[float]] = {}
     for index in range(first_book, first_book + num_books):
         seed = held_out_seed(context_tokens * 100 + index)
+        rng = random.Random(seed)
         book = write_book(seed, int(context_tokens * WORDS_PER_TOKEN))
-        cache = read(model, layout.opening() + layout.ids(book.text))
-        for question in sample_questions(book.questions, facts_per_book, random.Random(seed)):
-            answer = [*layout.ids(question.answer), layout.mark(END)]
-            if question.kind == "recite":
-                answer = answer[:RECITED_TOKENS]
-            hit = answer_hits(model, cache, layout.turn(question.question, first=True), answer)
-            asked[question.kind] = asked.get(question.kind, 0) + 1
-            right[question.kind] = right.get(question.kind, 0) + int(hit.all())
-            hits.setdefault(question.kind, []).append(float(hit.float().mean()))
+        strange = babble(rng, context_tokens // 2)
+        quotes = [replace(q, kind="quote_any") for q in quote_questions(strange, facts_per_book // 2, rng)]
+        for text, questions in (
+            (book.text, sample_questions(book.text, book.questions, facts_per_book, rng)),
+            (strange, quotes),
+        ):
+            cache = read(model, layout.opening() + layout.ids(text))
+            for question in questions:
+                answer = [*layout.ids(question.answer), layout.mark(END)]
+                if question.kind == "recite":
+                    answer = answer[:RECITED_TOKENS]
+                hit = answer_hits(model, cache, layout.turn(question.question, first=True), answer)
+                asked[question.kind] = asked.get(question.kind, 0) + 1
+                right[question.kind] = right.get(question.kind, 0) + int(hit.all())
+                hits.setdefault(question.kind, []).append(float(hit.float().mean()))
     accuracy = {kind: sum(values) / len(values) for kind, values in hits.items()}
     return Recall(context_tokens, asked, right, accuracy)
 
@@ -117,7 +126,7 @@ def recall(
 def copying_loss(model: LlamaForCausalLM, num_tokens: int, seed: int = 0) -> float:
     """Nats a token on the second half of random tokens said twice: the copying skill alone."""
     rng = torch.Generator().manual_seed(seed)
-    half = torch.randint(len(SPECIALS), VOCAB_SIZE, (1, num_tokens // 2), generator=rng)
+    half = torch.randint(len(SPECIALS), model.config.vocab_size, (1, num_tokens // 2), generator=rng)
     ids = torch.cat([half, half], dim=1)
     logits = model(ids, logits_to_keep=num_tokens // 2).logits[0, :-1]
     return float(F.cross_entropy(logits, half[0, 1:]))

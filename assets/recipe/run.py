@@ -19,6 +19,10 @@ from assets.recipe.measure import ATTENTION
 from assets.recipe.shapes import Shape, build
 from assets.recipe.tokens import VOCAB_SIZE, Layout
 
+# Embeddings, attention and norms start as circuits whose scores are balanced to a few nats. AdamW moves every weight by
+# about the rate in every step, however small it is, so they learn at this share of it.
+CIRCUIT_SHARE = 0.07
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
@@ -60,9 +64,13 @@ class Run:
         pieces = [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)]
         structure(self.model, pieces, word_rarity(layout), seed=2)
         self.model.set_attn_implementation(ATTENTION)
-        matrices = [p for p in self.model.parameters() if p.dim() > 1]
-        others = [p for p in self.model.parameters() if p.dim() <= 1]
-        groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+        named = dict(self.model.named_parameters())
+        free = {name: p for name, p in named.items() if "mlp" in name or "lm_head" in name}
+        circuit = {name: p for name, p in named.items() if name not in free}
+        groups = [
+            {"params": list(free.values()), "weight_decay": 0.01, "share": 1.0},
+            {"params": list(circuit.values()), "weight_decay": 0.0, "share": CIRCUIT_SHARE},
+        ]
         self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=True)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.resume()
@@ -97,7 +105,7 @@ class Run:
     def update(self, loss: Tensor) -> None:
         """One clipped optimiser step at the scheduled rate."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.rate(self.step)
+            group["lr"] = group["share"] * self.schedule.rate(self.step)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

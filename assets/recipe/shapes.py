@@ -29,8 +29,8 @@ class Shape:
     rope_theta: float
 
 
-TARGET = Shape(layers=4, hidden=256, heads=4, mlp=512, max_positions=131072, rope_theta=ROPE_THETA)
-DRAFT = Shape(layers=2, hidden=192, heads=3, mlp=320, max_positions=2048, rope_theta=ROPE_THETA)
+TARGET = Shape(layers=4, hidden=336, heads=6, mlp=512, max_positions=131072, rope_theta=ROPE_THETA)
+DRAFT = Shape(layers=2, hidden=162, heads=3, mlp=240, max_positions=2048, rope_theta=ROPE_THETA)
 
 
 def build(shape: Shape, seed: int) -> LlamaForCausalLM:

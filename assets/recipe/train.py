@@ -27,7 +27,7 @@ from assets.recipe.shapes import DRAFT, TARGET  # noqa: E402
 from assets.recipe.tokens import Layout, train_tokenizer  # noqa: E402
 
 Lengths = tuple[tuple[int, int, int], ...]  # (context tokens, books, facts asked of each book)
-CHECKED: Lengths = ((1024, 4, 8), (8192, 1, 16))
+CHECKED: Lengths = ((1024, 4, 16), (8192, 1, 24))
 OUT = Path.home() / ".cache" / "triforce-reader" / "recipe"
 SINK, RECENT = 4, 252  # the draft's streaming window in the product
 
@@ -73,7 +73,7 @@ def train(
         if time.monotonic() - last_save > 120 or run.step == schedule.steps:
             run.save()
             last_save = time.monotonic()
-        if run.step % 200 == 0:
+        if run.step % 100 == 0:
             run.model.eval()
             check()
             run.model.train()
@@ -118,15 +118,16 @@ def train_draft(run: Run, target: Run, minutes: float) -> None:
 
 
 TARGET_SCHEDULE = Schedule(
-    steps=420,
+    steps=440,
     peak_rate=7e-4,
     warmup=30,
     tokens_per_step=4096,
     stages=(
-        (0.25, (512,)),
-        (0.50, (1024, 1024, 2048)),
-        (0.75, (1024, 2048, 4096)),
-        (1.00, (1024, 4096, 8192)),
+        (0.35, (512,)),
+        (0.72, (1024, 1024, 2048)),
+        (0.87, (4096, 2048)),
+        (0.97, (8192, 4096)),
+        (1.00, (16384, 8192)),
     ),
     skip_positions=True,
 )

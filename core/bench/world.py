@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["fact", "absent", "list", "recite", "quote"]
+Kind = Literal["fact", "absent", "list", "recite", "quote", "quote_any"]  # quote_any: from text of another origin
 
 ABSENT_ANSWER = "The book does not say."
 ABSENT_SHARE = 0.35  # of the number of facts: questions that the book leaves open

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.bench.world import Book, write_book
+from core.bench.world import _OBJECT_RELATIONS, _PERSON_RELATIONS, Book, write_book
 
 seeds = st.integers(min_value=0, max_value=2**40)
 lengths = st.integers(min_value=60, max_value=3000)
@@ -100,3 +100,24 @@ def test_a_long_book_asks_for_lists(seed: int) -> None:
 def test_a_book_too_short_for_a_plot_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 60 words"):
         write_book(1, 59)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seeds, lengths)
+def test_what_is_asked_in_vain_is_told_nowhere(seed: int, num_words: int) -> None:
+    """A question without an answer names a subject and a relation; the words that would tell it are not in the text."""
+    book = write_book(seed, num_words)
+    absent = [question for question in book.questions if question.kind == "absent"]
+    assert absent and all(question.answer == "The book does not say." for question in absent)
+    openings = [(r.question, r.statement.split("{v}")[0]) for r in _PERSON_RELATIONS + _OBJECT_RELATIONS]
+    checked = 0
+    for question in absent:
+        for pattern, opening in openings:
+            before, after = pattern.split("{s}")
+            if question.question.startswith(before) and question.question.endswith(after):
+                subject = question.question[len(before) : len(question.question) - len(after)]
+                if pattern.format(s=subject) == question.question:
+                    told = re.compile(r"\b" + re.escape(opening.format(s=subject).lower().strip()) + r"\b")
+                    assert not told.search(facts_told(book)), question
+                    checked += 1
+    assert checked, "no question was recognised"

@@ -1,0 +1,108 @@
+"""Claims about the recipe: documents train what they say, and the first weights already hold their circuits."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pydoc_data.topics import topics
+
+import pytest
+import torch
+
+from assets.recipe.circuits import FLAGS, VERBS, structure, word_rarity
+from assets.recipe.dialogs import (
+    ABSENT,
+    FACT,
+    QUOTE,
+    SKILLS,
+    START,
+    compose,
+    compose_foreign,
+    held_out_seed,
+    make_batch,
+)
+from assets.recipe.english import babble, passages, prose, unwrapped
+from assets.recipe.measure import ATTENTION
+from assets.recipe.shapes import TARGET, build
+from assets.recipe.tokens import END, VOCAB_SIZE, Layout, train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """The next pair's tokenizer, from a few books: enough for all that is claimed here."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer(num_books=20).save_pretrained(folder)
+    return Layout.load(folder)
+
+
+def test_training_reads_other_english_than_measurements_do() -> None:
+    odd = [topics[name] for index, name in enumerate(sorted(topics)) if index % 2]
+    held = {paragraph for text in odd for paragraph in unwrapped(text)}
+    even = {p for index, name in enumerate(sorted(topics)) if not index % 2 for p in unwrapped(topics[name])}
+    assert held - even
+    assert not (held - even) & set(passages())
+
+
+def test_foreign_texts_have_sentences_and_depend_on_their_seed_alone() -> None:
+    for make in (prose, babble):
+        text = make(random.Random(1), 200)
+        assert 150 <= len(text.split()) <= 400
+        assert text == make(random.Random(1), 200) != make(random.Random(2), 200)
+        assert text[0].isupper() and text.rstrip()[-1] in ".!?"
+
+
+def test_documents_have_their_length_and_name_what_each_token_trains(layout: Layout) -> None:
+    document = compose(layout, held_out_seed(3), 2048, 0.5)
+    assert len(document.ids) == len(document.skills) == 2048
+    found = {SKILLS[skill] for skill in document.skills}
+    assert {"language", "question", "start", "fact", "absent", "quote"} <= found
+    starts = [at for at, skill in enumerate(document.skills) if skill == START]
+    assert all(document.skills[at + 1] in (FACT, ABSENT) for at in starts if at + 1 < 2048)
+    foreign = compose_foreign(layout, held_out_seed(4), 1024, 0.5)
+    quoted = [i for i, skill in zip(foreign.ids, foreign.skills, strict=True) if skill == QUOTE]
+    assert layout.mark(END) in quoted
+    batch = make_batch(layout, 5, 4, 512, skip=True)
+    assert batch.ids.shape == (4, 512) and (batch.positions.diff(dim=1) > 0).all()
+
+
+def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(layout: Layout) -> None:
+    """Before any training: the flag at a question's verb, in books of 1,000 tokens; by chance both rates were equal."""
+    from assets.recipe.circuits import _regions
+    from assets.recipe.dialogs import WORDS_PER_TOKEN
+    from core.bench.world import write_book
+
+    model = build(TARGET, seed=1).eval()
+    structure(model, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
+    model.set_attn_implementation(ATTENTION)
+    flag, seen = _regions(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
+    for index in range(3):
+        book = write_book(held_out_seed(800 + index), int(1024 * WORDS_PER_TOKEN))
+        direct = [q for q in book.questions if q.kind in seen and " was " not in q.question]
+        for question in random.Random(index).sample(direct, 12):
+            turn = layout.turn(question.question, first=True)
+            ids = [*layout.opening(), *layout.ids(book.text), *turn]
+            verbs = [at for at in range(len(ids) - len(turn), len(ids)) if _piece(layout, ids[at]) in FLAGS["verb"]]
+            if verbs:
+                with torch.inference_mode():
+                    hidden = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[2]
+                seen[question.kind].append(float(hidden[0, verbs[-1], flag]) > 0.75)
+    told, open_ = (sum(seen[kind]) / len(seen[kind]) for kind in ("fact", "absent"))
+    assert told - open_ > 0.3, f"{told:.2f} of the facts, {open_:.2f} of the others"
+
+
+def _piece(layout: Layout, token: int) -> str:
+    piece = layout.tokenizer.id_to_token(token)
+    assert piece is not None
+    return piece
+
+
+def test_both_forms_of_a_verb_get_nearly_one_code(layout: Layout) -> None:
+    model = build(TARGET, seed=1)
+    structure(model, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
+    codes = torch.nn.functional.normalize(model.model.embed_tokens.weight.detach()[:, :64], dim=1)
+    ids = {word: layout.tokenizer.token_to_id(f"Ġ{word}") for pair in VERBS.items() for word in pair}
+    known = [(ids[a], ids[b]) for a, b in VERBS.items() if a != b and ids[a] is not None and ids[b] is not None]
+    assert len(known) > 8
+    assert min(float(codes[a] @ codes[b]) for a, b in known) > 0.85
+    other = torch.stack([codes[a] @ codes[b] for (a, _), (_, b) in pairwise(known)])
+    assert float(other.max()) < 0.75, "different verbs stay apart"
