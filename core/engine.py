@@ -18,6 +18,7 @@ from core.caches.retrieval import RetrievalCache
 from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
+from core.decoding.lookup import TokenIndex
 from core.decoding.methods import Decoder, Parts
 from core.errors import ContextTooSmall, UnsupportedModel
 from core.events import Event, LaneEvent, PrefillProgress
@@ -91,6 +92,8 @@ class Engine:
             full=Judge("full", target.module, self._full, device),
             retrieval=Judge("retrieval", target.module, self._retrieval, device),
             draft=draft_judge,
+            index=TokenIndex(),
+            vocab=target.dims.vocab_size,
             evicting=self._evicting_judge,
             config=config.retrieval,
             nominal_seconds=self._nominal_seconds,

@@ -5,6 +5,8 @@ autoregressive      target + full cache, one token a pass: the honest baseline
 triforce            Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912
 retrieval           Speculative(target + retrieval, target + full): no draft model
 draft               Speculative(draft, target + full): no retrieval
+lookup              as triforce, the draft replaced by what followed the same words earlier in book or conversation
+triforce-lookup     as triforce, the draft asked only where nothing long enough is found
 streamingllm        target + sink and recent window alone. Not exact: comparison only
 h2o                 target + heavy hitters and recent window alone. Not exact: comparison only
 ==================  ========================================================================================
@@ -17,21 +19,24 @@ from dataclasses import dataclass
 from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
+from core.decoding.lookup import Lookup, TokenIndex
 from core.decoding.sampling import Dice
-from core.decoding.speculative import ModelLaw, Sampler, Speculative
+from core.decoding.speculative import ModelLaw, Nobody, Sampler, Speculative
 from core.decoding.verify import Verdict
 from core.errors import InvalidSetting, UnsupportedModel
 from core.models.judge import Judge
 from core.stats import LevelStats
 from core.tokens import Context
 
-EXACT_METHODS = ("triforce", "autoregressive", "retrieval", "draft")
+EXACT_METHODS = ("triforce", "autoregressive", "retrieval", "draft", "lookup", "triforce-lookup")
 LOSSY_METHODS = ("streamingllm", "h2o")
 METHODS = EXACT_METHODS + LOSSY_METHODS
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # where adaptation starts; a few rounds override them
 PROBE_INTERVAL = 24  # rounds without guesses after which a level, once found losing, is tried again
 PROBE_GAMMA = 2
+LOOKUP_AT_LEAST = {"lookup": 3, "triforce-lookup": 5}  # tokens that must agree
+LOOKUP_AT_MOST = 12  # tokens proposed at once
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it the chunks are chosen anew at once
 
 
@@ -42,6 +47,8 @@ class Parts:
     full: Judge
     retrieval: Judge
     draft: Judge | None
+    index: TokenIndex  # of the conversation, for lookups
+    vocab: int
     evicting: Callable[[str], Judge]  # the target through a lossy cache, by method name; made when first asked for
     config: RetrievalConfig
     nominal_seconds: Callable[[Judge], float]  # modelled cost of a pass, a function of sizes alone
@@ -57,16 +64,26 @@ class Decoder:
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
         laws = [ModelLaw(judge, sampling) for judge in self.judges]
         self.levels: list[Speculative] = []  # level 1 first, the top last
+        self._lookup = self._make_lookup(parts) if name in LOOKUP_AT_LEAST else None
         self._top: Sampler | Speculative = Sampler(laws[0])
-        gammas = [speculation.gamma2] if len(laws) == 2 else [speculation.gamma1, speculation.gamma2]
-        for law, gamma in zip(laws[1:], gammas, strict=False):
-            self._top = Speculative(self._top, law, gamma)
+        if name == "lookup":
+            self._top = Speculative(Nobody(), laws[0], 0, lookup=self._lookup)
+            self.levels.append(self._top)
+        gammas = [speculation.gamma1, speculation.gamma2][3 - len(laws) :]
+        for number, (law, gamma) in enumerate(zip(laws[1:], gammas, strict=True)):
+            lookup = self._lookup if number == 0 and name != "lookup" else None
+            self._top = Speculative(self._top, law, gamma, lookup=lookup)
             self.levels.append(self._top)
         priors = [PRIOR_LEVEL1, PRIOR_LEVEL2][-len(self.levels) :] if self.levels else []
         self._recent = [RecentAcceptance(prior) for prior in priors]
         self._idle_rounds = [0] * len(self.levels)
+        self._synced = False  # whether lookups know the conversation
         self._round_overhead = 0.0  # recent seconds of a round outside passes
         self.reselections = 0
+
+    def _make_lookup(self, parts: Parts) -> Lookup:
+        least = LOOKUP_AT_LEAST[self.name]
+        return Lookup(parts.index, parts.vocab, parts.full.device, at_least=least, at_most=LOOKUP_AT_MOST)
 
     @property
     def full_judge(self) -> Judge:
@@ -92,6 +109,7 @@ class Decoder:
 
     def resume(self, context: Context) -> None:
         """Go on with an answer after another one used the caches: choose chunks anew, let the draft catch up."""
+        self._synced = False
         for judge in self.judges[:-1]:
             judge.cache.truncate(0)
             if isinstance(judge.cache, RetrievalCache):
@@ -104,6 +122,11 @@ class Decoder:
         """One pass of the judge with the last word: one or more tokens that follow its law."""
         if not self.levels:
             return self._top.round(context, dice)
+        if self._lookup and self._synced:
+            self._lookup.extend(context)
+        elif self._lookup:
+            self._lookup.sync(context.span(0, len(context)))
+            self._synced = True
         if self._speculation.adaptive and self._sampling.greedy and self._round_overhead == 0:
             self._calibrate(context)
         started, in_passes = time.perf_counter(), self._pass_seconds()
@@ -135,11 +158,17 @@ class Decoder:
         Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does (not its law,
         but which sample a seed gives), so there costs are modelled from sizes and a seed stays reproducible.
         """
-        costs = [self._pass_cost(judge) for judge in self.judges]
-        guess_cost = costs[0].of(0)
-        for number, (level, cost) in enumerate(zip(self.levels, costs[1:], strict=True)):
+        below = self.judges[: -len(self.levels)]  # whoever proposes to the first level, if anybody does
+        guess_cost = self._pass_cost(below[0]).of(0) if below else None
+        for number, level in enumerate(self.levels):
+            cost = self._pass_cost(self.judges[len(below) + number])
+            if guess_cost is None:  # nothing but lookups: they cost nothing, and no guess is asked for
+                guess_cost = cost.of(0)
+                continue
+            if number and self._lookup and self._sampling.greedy:  # lookups below: what a guess really takes
+                guess_cost = level.seconds_per_guess or guess_cost
             most = self._speculation.max_gamma2 if level is self._top else self._speculation.max_gamma1
-            acceptance = self._recent[number].update(level.counter.snapshot())
+            acceptance = self._recent[number].update(level.proposed.snapshot())
             gamma = best_gamma(acceptance, guess_cost, cost, most)
             self._idle_rounds[number] = 0 if gamma else self._idle_rounds[number] + 1
             probe = self._idle_rounds[number] % PROBE_INTERVAL == PROBE_INTERVAL - 1
@@ -155,7 +184,7 @@ class Decoder:
 
     def _calibrate(self, context: Context) -> None:
         """Time one row through the middle judges: a pass of several rows does not tell what one would cost."""
-        for judge in self.judges[1:-1]:
+        for judge in self.judges[-len(self.levels) : -1]:
             if 1 not in judge.meter.seconds_by_rows:
                 judge.logits(context, 1)
                 judge.cache.truncate(len(context) - 1)
@@ -181,6 +210,8 @@ def judges_of(name: str, parts: Parts) -> list[Judge]:
     if name == "autoregressive":
         return [parts.full]
     if name == "retrieval":
+        return [parts.retrieval, parts.full]
+    if name == "lookup":
         return [parts.retrieval, parts.full]
     if parts.draft is None:
         raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint="Use --method retrieval instead.")

@@ -3,6 +3,7 @@
 Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, retrieval), full).
 """
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,12 +11,15 @@ import torch
 from torch import Tensor
 
 from core.config import SamplingParams
+from core.decoding.lookup import Lookup
 from core.decoding.sampling import Dice, to_probs
 from core.decoding.verify import Guess, Verdict, no_guess, verify
 from core.events import Origin
 from core.models.judge import Judge
 from core.stats import LevelCounter
 from core.tokens import Context
+
+RECENT = 0.2  # weight of the newest guess in seconds_per_guess
 
 
 class Proposer(Protocol):
@@ -101,22 +105,35 @@ class Speculative:
         gamma: guesses a round, 0 to draw from the judge alone; may be changed between rounds, from what earlier
             rounds have shown.
         rule: how a guess is judged; another one than `verify` serves tests only.
+        lookup: asked before the proposer, which is left out where it has a guess.
     """
 
-    def __init__(self, proposer: Proposer, law: Law, gamma: int, rule: Rule = verify) -> None:
-        self._proposer, self._law, self.gamma, self._rule = proposer, law, gamma, rule
-        self.counter = LevelCounter()
+    def __init__(
+        self, proposer: Proposer, law: Law, gamma: int, rule: Rule = verify, lookup: Lookup | None = None
+    ) -> None:
+        self._proposer, self._law, self.gamma, self._rule, self._lookup = proposer, law, gamma, rule, lookup
+        self.counter = LevelCounter()  # of all guesses
+        self.proposed = LevelCounter()  # of the proposer's own
+        self.seconds_per_guess = 0.0  # recent, of the proposer; 0 before the first
 
     def round(self, context: Context, dice: Dice) -> Verdict:
         """One round of speculative decoding (arXiv 2211.17192, algorithm 1): one to gamma + 1 new tokens.
 
         Invariant: a level has seen a prefix of the context, never its last token; it feeds itself what it lacks.
         """
-        guess = self._proposer.propose(context, self.gamma, dice) if self.gamma else None
+        found = self._lookup.guess(context) if self._lookup else None
+        guess = found
+        if guess is None and self.gamma:
+            started = time.perf_counter()
+            guess = self._proposer.propose(context, self.gamma, dice)
+            seconds = (time.perf_counter() - started) / len(guess.tokens)
+            self.seconds_per_guess += RECENT * (seconds - self.seconds_per_guess) if self.seconds_per_guess else seconds
         tokens = guess.tokens if guess else ()
         p = self._law.probs(context.extended(tokens), len(tokens) + 1)  # one pass of the judge
         verdict = self._rule(guess or no_guess(p.shape[1], p.device), p, dice, self._law.name)
         self.counter.add(len(tokens), verdict.num_accepted)
+        if found is None:
+            self.proposed.add(len(tokens), verdict.num_accepted)
         self.truncate(len(context) + verdict.num_accepted)  # the judge's own token stays unseen
         return verdict
 
@@ -136,3 +153,14 @@ class Speculative:
         """Forget tokens from `length` on, at this level and below."""
         self._law.truncate(length)
         self._proposer.truncate(length)
+
+
+class Nobody:
+    """Proposes nothing: below a judge that lives on lookups alone."""
+
+    def propose(self, context: Context, num_tokens: int, dice: Dice) -> Guess:
+        """Never asked: the level's gamma is 0."""
+        raise AssertionError("nobody was asked for a guess")
+
+    def truncate(self, length: int) -> None:
+        """Nothing is held."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from core.decoding.sampling import Dice
-from core.decoding.speculative import Proposer, Rule, Sampler, Speculative
+from core.decoding.speculative import Nobody, Proposer, Rule, Sampler, Speculative
 from core.decoding.verify import Guess, Verdict, verify
 from core.events import Origin
 from core.tokens import Context
@@ -146,3 +146,35 @@ def test_the_error_of_the_wrong_rule_is_the_predicted_one() -> None:
     wrong = 0.5 * float((torch.minimum(p, q) + rejected * p - p).abs().sum())
     assert law["verify"] < 1e-7
     assert law["verify_without_residual"] == pytest.approx(wrong, abs=1e-6)
+
+
+class Repeating:
+    """Stands in for a lookup: behind token 1 it is certain of what comes, elsewhere it finds nothing."""
+
+    def __init__(self, certain: tuple[int, ...], vocab: int, *, lies: bool = False) -> None:
+        self._certain, self._vocab, self._lies = certain, vocab, lies
+
+    def guess(self, context: Context) -> Guess | None:
+        if context.span(len(context) - 1, len(context)) != [1]:
+            return None
+        probs = torch.eye(self._vocab)[list(self._certain)]
+        if self._lies:  # states a law that the tokens were not drawn from
+            probs = torch.full_like(probs, 1 / self._vocab)
+        return Guess(self._certain, probs, (Origin("lookup", "proposed"),) * len(self._certain))
+
+
+def with_lookup(seed: int, *, draft: bool, lies: bool = False) -> tuple[Speculative, Tensor]:
+    small, retrieval, full = tables(seed, 2)
+    lookup = cast(Any, Repeating((1, 0), 2, lies=lies))
+    proposer: Proposer = Sampler(TableLaw("draft", small)) if draft else Nobody()
+    level1 = Speculative(proposer, TableLaw("retrieval", retrieval), 1 if draft else 0, lookup=lookup)
+    return Speculative(level1, TableLaw("full", full), 2), full
+
+
+@pytest.mark.parametrize("draft", [True, False])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_lookups_alone_and_before_a_draft_leave_the_law_alone(seed: int, draft: bool) -> None:
+    top, full = with_lookup(seed, draft=draft)
+    assert total_variation(output_law(top, 2), full, 2) < 1e-6
+    liar, full = with_lookup(seed, draft=draft, lies=True)
+    assert total_variation(output_law(liar, 2), full, 2) > 1e-3, "the measurement must catch a wrong law"
