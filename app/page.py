@@ -98,7 +98,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             **AT_ONCE,
         )
         for shown in (
-            entered.then(race.enter, session, race.parts.of_entry, api_name="enter_race", **AT_ONCE),
+            entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **STREAM),
             race_tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **AT_ONCE),
         ):
             question, proposal = race.parts.question, race.parts.proposal

@@ -1,7 +1,8 @@
 """The tab "Race": its components, and what each event does. One question, several methods, one reading."""
 
 import json
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import gradio as gr
 
 from app.handlers import Updates, generation
 from app.live_strip import METHOD_NAMES
-from app.pace import paced
+from app.pace import INTERVAL_SECONDS, paced
 from app.race_view import RaceView
 from app.samples import Sample, race_questions
 from app.trace import LOSSY, PLAIN, Race
@@ -32,6 +33,7 @@ NEED_DRAFT = ("triforce", "triforce-lookup", "draft")
 WHOLE_ANSWER = 0  # seconds: no budget
 LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
+MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 DEFAULTS = GenerationConfig()
 
 
@@ -50,6 +52,7 @@ class RaceParts:
     temperature: gr.Number
     board: gr.HTML
     saves: tuple[gr.Button, gr.Button]
+    saved: gr.Textbox  # a report on its way to the browser's script
 
     @property
     def of_entry(self) -> list[gr.blocks.Block]:
@@ -72,6 +75,15 @@ class RaceHandlers:
 
     def __init__(self, worker: EngineWorker, samples: tuple[Sample, ...], parts: RaceParts) -> None:
         self._worker, self._samples, self.parts = worker, samples, parts
+
+    def reload(self, session_id: str) -> Iterator[Updates]:
+        """The page is new: a race that still runs has lost the page that followed it, so it ends."""
+        self._worker.stop_race(session_id)
+        yield self.enter(session_id)
+        session = self._worker.sessions.find(session_id)
+        if session and session.race and not session.race.ended:
+            wait_until(lambda: session.race is None or session.race.ended)
+            yield self.enter(session_id)
 
     def enter(self, session_id: str) -> Updates:
         """Show the session's race, and a question to start with: the last one asked, else one for the sample."""
@@ -122,14 +134,14 @@ class RaceHandlers:
             view.fail(error)
         yield self._board(view)
 
-    def report(self, session_id: str, kind: str) -> str:
+    def report(self, session_id: str, kind: str) -> Updates:
         """The newest race as a file for the browser to save; `kind` is "html" or "json"."""
         session, state = self._worker.sessions.find(session_id), self._worker.state
         race = session.race if session else None
         if race is None or not race.ended or not isinstance(state, Ready):
-            gr.Warning("There is no finished race. Start one, then save its report.")
-            return ""
-        return parcel(race, state, kind)
+            error = InvalidSetting("There is no finished race.", hint="Start one, then save its report.")
+            return self._board(RaceView().fail(error)) | {self.parts.saved: ""}
+        return {self.parts.saved: parcel(race, state, kind)}
 
     def _board(self, view: RaceView) -> Updates:
         parts = self.parts
@@ -139,6 +151,13 @@ class RaceHandlers:
             parts.stop: gr.update(visible=view.running),
             **{button: gr.update(visible=view.finished) for button in parts.saves},
         }
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    """Wait for the engine's thread to leave the round it is in."""
+    deadline = time.monotonic() + MOST_WAIT_SECONDS
+    while not done() and time.monotonic() < deadline:
+        time.sleep(INTERVAL_SECONDS)
 
 
 def parcel(race: Race, state: Ready, kind: str) -> str:
@@ -216,7 +235,18 @@ def build_race_tab(
         gr.HTML(KEYS, elem_id="race-keys")
 
     parts = RaceParts(
-        question, proposal, start, stop, prompts, lanes, length, limit, temperature, board, (save_html, save_json)
+        question,
+        proposal,
+        start,
+        stop,
+        prompts,
+        lanes,
+        length,
+        limit,
+        temperature,
+        board,
+        (save_html, save_json),
+        saved,
     )
     handlers = RaceHandlers(worker, tuple(samples), parts)
     gr.on(
@@ -231,7 +261,8 @@ def build_race_tab(
     for button in prompts:
         button.click(None, button, question, js="(text) => text", api_visibility="private")
     for kind, button in (("html", save_html), ("json", save_json)):
-        made = button.click(partial(handlers.report, kind=kind), session, saved, api_name=f"report_{kind}", **at_once)
+        report = partial(handlers.report, kind=kind)
+        made = button.click(report, session, [saved, *parts.of_race], api_name=f"report_{kind}", **at_once)
         made.then(None, saved, saved, js="(parcel) => window.triforceRace.save(parcel)", api_visibility="private")
     present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
     return handlers

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 
 from app import render
-from app.live_strip import ENDINGS, METHOD_NAMES, waiting_line
+from app.live_strip import METHOD_NAMES, waiting_line
 from app.trace import PLAIN, Judgement, Lead, Point, Race, Trace, first_difference, lead
 from app.worker import RaceBegun, RaceEnded, Waiting, WorkerEvent
 from core.errors import CoreError
@@ -278,4 +278,4 @@ def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:
 
 def ending_line(trace: Trace) -> str:
     """How a text ended."""
-    return ENDINGS[trace.finished.stop_reason] if trace.finished else "Not finished"
+    return LANE_ENDINGS[trace.finished.stop_reason] if trace.finished else "Not finished"

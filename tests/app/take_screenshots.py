@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "screenshots"
 SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
+INSIDE_HEIGHT = 1260
 FIRST, SECOND = "When was the carved teapot lost?", "Tell everything the book says about Jonas Lovell."
 WRITING = """() => document.querySelector('#strip .status').innerText.startsWith('Writing')
     && parseInt(document.querySelector('#strip .status').innerText.slice(10)) > 24"""
@@ -44,14 +45,45 @@ def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
     return file
 
 
+def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
+    """A finished race about the first sample book, and what is inside of it."""
+    width, height, scale = SIZES["desktop"]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
+    )
+    page = context.new_page()
+    page.set_default_timeout(LONG)
+    page.goto(address)
+    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
+    page.locator("#samples button").first.click()
+    page.wait_for_selector("#book .step.done")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#race-prompts button").first.click()  # the one with the longest answer
+    page.locator("#race-start").click()
+    page.wait_for_selector(".race.resting .verdict:not(.pending)")
+    page.mouse.move(width - 5, 5)
+    page.wait_for_timeout(500)
+    files = [FOLDER / f"race-{scheme}.png", FOLDER / f"inside-{scheme}.png"]
+    page.screenshot(path=files[0])
+    page.get_by_role("tab", name="Inside").click()
+    page.wait_for_selector(".provenance")
+    page.set_viewport_size({"width": width, "height": INSIDE_HEIGHT})
+    page.wait_for_timeout(500)
+    page.screenshot(path=files[1])
+    context.close()
+    return files
+
+
 def main(address: str) -> None:
-    """All four."""
+    """All of them."""
     FOLDER.mkdir(exist_ok=True)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for size in SIZES:
             for scheme in ("light", "dark"):
                 print(take(browser, address, size, scheme))
+        for scheme in ("light", "dark"):
+            print(*take_race(browser, address, scheme))
         browser.close()
 
 

@@ -174,6 +174,32 @@ def test_inside_follows_an_answer_and_explains_every_token(
     assert too_wide(reader) <= 0 and reader.outside == []
 
 
+def test_four_lanes_fit_a_projector_and_a_reload_ends_the_race(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = racer(visit, tmp_path)
+    reader.page.set_viewport_size({"width": 1280, "height": 720})
+    for name in ("Retrieval", "H2O"):
+        reader.page.locator("#race-lanes label", has_text=name).click()
+    reader.page.locator("#race-present").click()
+    for hold in ("", "", "", "| "):
+        engine.enqueue(WORDS * 6 + hold)
+    reader.page.locator("#race-question textarea").fill("Who?")
+    reader.page.locator("#race-start").click()
+    reader.sees(".lane.lossy", "The night was dark")
+    high = reader.page.evaluate("document.querySelector('#race-tab').scrollHeight - window.innerHeight")
+    assert high <= 0 and too_wide(reader) <= 0, f"{high} pixels too high for 1280 x 720"
+    gap = reader.page.locator(".gap").bounding_box()
+    assert gap and gap["width"] > 1000, "what lies between the lanes stands above all of them"
+    reader.page.reload()
+    reader.sees("#masthead", "tokens of context")
+    goes_to(reader, "Race")
+    reader.sees("#race-board .status", "Stopped")
+    playwright.expect(reader.page.locator("#race-start")).to_be_visible()
+
+
 def test_a_hostile_race_on_a_phone_in_the_dark(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,

@@ -5,13 +5,14 @@ import re
 from collections.abc import Callable, Iterator
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app.live_strip import METHOD_NAMES
 from app.pace import Pause
-from app.race_tab import METHODS, race_configs
+from app.race_tab import METHODS, RaceHandlers, race_configs
 from app.race_view import RaceView, replay_points, verdict_line
 from app.trace import LOSSY, Judgement, Race, Trace, first_difference, lead
 from app.worker import EngineWorker, RaceBegun, RaceEnded, Waiting, WorkerEvent
@@ -312,3 +313,9 @@ def test_nothing_of_a_race_is_html(worker: EngineWorker, engine: FakeEngine, ses
 def test_an_error_keeps_the_race_that_was_there(worker: EngineWorker, session_id: str) -> None:
     view = RaceView(raced(worker, session_id, PAIR)).fail(CoreError("It broke.", hint="Try again."))
     assert 'role="alert"' in view.html() and "Try again." in view.html() and not view.running
+
+
+def test_a_report_without_a_race_is_explained(worker: EngineWorker, session_id: str) -> None:
+    parts: Any = SimpleNamespace(board="board", start="start", stop="stop", saves=("a", "b"), saved="saved")
+    updates = RaceHandlers(worker, (), parts).report(session_id, "html")
+    assert updates[parts.saved] == "" and "There is no finished race." in updates[parts.board]
