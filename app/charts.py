@@ -14,6 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 34, 6, 20, 34  # room around the columns for labels
 HEIGHT = 170
 ROW, ROW_BAR = 46, 20  # a horizontal bar with its label above
 LABEL_EVERY = 22  # units between two labels under columns
+NOTE_ROOM = 31  # units that "100%" above a column takes
 
 
 class Column(NamedTuple):
@@ -67,7 +68,7 @@ def columns(title: str, about: str, across: str, data: Sequence[Column], *, tone
         if column.part is not None:
             shapes.append(_rectangle("whole", x, floor - whole, width, whole))
         shapes.append(_rectangle(f"fill {tone}", x, floor - part, width, part))
-        if column.note and slot >= 26:
+        if column.note and slot >= NOTE_ROOM:
             shapes.append(_text(x + width / 2, floor - whole - 4, column.note, anchor="middle"))
         if number % every == 0:
             shapes.append(_text(x + width / 2, floor + 13, column.label, anchor="middle"))
