@@ -24,7 +24,7 @@ Updates = dict[Block, Any]  # component -> its new value, or an update of its pr
 WITH_DRAFT = [("TriForce", "triforce"), ("Plain", "autoregressive")]
 WITHOUT_DRAFT = [("Retrieval", "retrieval"), ("Plain", "autoregressive")]
 WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
-<ol><li><b>Open a book.</b> Drop a PDF, EPUB, text or Markdown file, or choose a sample.</li>
+<ol><li><b>Open a book.</b> Drop a PDF, EPUB, Word, web page, text or Markdown file, or choose a sample.</li>
 <li><b>It is read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
 <li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
 BOOK_OPEN = """<div class="welcome"><h2>The book is open</h2>

@@ -250,11 +250,15 @@ class Engine:
         answers = [self._answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]
         lanes = [Lane(answer, self._full) for answer in answers]
         running = dict(enumerate(lanes))
+        if cancel and cancel.is_set():  # perhaps while reading: nothing may begin on half a text
+            for answer in answers:
+                answer.stop_reason = "cancelled"
         try:
             while running:
                 for number, lane in list(running.items()):
-                    for done in lane.slice(cancel, seconds):
-                        yield LaneEvent(number, done)
+                    if lane.answer.stop_reason is None:
+                        for done in lane.slice(cancel, seconds):
+                            yield LaneEvent(number, done)
                     if lane.answer.stop_reason is not None:
                         del running[number]
                         ended = lane.answer.finished(reused_tokens=reused, prefill_seconds=prefill_seconds)
@@ -262,7 +266,7 @@ class Engine:
         finally:
             for lane in lanes:
                 lane.leave()
-            self._settle(list(prompt_ids))
+            self._settle(list(prompt_ids))  # as far as they were read
 
     def _settle(self, tokens: list[int]) -> None:
         """Committed tokens [S]: caches keep at most all but the newest."""

@@ -104,3 +104,18 @@ def test_cancelling_and_leaving_keep_the_engine_usable() -> None:
     *_, expected = tiny_engine().generate(prompt, config("autoregressive", 30))
     assert isinstance(after, Finished) and isinstance(expected, Finished)
     assert after.token_ids == expected.token_ids
+
+
+def test_cancelling_while_reading_begins_no_lane() -> None:
+    engine, prompt, cancel = tiny_engine(), random_prompt(1900), threading.Event()
+    events = []
+    for event in engine.race(prompt, [config("autoregressive"), config("triforce")], cancel):
+        events.append(event.event)
+        cancel.set()
+    ended = [event for event in events if isinstance(event, Finished)]
+    assert [event.stop_reason for event in ended] == ["cancelled", "cancelled"]
+    assert not any(isinstance(event, RoundDone) for event in events)
+    assert all(event.token_ids == () for event in ended)
+    assert engine.cached_prefix(prompt) < len(prompt) - 1, "only a part was read"
+    *_, after = engine.generate(prompt, config("autoregressive", 5))
+    assert isinstance(after, Finished) and len(after.token_ids) == 5

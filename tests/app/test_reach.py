@@ -1,0 +1,46 @@
+"""Claims about the note on texts that the bundled model was not made for."""
+
+from pathlib import Path
+
+import pytest
+
+from app.reach import reach_note
+from core.models.catalog import find
+from core.models.loader import load_tokenizer
+from core.text import ChatText
+
+LIMITS = find("harbour").limits
+ENGLISH = (
+    "The captain looked at the sky for a long while, and then told us that we would not sail before the next morning. "
+    "Nobody complained, because all of us had seen the same dark clouds over the hills behind the town."
+)
+OTHERS = {
+    "code": "for (int i = 0; i < n; ++i) { sum += a[i] * b[i]; }\nreturn std::sqrt(sum);\n" * 4,
+    "Cyrillic": "Все счастливые семьи похожи друг на друга, каждая несчастливая семья несчастлива по-своему.",  # noqa: RUF001
+}
+
+
+@pytest.fixture(scope="module")
+def text() -> ChatText:
+    return ChatText(load_tokenizer(find("harbour").target), frozenset())
+
+
+def note(text: ChatText, document: str, limits: str = LIMITS) -> str:
+    return reach_note(limits, document, len(text.encode(document)))
+
+
+def test_books_of_its_own_kind_get_no_note(text: ChatText) -> None:
+    book = Path("assets/books/harbour-32k.txt").read_text(encoding="utf-8")
+    assert note(text, book) == ""
+
+
+def test_other_english_gets_a_milder_note_than_code_and_other_scripts(text: ChatText) -> None:
+    mild = note(text, ENGLISH)
+    assert mild.startswith(LIMITS) and "other scripts" not in mild
+    for kind, document in OTHERS.items():
+        assert "other scripts" in note(text, document), kind
+
+
+def test_a_full_model_gets_no_note(text: ChatText) -> None:
+    assert note(text, OTHERS["code"], limits="") == ""
+    assert note(text, "") == "", "nor does an empty text"
