@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import launch as launcher
+from core.decoding.methods import EXACT_METHODS
 
 ROOT = Path(__file__).parents[3]
 BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
@@ -72,7 +73,7 @@ def test_doctor_says_what_fits_and_why() -> None:
 def test_bench_measures_methods_in_one_run() -> None:
     done = launch("bench", "--contexts", 2048, "--repeats", 1, "--max-new-tokens", 16, "--json")
     rows = last_json(done)["rows"]
-    assert {row["method"] for row in rows} == {"autoregressive", "triforce", "retrieval", "draft"}
+    assert {row["method"] for row in rows} == set(EXACT_METHODS)
     assert all(row["identical_to_autoregressive"] for row in rows)
 
 
