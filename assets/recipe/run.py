@@ -22,6 +22,8 @@ from assets.recipe.tokens import VOCAB_SIZE, Layout
 # Embeddings, attention and norms start as circuits whose scores are balanced to a few nats. AdamW moves every weight by
 # about the rate in every step, however small it is, so they learn at this share of it.
 CIRCUIT_SHARE = 0.07
+FLOOR = 0.1  # of the peak rate, where the cosine ends
+CIRCUIT_FLOOR = 0.4  # long documents come last, and it is attention that has to become sharper for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +49,12 @@ class Schedule:
                 return lengths[step % len(lengths)]
         return self.stages[-1][1][-1]
 
-    def rate(self, step: int) -> float:
-        """Learning rate: linear warm-up, then a cosine down to 4% of the peak."""
+    def rate(self, step: int, floor: float) -> float:
+        """Learning rate: linear warm-up, then a cosine down to `floor` of the peak."""
         if step < self.warmup:
             return self.peak_rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
-        return self.peak_rate * (0.04 + 0.96 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+        return self.peak_rate * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
 class Run:
@@ -68,8 +70,8 @@ class Run:
         free = {name: p for name, p in named.items() if "mlp" in name or "lm_head" in name}
         circuit = {name: p for name, p in named.items() if name not in free}
         groups = [
-            {"params": list(free.values()), "weight_decay": 0.01, "share": 1.0},
-            {"params": list(circuit.values()), "weight_decay": 0.0, "share": CIRCUIT_SHARE},
+            {"params": list(free.values()), "weight_decay": 0.01, "share": 1.0, "floor": FLOOR},
+            {"params": list(circuit.values()), "weight_decay": 0.0, "share": CIRCUIT_SHARE, "floor": CIRCUIT_FLOOR},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=True)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
@@ -105,7 +107,7 @@ class Run:
     def update(self, loss: Tensor) -> None:
         """One clipped optimiser step at the scheduled rate."""
         for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * self.schedule.rate(self.step)
+            group["lr"] = group["share"] * self.schedule.rate(self.step, group["floor"])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

@@ -27,6 +27,7 @@ from assets.recipe.shapes import DRAFT, TARGET  # noqa: E402
 from assets.recipe.tokens import Layout, train_tokenizer  # noqa: E402
 
 Lengths = tuple[tuple[int, int, int], ...]  # (context tokens, books, facts asked of each book)
+CHECK_EVERY = 200  # steps
 CHECKED: Lengths = ((1024, 4, 16), (8192, 1, 24))
 OUT = Path.home() / ".cache" / "triforce-reader" / "recipe"
 SINK, RECENT = 4, 252  # the draft's streaming window in the product
@@ -54,7 +55,7 @@ def train(
         run: what is trained; it goes on from its last step.
         minutes: after which it is saved and left.
         loss_of: from a batch the loss to minimise and the loss of every token [B, T - 1] for the log.
-        check: the evaluation of every 200 steps.
+        check: the evaluation of every `CHECK_EVERY` steps.
     """
     schedule, deadline = run.schedule, time.monotonic() + 60 * minutes
     last_save = time.monotonic()
@@ -73,7 +74,7 @@ def train(
         if time.monotonic() - last_save > 120 or run.step == schedule.steps:
             run.save()
             last_save = time.monotonic()
-        if run.step % 100 == 0:
+        if run.step % CHECK_EVERY == 0:
             run.model.eval()
             check()
             run.model.train()
@@ -118,16 +119,16 @@ def train_draft(run: Run, target: Run, minutes: float) -> None:
 
 
 TARGET_SCHEDULE = Schedule(
-    steps=440,
+    steps=1468,
     peak_rate=7e-4,
     warmup=30,
     tokens_per_step=4096,
     stages=(
-        (0.35, (512,)),
-        (0.72, (1024, 1024, 2048)),
-        (0.87, (4096, 2048)),
-        (0.97, (8192, 4096)),
-        (1.00, (16384, 8192)),
+        (0.272, (512,)),
+        (0.817, (1024, 1024, 2048)),
+        (0.953, (4096, 2048)),
+        (0.994, (8192, 4096)),
+        (1.000, (16384, 8192)),
     ),
     skip_positions=True,
 )
