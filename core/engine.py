@@ -27,6 +27,7 @@ from core.models.catalog import find
 from core.models.judge import Judge
 from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
+from core.ops.backend import STOCK, Backend, choose_backend
 from core.planner import Plan, make_plan
 from core.race import Lane
 from core.roofline import ROW_SLOPE, pass_seconds
@@ -47,6 +48,8 @@ class EngineInfo:
     limits: str  # what the model cannot do, for the reader; empty for full models
     has_draft: bool
     plan: Plan
+    attention: str  # the code that computes it
+    attention_because: str
     most_context: int  # of the model
     kv_bytes_per_token: int
     target_weight_bytes: int
@@ -76,17 +79,21 @@ class Engine:
         name: str = "model",
         description: str = "",
         limits: str = "",
+        backend: Backend = STOCK,
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
         context, device = plan.context.value, target.shape.device
         possible = min(target.dims.max_context, plan.most_context)
-        self._full = FullCache(target.shape, context, config.retrieval.chunk_size, possible=possible)
+        chunk_size = config.retrieval.chunk_size
+        self._full = FullCache(target.shape, context, chunk_size, possible=possible, backend=backend)
         self._retrieval = RetrievalCache(self._full, TopChunks(self._full, config.retrieval))
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
         if draft is not None:
-            streaming = StreamingCache(draft.shape, config.draft, KeyShift.of(draft.module, draft.shape))
+            streaming = StreamingCache(
+                draft.shape, config.draft, KeyShift.of(draft.module, draft.shape), backend=backend
+            )
             draft_judge = Judge("draft", draft.module, streaming, device)
         self._parts = Parts(
             full=Judge("full", target.module, self._full, device),
@@ -106,6 +113,8 @@ class Engine:
             limits=limits,
             has_draft=draft is not None,
             plan=plan,
+            attention=backend.name,
+            attention_because=backend.because,
             most_context=target.dims.max_context,
             kv_bytes_per_token=target.shape.bytes_per_token,
             target_weight_bytes=target.weight_bytes,
@@ -139,7 +148,8 @@ class Engine:
         target = load_model(entry.target, dims, dtype, device)
         text = ChatText(tokenizer, target.eos_ids)
         named = {"name": entry.name, "description": entry.description, "limits": entry.limits}
-        return cls(config, plan, text, target, draft, **named)
+        backend = choose_backend(device, dtype)
+        return cls(config, plan, text, target, draft, backend=backend, **named)
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from core.caches.base import KVShape
 from core.errors import ContextTooSmall
-from core.ops.attention import attend
+from core.ops.backend import STOCK, Backend
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
 QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
@@ -24,8 +24,16 @@ class FullCache:
     it for MHA.
     """
 
-    def __init__(self, shape: KVShape, capacity: int, chunk_size: int, *, possible: int | None = None) -> None:
-        self.shape, self.capacity, self.chunk_size = shape, capacity, chunk_size
+    def __init__(
+        self,
+        shape: KVShape,
+        capacity: int,
+        chunk_size: int,
+        *,
+        possible: int | None = None,
+        backend: Backend = STOCK,
+    ) -> None:
+        self.shape, self.capacity, self.chunk_size, self.backend = shape, capacity, chunk_size, backend
         self._possible = possible or capacity
         self._length = 0
         self.k = [shape.allocate(capacity) for _ in range(shape.num_layers)]  # each [1, H_kv, capacity, D]
@@ -66,7 +74,7 @@ class FullCache:
         """Exact causal attention over everything; also logs the queries."""
         self._queries.write(layer, self._length, q)
         end = self._length + q.shape[2]
-        return attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+        return self.backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
 
     def commit(self, num_new: int) -> None:
         """Count the staged tokens and bring the landmarks up to date."""

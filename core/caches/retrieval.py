@@ -11,7 +11,6 @@ from torch import Tensor
 from core.caches.base import KVShape
 from core.caches.full import FullCache, by_chunk
 from core.caches.selection import ChunkPolicy
-from core.ops.attention import attend
 
 GROWTH = 192  # recent rows beyond the local window before old ones must go; bounds tokens between two selections
 
@@ -131,7 +130,7 @@ class RetrievalCache:
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
         """Causal attention over the chunks held and all recent tokens."""
         end = self._first_recent + self._length - self._recent_start + q.shape[2]
-        return attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+        return self._full.backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
 
     def commit(self, num_new: int) -> None:
         """The staged tokens count as seen."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.caches.base import KVShape
 from core.config import DraftConfig
-from core.ops.attention import attend
+from core.ops.backend import STOCK, Backend
 
 KeyShift = Callable[[Tensor, int], Tensor]  # keys [..., D] rotated for position p -> for position p + delta
 
@@ -20,8 +20,8 @@ KeyShift = Callable[[Tensor, int], Tensor]  # keys [..., D] rotated for position
 class StreamingCache:
     """Rows [0, sink) hold the first tokens, rows [sink, rows) the newest ones; a row's number is its position."""
 
-    def __init__(self, shape: KVShape, config: DraftConfig, shift: KeyShift) -> None:
-        self.shape, self._config, self._shift = shape, config, shift
+    def __init__(self, shape: KVShape, config: DraftConfig, shift: KeyShift, *, backend: Backend = STOCK) -> None:
+        self.shape, self._config, self._shift, self._backend = shape, config, shift, backend
         self.k = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self.v = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self._length = self._rows = 0
@@ -72,7 +72,7 @@ class StreamingCache:
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
         """Causal attention over the rows held."""
         end = self._rows + q.shape[2]
-        return attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+        return self._backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
 
     def commit(self, num_new: int) -> None:
         """The staged tokens count as seen."""

@@ -63,7 +63,14 @@ class FakeEngine:
             placement=SimpleNamespace(value="resident", because="test"),
         )
         self.info = SimpleNamespace(
-            model="fake", description="A script.", limits="", has_draft=has_draft, plan=plan, most_context=8192
+            model="fake",
+            description="A script.",
+            limits="",
+            has_draft=has_draft,
+            plan=plan,
+            most_context=8192,
+            attention="torch",
+            attention_because="scripted",
         )
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()

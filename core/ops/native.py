@@ -1,0 +1,130 @@
+"""An optional CPU kernel for passes of a few rows, compiled on first use by the system's C++ compiler.
+
+Stock operations read keys and values once for a row, and about twice as long for ten (see `attention`). The kernel in
+small_rows.cpp reads them once for all rows. It is kept under the user's cache folder, checked against the stock result
+before it is used, and nothing depends on it: without a compiler, or on a processor or system it was not made for, stock
+operations do the work. It shares torch's own threads: two pools of threads would wait for each other's cores.
+"""
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from core.ops.attention import attend, attend_reference
+
+log = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("small_rows.cpp")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17", "-Wno-psabi")
+MOST_ROWS = 64  # per KV head; the kernel's weights of a block are 16 KiB then
+MOST_DIM = 256
+LEAST_KEYS_OF_A_SHARE = 512
+COMPILE_SECONDS = 120
+
+
+class NoKernel(Exception):
+    """Why there is none; never the user's concern."""
+
+
+class SmallRows:
+    """Attention as `attention.attend` does it; float32 on CPU through the kernel, all else through stock operations."""
+
+    def __init__(self, library: Path) -> None:
+        self._call = ctypes.CDLL(str(library)).small_rows_attention
+        self._call.restype = None
+        self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 11
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
+        """Causal attention; shapes as in `attention.attend`."""
+        batch, heads, num_new, dim = q.shape
+        kv_heads, total = k.shape[1], k.shape[2]
+        rows = num_new * (heads // kv_heads)
+        fits = batch == 1 and rows <= MOST_ROWS and dim % 8 == 0 and dim <= MOST_DIM
+        if not fits or q.device.type != "cpu" or not (q.dtype == k.dtype == v.dtype == torch.float32):
+            return attend(q, k, v, scaling)
+        assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
+        folded = (q * scaling).reshape(kv_heads, rows, dim)  # contiguous: [H_kv, G * T, D]
+        threads = torch.get_num_threads()
+        shares = max(1, min(threads, total // LEAST_KEYS_OF_A_SHARE)) if kv_heads % threads else 1
+        out = torch.empty(kv_heads, rows, dim)
+        rest = torch.empty(kv_heads * rows * (1 + shares * (dim + 2)))  # log-sum-exp, then scratch
+        lse = rest.data_ptr()
+        pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse, lse + 4 * kv_heads * rows)
+        sizes = (kv_heads, rows, num_new, total, dim)
+        self._call(*pointers, *sizes, k.stride(1), k.stride(2), v.stride(1), v.stride(2), shares, threads)
+        return out.view(batch, heads, num_new, dim)
+
+
+def small_rows(cache: Path | None = None) -> SmallRows:
+    """The kernel for this machine, compiled (seconds) if it is not there yet, and checked.
+
+    Args:
+        cache: folder for compiled kernels; default: triforce-reader in the user's cache folder.
+    Raises:
+        NoKernel: it cannot be had here; the message says why.
+    """
+    try:
+        kernel = SmallRows(_compiled(cache or _cache_folder()))
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:
+        raise NoKernel(f"the kernel does not compile or load ({type(error).__name__})") from error
+    _check(kernel)
+    return kernel
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triforce-reader" / "kernels"
+
+
+def _compiled(folder: Path) -> Path:
+    compiler = shutil.which("g++")
+    if compiler is None or os.name != "posix":
+        raise NoKernel("no C++ compiler (g++) on this machine")
+    threads = _thread_library()
+    version = subprocess.run([compiler, "-dumpfullversion", "-dumpmachine"], capture_output=True, check=True).stdout
+    about = [SOURCE.read_bytes(), version, _processor(), str(threads).encode(), " ".join(FLAGS).encode()]
+    library = folder / f"small_rows-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may be at the same
+            part, built = Path(scratch) / "part.o", Path(scratch) / library.name
+            for command in (
+                [compiler, *FLAGS, "-c", str(SOURCE), "-o", str(part)],
+                [compiler, "-shared", str(part), str(threads), "-o", str(built)],  # no OpenMP runtime but torch's
+            ):
+                subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_SECONDS)
+            built.replace(library)
+    return library
+
+
+def _thread_library() -> Path:
+    """The OpenMP runtime that torch has loaded."""
+    maps = Path("/proc/self/maps")
+    if not maps.is_file():
+        raise NoKernel("made for Linux only")
+    loaded = {line.split(maxsplit=5)[5] for line in maps.read_text(encoding="utf-8").splitlines() if "libgomp" in line}
+    if len(loaded) != 1:
+        raise NoKernel("torch does not run on GNU's OpenMP threads here")
+    return Path(loaded.pop().strip())
+
+
+def _processor() -> bytes:
+    """What -march=native depends on: a cache folder may be shared by machines."""
+    lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    return b"".join(sorted({line for line in lines if line.startswith((b"model name", b"flags", b"Features"))}))
+
+
+def _check(kernel: SmallRows) -> None:
+    """Compare with the slow twin once, so that a miscompiled kernel is never used."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(1, 4, 3, 64, generator=generator)
+    k, v = torch.randn(2, 1, 2, 700, 64, generator=generator)
+    if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k, v, 0.125), atol=1e-5):
+        raise NoKernel("the compiled kernel computes something else on this processor")
