@@ -38,6 +38,7 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "new_tokens": ("tokens", "{:,}"),
     "ms_per_token": ("ms/token", "{:.2f}"),
     "speedup_vs_autoregressive": ("speedup", "{:.2f}x"),
+    "speedup_by_book": ("by book", "{}"),
     "ratio_to_ours": ("to ours", "{:.2f}x"),
     "acceptance_level1": ("level 1", "{:.2f}"),
     "acceptance_level2": ("level 2", "{:.2f}"),
@@ -49,7 +50,7 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "memory_over_kv": ("memory/KV", "{:.2f}"),
     "prefill_seconds": ("prefill s", "{:.1f}"),
 }
-WIDTHS = {"method": 27, "skill": 10, "n": 4, "exact_interval": 10, "near_ties": 5, "compared": 5}
+WIDTHS = {"speedup_by_book": 14, "method": 27, "skill": 10, "n": 4, "exact_interval": 10, "near_ties": 5, "compared": 5}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,6 +110,8 @@ def check(args: argparse.Namespace) -> None:
         raise InvalidSetting("Plots are not there yet.", hint="Leave out --plot; --out F.json keeps the figures.")
     if args.repeats < 1:
         raise InvalidSetting("At least one repeat is needed.", hint="Use --repeats 3.")
+    if args.books < 1:
+        raise InvalidSetting("At least one book is needed.", hint="Use --books 3.")
     if args.questions < 1:
         raise InvalidSetting("At least one question is needed.", hint="Use --questions 100.")
     if args.suite == "recall" and args.max_new_tokens:
@@ -136,6 +139,7 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
     shape = {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
     if args.suite == "peers":
         return shape, run_peers(engine, find(engine.config.model).target, contexts, **shape)
+    shape["books"] = args.books
     return shape, run_speed(engine, contexts, args.methods or EXACT_METHODS, **shape)
 
 
@@ -148,9 +152,16 @@ def table_line(row: dict[str, Any], *, header: bool) -> str:
     """One row of the table, with the header before the first."""
     names = [name for name in COLUMNS if name in row]
     width = {name: WIDTHS.get(name, max(len(COLUMNS[name][0]), 8)) for name in names}
-    cells = [("-" if row[name] is None else COLUMNS[name][1].format(row[name])).rjust(width[name]) for name in names]
+    cells = [cell(name, row[name]).rjust(width[name]) for name in names]
     head = " ".join(COLUMNS[name][0].rjust(width[name]) for name in names)
     return (head + "\n" if header else "") + " ".join(cells)
+
+
+def cell(name: str, value: Any) -> str:
+    """A value as the table shows it."""
+    if name == "speedup_by_book":
+        return " ".join(f"{ratio:.2f}" for ratio in value)
+    return "-" if value is None else COLUMNS[name][1].format(value)
 
 
 def commit() -> str | None:

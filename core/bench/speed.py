@@ -1,12 +1,13 @@
-"""The speed suite: ms per token of each method at several context lengths, on a generated book.
+"""The speed suite: ms per token of each method at several context lengths, on generated books.
 
 Every method answers the same question from the same prefill, in turns, several times; medians and ratios come from one
-run. What is not decoding is kept apart. Books are unseen ones: their seed is not among those used in training.
+run, over several books. What is not decoding is kept apart. Books are unseen ones: their seeds are not among those
+used in training.
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,6 +18,7 @@ from core.errors import ContextTooSmall
 from core.events import Finished
 from core.hardware import peak_memory_bytes, reset_peak_memory, used_memory_bytes
 from core.session import Conversation
+from core.stats import LevelStats
 from core.text import ChatText
 
 WORDS_PER_TOKEN = 0.8  # about the bundled tokenizer's: where it is too few, a longer book is written
@@ -29,12 +31,14 @@ class SpeedRow:
 
     context: int  # prompt tokens asked for
     method: str
+    books: int
     prompt_tokens: int
-    prefill_seconds: float
-    new_tokens: int
-    ms_per_token: float  # median of the repeats
-    ms_per_token_range: tuple[float, float]
-    speedup_vs_autoregressive: float | None
+    prefill_seconds: float  # median of the books
+    new_tokens: int  # of all books
+    ms_per_token: float  # median of the books, each the median of its repeats
+    ms_per_token_by_book: tuple[float, ...]
+    speedup_vs_autoregressive: float  # median of the books
+    speedup_by_book: tuple[float, ...]
     acceptance_level1: float | None
     acceptance_level2: float | None
     tokens_per_full_pass: float | None
@@ -42,7 +46,7 @@ class SpeedRow:
     gamma2_mean: float | None
     peak_memory_bytes: int  # of the process
     kv_bytes: int
-    memory_over_kv: float  # (peak - what process and loaded engine took before reading) / kv_bytes
+    memory_over_kv: float  # (peak - what process and engine took before reading) / kv_bytes; the most of the books
     identical_to_autoregressive: bool | None
 
 
@@ -68,68 +72,112 @@ def bench_prompt(text: ChatText, num_tokens: int, seed: int) -> tuple[Conversati
 
 
 def run_speed(
-    engine: Engine, contexts: Sequence[int], methods: Sequence[str], *, repeats: int, max_new_tokens: int, seed: int
+    engine: Engine,
+    contexts: Sequence[int],
+    methods: Sequence[str],
+    *,
+    books: int,
+    repeats: int,
+    max_new_tokens: int,
+    seed: int,
 ) -> Iterator[SpeedRow]:
-    """Measure. Rows come context by context, as soon as a context is done; "autoregressive" is always measured too."""
+    """Measure. Rows come context by context, as soon as a context is done; "autoregressive" is always measured too.
+
+    Args:
+        books: how many are read at each length; how much is accepted, and so the speedup, differs from text to text.
+        repeats: runs of each method on each book.
+    """
     methods = ("autoregressive", *(method for method in methods if method != "autoregressive"))
-    device = torch.device(engine.info.plan.device.value)
-    loaded = used_memory_bytes(device)
+    loaded = used_memory_bytes(_device(engine))
     for context in contexts:
-        before = used_memory_bytes(device)
-        conversation, question = bench_prompt(engine.text, context, seed)
-        prompt = conversation.ask(question.question).prompt_ids(engine.text)
-        loaded += used_memory_bytes(device) - before  # what writing a book leaves behind is not the engine's
-        reset_peak_memory()
-        runs: dict[str, list[Finished]] = {method: [] for method in methods}
-        prefill_seconds = 0.0
-        for _ in range(repeats):
-            for method in methods:
-                *_, finished = engine.generate(
-                    prompt, GenerationConfig(method=method, max_new_tokens=max_new_tokens, seed=seed)
-                )
-                assert isinstance(finished, Finished)
-                prefill_seconds = max(prefill_seconds, finished.prefill_seconds)  # the first run read the book
-                runs[method].append(finished)
-        engine.close()  # the next context starts from nothing
-        peak = peak_memory_bytes(device)
-        plain = runs["autoregressive"]
+        read = []
+        for number in range(books):
+            before = used_memory_bytes(_device(engine))
+            prompt = _prompt(engine.text, context, seed + number)
+            loaded += used_memory_bytes(_device(engine)) - before  # what writing a book leaves is not the engine's
+            config = GenerationConfig(max_new_tokens=max_new_tokens, seed=seed)
+            read.append(_read(engine, prompt, [replace(config, method=method) for method in methods], repeats, loaded))
         for method in methods:
-            yield _row(
-                context, method, runs[method], plain, prefill_seconds, (loaded, peak), engine.info.kv_bytes_per_token
-            )
+            yield _row(context, method, read, engine.info.kv_bytes_per_token)
 
 
-def _row(
-    context: int,
-    method: str,
-    runs: list[Finished],
-    plain: list[Finished],
-    prefill_seconds: float,
-    memory: tuple[int, int],
-    kv_bytes_per_token: int,
-) -> SpeedRow:
-    times = [run.stats.ms_per_token or 0.0 for run in runs]
-    plain_times = [run.stats.ms_per_token or 0.0 for run in plain]
-    last = runs[-1]
-    level1, level2 = last.stats.level1, last.stats.level2
-    median = statistics.median(times)
-    kv_bytes = (last.prompt_tokens + last.stats.new_tokens) * kv_bytes_per_token
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What happened on one book: runs of each method, and what reading took."""
+
+    runs: dict[str, list[Finished]]
+    prefill_seconds: float
+    added_bytes: int  # most memory used, beyond what process and engine took before the first book
+    peak_bytes: int
+
+    def ms(self, method: str) -> float:
+        """Median of the repeats."""
+        return statistics.median(run.stats.ms_per_token or 0.0 for run in self.runs[method])
+
+
+def _device(engine: Engine) -> torch.device:
+    return torch.device(engine.info.plan.device.value)
+
+
+def _prompt(text: ChatText, context: int, seed: int) -> list[int]:
+    conversation, question = bench_prompt(text, context, seed)
+    return conversation.ask(question.question).prompt_ids(text)
+
+
+def _read(
+    engine: Engine, prompt: Sequence[int], configs: Sequence[GenerationConfig], repeats: int, loaded: int
+) -> _Read:
+    reset_peak_memory()
+    runs: dict[str, list[Finished]] = {config.method: [] for config in configs}
+    prefill_seconds = 0.0
+    for _ in range(repeats):
+        for config in configs:
+            *_, finished = engine.generate(prompt, config)
+            assert isinstance(finished, Finished)
+            prefill_seconds = max(prefill_seconds, finished.prefill_seconds)  # the first run read the book
+            runs[config.method].append(finished)
+    engine.close()  # the next book starts from nothing
+    peak = peak_memory_bytes(_device(engine))
+    return _Read(runs, prefill_seconds, peak - loaded, peak)
+
+
+def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: int) -> SpeedRow:
+    last = [book.runs[method][-1] for book in read]  # greedy: its counts are those of every repeat
+    plain = [book.runs["autoregressive"][-1] for book in read]
+    medians = [book.ms(method) for book in read]
+    speedups = [book.ms("autoregressive") / ms for book, ms in zip(read, medians, strict=True)]
+    kv_bytes = [(run.prompt_tokens + run.stats.new_tokens) * kv_bytes_per_token for run in last]
+    level1, level2 = (_pooled(getattr(run.stats, name) for run in last) for name in ("level1", "level2"))
+    tokens, passes = sum(run.stats.new_tokens for run in last), sum(run.stats.full_passes for run in last)
     return SpeedRow(
         context=context,
         method=method,
-        prompt_tokens=last.prompt_tokens,
-        prefill_seconds=prefill_seconds,
-        new_tokens=last.stats.new_tokens,
-        ms_per_token=median,
-        ms_per_token_range=(min(times), max(times)),
-        speedup_vs_autoregressive=statistics.median(plain_times) / median if median else None,
+        books=len(read),
+        prompt_tokens=max(run.prompt_tokens for run in last),
+        prefill_seconds=statistics.median(book.prefill_seconds for book in read),
+        new_tokens=tokens,
+        ms_per_token=statistics.median(medians),
+        ms_per_token_by_book=tuple(medians),
+        speedup_vs_autoregressive=statistics.median(speedups),
+        speedup_by_book=tuple(speedups),
         acceptance_level1=level1.acceptance if level1 else None,
         acceptance_level2=level2.acceptance if level2 else None,
-        tokens_per_full_pass=last.stats.tokens_per_full_pass,
+        tokens_per_full_pass=tokens / passes if passes else None,
         gamma1_mean=level1.gamma_mean if level1 else None,
         gamma2_mean=level2.gamma_mean if level2 else None,
-        peak_memory_bytes=memory[1],
-        kv_bytes=kv_bytes,
-        memory_over_kv=(memory[1] - memory[0]) / kv_bytes,
-        identical_to_autoregressive=last.token_ids == plain[-1].token_ids if last.exact else None,
+        peak_memory_bytes=max(book.peak_bytes for book in read),
+        kv_bytes=max(kv_bytes),
+        memory_over_kv=max(book.added_bytes / size for book, size in zip(read, kv_bytes, strict=True)),
+        identical_to_autoregressive=all(a.token_ids == b.token_ids for a, b in zip(last, plain, strict=True))
+        if last[0].exact
+        else None,
     )
+
+
+def _pooled(levels: Iterable[LevelStats | None]) -> LevelStats | None:
+    """The counts of several answers together; None where the method has no such level."""
+    present = [level for level in levels if level is not None]
+    if not present:
+        return None
+    names = ("rounds", "guessed", "tested", "accepted")
+    return LevelStats(*(sum(getattr(level, name) for level in present) for name in names))

@@ -51,7 +51,7 @@ class SmallRows:
         if not fits or q.device.type != "cpu" or not (q.dtype == k.dtype == v.dtype == torch.float32):
             return attend(q, k, v, scaling)
         assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
-        folded = (q * scaling).reshape(kv_heads, rows, dim)  # contiguous: [H_kv, G * T, D]
+        folded = (q * scaling).reshape(kv_heads, rows, dim).contiguous()  # models hand over transposed views
         threads = torch.get_num_threads()
         shares = max(1, min(threads, total // LEAST_KEYS_OF_A_SHARE)) if kv_heads % threads else 1
         out = torch.empty(kv_heads, rows, dim)

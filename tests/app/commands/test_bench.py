@@ -1,6 +1,7 @@
 """The bench command: the document of a suite, an interrupt that keeps what was measured, and refusals."""
 
 import json
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -80,3 +81,16 @@ def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: p
     captured = capsys.readouterr()
     assert code == 1 and captured.out == ""
     assert captured.err.startswith("error:") and words in captured.err and captured.err.count("\n") == 1
+
+
+def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--contexts", "768", "--books", "3", "--repeats", "1", "--max-new-tokens", "6", "--json"]
+    assert launcher.main(["bench", "--methods", "retrieval", *options, "--no-venv"]) == 0
+    captured = capsys.readouterr()
+    plain, ours = json.loads(captured.out)["rows"]
+    assert (plain["method"], ours["method"], ours["books"]) == ("autoregressive", "retrieval", 3)
+    assert plain["speedup_by_book"] == [1.0, 1.0, 1.0]
+    assert ours["speedup_vs_autoregressive"] == statistics.median(ours["speedup_by_book"])
+    assert len(set(ours["speedup_by_book"])) == 3, "three books, each with its own times"
+    assert ours["new_tokens"] == plain["new_tokens"] and ours["identical_to_autoregressive"] is True
+    assert f"{ours['speedup_by_book'][0]:.2f} {ours['speedup_by_book'][1]:.2f}" in captured.err

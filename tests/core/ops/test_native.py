@@ -34,7 +34,7 @@ def kernel() -> SmallRows:
 
 def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(heads * 1000 + cached + new)
-    q = 2 * torch.randn(1, heads, new, dim, generator=generator)
+    q = 2 * torch.randn(1, new, heads, dim, generator=generator).transpose(1, 2)  # as models hand it over
     k, v = torch.randn(2, 1, kv_heads, cached + new + 3, dim, generator=generator)[..., : cached + new, :]
     return q, k, v
 
