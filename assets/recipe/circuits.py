@@ -10,7 +10,8 @@ at random, and everything is trained afterwards; nothing is frozen or masked. Un
 To quote the sentence around a phrase, the target must walk back from the phrase to the sentence's first words. Layer 1
 lets every token know the first three tokens of its sentence, layer 2 looks up the phrase of the question, layer 3
 brings what was found to the start of the answer. To leave open what the book leaves open, a verb behind a name looks
-for the same verb behind the same name.
+for the same verb behind the same name. And a head of layer 2 looks for the same token among the last two dozen only, so
+that an answer which has begun with a first name goes on with the surname of the question and not with one of the book.
 """
 
 from __future__ import annotations
@@ -79,6 +80,12 @@ TOLD_ENOUGH = (61.0, 53.0)
 NOT_A_VERB = 40.0
 TOLD_GAIN = 1.5
 GATE_NATS = 10.0
+# The name in the question: the token before the key is the query's own, at about RECENT_CENTRE tokens back; else the
+# first token of all is looked at. Keys that are frequent tokens count less.
+RECENT_CENTRE, RECENT_STRENGTHS = 9.0, (0.0, 2.0, 12.0, 14.0, 14.0, 14.0, 12.0, 10.0)
+RECENT_BASE, RECENT_NATS, RECENT_ENOUGH, RECENT_RARE = 72.0, 26.0, 20.0, 20.0
+RECENT_FEATURES = 40
+NAMING_GAIN = 1.5
 LOOKUP_GAIN = 1.6
 
 
@@ -194,6 +201,13 @@ class _Builder:
         for region, direction in wanted:
             k[self.free[-2], region] += gain * direction
 
+    def settle(self, layer: int, head: int, nats: float, norm: float) -> None:
+        """Give `nats`, wherever it stands, to the first token of all: what is looked at where nothing scores more."""
+        k, opening, sink = self.part(layer, "k", head), _flag("opening", self.at.width), 10.0
+        k[:, self.at.own] -= torch.outer(k[:, self.at.constant], opening)  # no share in what all tokens get
+        self.part(layer, "q", head)[self.free[-2], self.at.constant] = nats * math.sqrt(HEAD_DIM) / sink / norm
+        k[self.free[-2], self.at.own] = sink / norm * opening
+
     def carry(self, layer: int, head: int, source: slice, into: slice, mapping: Tensor, norm: float) -> None:
         """Write mapping @ source of the attended token into the region `into`, undoing the norm before the layer."""
         v, o = self.part(layer, "v", head), self.part(layer, "o", head)
@@ -302,6 +316,7 @@ def structure(model: LlamaForCausalLM, pieces: list[str], rarity: Tensor, seed: 
     if at.start:
         _write_quoting(writer, maps, copy, norms)
         _write_telling(writer, maps, norms)
+        _write_naming(writer, maps, copy / COPY_GAIN, norms[2])
     model.lm_head.weight.normal_(0, 0.01)
     model.lm_head.weight[:, at.out] += own @ copy.T
 
@@ -386,6 +401,25 @@ def _write_telling(writer: _Builder, steps: list[Tensor], norms: list[float]) ->
     writer.lower(3, 1, NEAREST_BASE, norms[3])
     writer.prefer(3, 1, [(at.own, _flag("verb", at.width))], BOUNDARY_NATS, norms[3])
     writer.carry(3, 1, at.told, at.told, TOLD_GAIN * torch.eye(2), norms[3])
+
+
+def _write_naming(writer: _Builder, steps: list[Tensor], copy: Tensor, norm: float) -> None:
+    """From a first name to the surname that followed it a moment ago, in the question."""
+    at, layer, head = writer.at, 2, 4
+    width = at.prev1.stop - at.prev1.start
+    cut = _orthonormal(RECENT_FEATURES, width) * math.sqrt(width / RECENT_FEATURES)
+    writer.match(layer, head, [_Pair(cut @ steps[0], at.own, cut, at.prev1, RECENT_NATS)], norm)
+    compared = [writer.part(layer, name, head).clone() for name in ("q", "k")]
+    writer.look_back(layer, head, RECENT_CENTRE, RECENT_STRENGTHS, norm)
+    for name, rows in zip(("q", "k"), compared, strict=True):
+        writer.part(layer, name, head).add_(rows)
+    writer.lower(layer, head, RECENT_BASE, norm)
+    writer.prefer_rare(layer, head, RECENT_RARE, norm)
+    writer.settle(layer, head, RECENT_ENOUGH, norm)
+    writer.carry(layer, head, at.own, at.out, NAMING_GAIN * copy, norm)
+    writer.part(layer, "v", head)[: at.width, at.own.start : at.own.start + len(FLAGS)] = (
+        0  # the first token says nothing
+    )
 
 
 def _write_summaries(writer: _Builder, norm: float) -> list[Tensor]:

@@ -22,6 +22,7 @@ from assets.recipe.tokens import VOCAB_SIZE, Layout
 # Embeddings, attention and norms start as circuits whose scores are balanced to a few nats. AdamW moves every weight by
 # about the rate in every step, however small it is, so they learn at this share of it.
 CIRCUIT_SHARE = 0.07
+LATE_SHARE, LATE_FROM = 0.25, 0.48  # once the rest of the model uses the circuits, they learn faster
 FLOOR = 0.1  # of the peak rate, where the cosine ends
 CIRCUIT_FLOOR = 0.4  # long documents come last, and it is attention that has to become sharper for them
 
@@ -107,7 +108,9 @@ class Run:
     def update(self, loss: Tensor) -> None:
         """One clipped optimiser step at the scheduled rate."""
         for group in self.optimizer.param_groups:
-            group["lr"] = group["share"] * self.schedule.rate(self.step, group["floor"])
+            late = group["share"] < 1 and self.step >= LATE_FROM * self.schedule.steps
+            share = LATE_SHARE if late else group["share"]
+            group["lr"] = share * self.schedule.rate(self.step, group["floor"])
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

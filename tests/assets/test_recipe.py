@@ -106,3 +106,33 @@ def test_both_forms_of_a_verb_get_nearly_one_code(layout: Layout) -> None:
     assert min(float(codes[a] @ codes[b]) for a, b in known) > 0.85
     other = torch.stack([codes[a] @ codes[b] for (a, _), (_, b) in pairwise(known)])
     assert float(other.max()) < 0.75, "different verbs stay apart"
+
+
+def test_a_first_name_in_the_answer_looks_at_the_surname_of_the_question(layout: Layout) -> None:
+    """Though the book has the same first name with another surname forty times; before any training."""
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    from assets.recipe.shapes import HEAD_DIM
+
+    model = build(TARGET, seed=1).eval()
+    structure(model, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
+    model.set_attn_implementation(ATTENTION)
+    book = "Agnes Quill lived in a house on Pilot Steps. Nobody saw Agnes Quill at night. " * 20
+    turn = layout.turn("Where did Agnes Yarrow live?", first=True)
+    ids = [*layout.opening(), *layout.ids(book), *turn, *layout.ids("Agnes")]
+    with torch.inference_mode():
+        hidden = model.model(torch.tensor([ids]), output_hidden_states=True).hidden_states[2]
+        layer = model.model.layers[2]
+        inner = layer.input_layernorm(hidden)
+        q, k = (
+            proj(inner).view(1, len(ids), -1, HEAD_DIM)[:, :, 4:5].transpose(1, 2)
+            for proj in (layer.self_attn.q_proj, layer.self_attn.k_proj)
+        )
+        cos, sin = model.model.rotary_emb(hidden, torch.arange(len(ids))[None])
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
+        weights = (q[0, 0, -1] @ k[0, 0].T * HEAD_DIM**-0.5).softmax(-1)
+    start = len(ids) - len(turn) - 1
+    first = layout.ids(" Agnes Yarrow")
+    name = next(i for i in range(start, len(ids)) if ids[i : i + len(first)] == first)
+    surname = range(name + 1, name + len(first))
+    assert sum(float(weights[i]) for i in surname) > 0.5
