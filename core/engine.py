@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from core.answering import LONGEST_ROUND, Answer
-from core.caches.full import FullCache
+from core.caches.full import FullCache, Offload
 from core.caches.retrieval import RetrievalCache
 from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks
 from core.caches.streaming import StreamingCache
@@ -80,13 +80,14 @@ class Engine:
         description: str = "",
         limits: str = "",
         backend: Backend = STOCK,
+        offload: Offload | None = None,
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
         context, device = plan.context.value, target.shape.device
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
-        self._full = FullCache(target.shape, context, chunk_size, possible=possible, backend=backend)
+        self._full = FullCache(target.shape, context, chunk_size, possible=possible, backend=backend, offload=offload)
         self._retrieval = RetrievalCache(self._full, TopChunks(self._full, config.retrieval))
         self._evicting: dict[str, Judge] = {}
         draft_judge = None

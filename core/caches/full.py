@@ -1,20 +1,40 @@
-"""The full cache on one device: every key and value of the conversation, in place.
+"""The full cache: every key and value of the conversation, layer by layer on the device or in host memory.
 
 Beside the keys it keeps what selection needs, written as a side product of each pass: landmarks (the mean key of each
 complete chunk) and a log of queries. It deliberately does not know who selects, or why.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
+from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
+from core.ops.transfer import Conveyor
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
 QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
+
+
+MOST_ATTACHED = 256  # rows put back at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Which layers lie in host memory, and in what portions they cross."""
+
+    num_resident: int = 0  # the first layers, on the device as far as memory allows
+    block_rows: int = 4096  # of keys and values that cross at a time; a multiple of the chunk size
+    most_new: int  # rows in one pass: the longest prefill chunk
+    num_slots: int = 3  # buffers of the ring
+
+    def conveyor(self, shape: KVShape) -> Conveyor:
+        """The ring that all offloaded layers share."""
+        return Conveyor(piece_shape(shape, self.block_rows), shape.dtype, shape.device, self.num_slots)
 
 
 class FullCache:
@@ -32,16 +52,23 @@ class FullCache:
         *,
         possible: int | None = None,
         backend: Backend = STOCK,
+        offload: Offload | None = None,
     ) -> None:
         self.shape, self.capacity, self.chunk_size, self.backend = shape, capacity, chunk_size, backend
         self._possible = possible or capacity
         self._length = 0
-        self.k = [shape.allocate(capacity) for _ in range(shape.num_layers)]  # each [1, H_kv, capacity, D]
-        self.v = [shape.allocate(capacity) for _ in range(shape.num_layers)]
+        self._conveyor = offload.conveyor(shape) if offload else None
+        self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
         self._landmarks = [shape.allocate(chunks)[0] for _ in range(shape.num_layers)]  # each [H_kv, C, D]
         self._num_landmarks = 0
         self._queries = QueryLog(shape, capacity)
+
+    def _store(self, layer: int, offload: Offload | None) -> LayerStore:
+        if offload is None or self._conveyor is None or layer < offload.num_resident:
+            return ResidentLayer(self.shape, self.capacity, self.backend)
+        sizes = {"block_rows": offload.block_rows, "most_new": offload.most_new, "chunk_size": self.chunk_size}
+        return OffloadedLayer(self.shape, self.capacity, self._conveyor, **sizes)
 
     @property
     def length(self) -> int:
@@ -62,35 +89,36 @@ class FullCache:
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         if start + num_new > self.capacity:
             raise ContextTooSmall(start + num_new, self.capacity, possible=self._possible)
+        if self._conveyor is not None:
+            self._conveyor.begin([piece for layer in self._layers for piece in layer.pieces()])
         return torch.arange(start, start + num_new, device=self.shape.device)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the valid rows."""
-        rows = slice(self._length, self._length + k.shape[2])
-        self.k[layer][:, :, rows] = k
-        self.v[layer][:, :, rows] = v
+        self._layers[layer].stage(self._length, k, v)
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
         """Exact causal attention over everything; also logs the queries."""
         self._queries.write(layer, self._length, q)
-        end = self._length + q.shape[2]
-        return self.backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+        return self._layers[layer].attend(self._length, q, scaling)
 
     def commit(self, num_new: int) -> None:
         """Count the staged tokens and bring the landmarks up to date."""
         self._length += num_new
         first, last = self._num_landmarks, self._length // self.chunk_size
-        if last == first:
-            return
-        rows = slice(first * self.chunk_size, last * self.chunk_size)
-        for k, landmarks in zip(self.k, self._landmarks, strict=True):
-            chunks = k[0, :, rows].reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
-            torch.mean(chunks, 2, out=landmarks[:, first:last])
+        for store, landmarks in zip(self._layers, self._landmarks, strict=True):
+            if last > first:
+                k, _ = store.rows(first * self.chunk_size, last * self.chunk_size)
+                chunks = k.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
+                torch.mean(chunks, 2, out=landmarks[:, first:last])
+            store.commit(self._length)
         self._num_landmarks = last
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on: O(1), moves nothing."""
+        """Forget tokens from `length` on. Cost: none, but for offloaded layers part of a block if it is cut."""
         self._length = min(self._length, length)
+        for store in self._layers:
+            store.truncate(self._length)
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
 
     def detach(self, start: int) -> "Tail":
@@ -103,9 +131,11 @@ class FullCache:
     def attach(self, tail: "Tail") -> None:
         """Put a tail back behind the tokens that it was taken from."""
         assert self._length == tail.start, f"a tail from {tail.start} does not follow a cache of length {self._length}"
-        for layer, (k, v) in enumerate(tail.rows):
-            self.stage(layer, k[None], v[None])
-        self.commit(tail.rows[0][0].shape[1])
+        for start in range(0, tail.rows[0][0].shape[1], MOST_ATTACHED):
+            part = slice(start, start + MOST_ATTACHED)
+            for layer, (k, v) in enumerate(tail.rows):
+                self.stage(layer, k[None, :, part], v[None, :, part])
+            self.commit(len(range(tail.rows[0][0].shape[1])[part]))
         self._queries.restore(tail.queries)
 
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
@@ -122,17 +152,16 @@ class FullCache:
         return self._queries.sampled(layer, self._length)
 
     def keys(self, layer: int, length: int) -> Tensor:
-        """The first `length` keys of a layer, [H_kv, length, D]. Cost: none here; a view."""
-        return self.k[layer][0, :, :length]
+        """The first `length` keys of a layer, [H_kv, length, D]. Cost: none for resident layers; else a copy of all."""
+        return self._layers[layer].rows(0, length)[0]
 
     def rows(self, layer: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]."""
-        return self.k[layer][0, :, start:stop], self.v[layer][0, :, start:stop]
+        return self._layers[layer].rows(start, stop)
 
     def gather(self, layer: int, heads: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
         """Copies of chosen chunks: heads, chunks [N] int64 -> k, v [N, chunk_size * D]."""
-        k, v = (by_chunk(x[layer][0], self.chunk_size) for x in (self.k, self.v))
-        return k[heads, chunks], v[heads, chunks]
+        return self._layers[layer].gather(heads, chunks, self.chunk_size)
 
 
 class Tail(NamedTuple):
@@ -141,13 +170,6 @@ class Tail(NamedTuple):
     start: int
     rows: list[tuple[Tensor, Tensor]]  # per layer k, v: [H_kv, T, D]
     queries: list[Tensor]
-
-
-def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
-    """A view of rows [H_kv, S, D] as complete chunks, [H_kv, S // chunk_size, chunk_size * D]: one long row each."""
-    heads, size, dim = rows.shape
-    complete = size // chunk_size
-    return rows[:, : complete * chunk_size].view(heads, complete, chunk_size * dim)
 
 
 class QueryLog:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.caches.full import FullCache, by_chunk
+from core.caches.full import FullCache
 from core.caches.selection import ChunkPolicy
+from core.caches.stores import by_chunk
 
 GROWTH = 192  # recent rows beyond the local window before old ones must go; bounds tokens between two selections
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from core.caches.base import KVShape
+from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.hardware import Machine
@@ -101,6 +102,7 @@ def tiny_engine(
     budget: int = 256,
     eos_ids: frozenset[int] = frozenset(),
     prefill_chunk: int = 256,
+    offload: Offload | None = None,
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure."""
     config = EngineConfig(
@@ -112,7 +114,7 @@ def tiny_engine(
     target = loaded(tiny_config(kv_heads=kv_heads), 3)
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    return Engine(config, plan, Letters(eos_ids), target, draft)
+    return Engine(config, plan, Letters(eos_ids), target, draft, offload=offload)
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:
