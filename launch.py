@@ -101,13 +101,12 @@ def build_parser() -> argparse.ArgumentParser:
         ("race", "every method from one reading of the text: speeds, acceptance, equality", add_race_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
-        ("doctor", "what this machine has, what fits on it, and why", None),
+        ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
         add_common_options(command)
         command.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
-        if add_options:
-            add_options(command)
+        add_options(command)
     text = "install the test tools and run the tests; other arguments go to pytest"
     add_venv_option(commands.add_parser("test", help=text, description=text.capitalize() + ".", allow_abbrev=False))
     return parser
@@ -196,6 +195,20 @@ def add_book_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace files that exist")
 
 
+def add_doctor_options(parser: argparse.ArgumentParser) -> None:
+    """`doctor`: another machine than this one, another precision. core checks what the numbers can be."""
+    machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
+    machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
+    machine.add_argument("--gpu-memory", type=float, metavar="GIB", help="of each GPU")
+    machine.add_argument("--gpus", type=int, metavar="N", help="how many share the model (default: 1)")
+    machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
+    parser.add_argument("--bits", type=int, choices=(16, 8, 4), help="of the weights (default: what is computed in)")
+    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache")
+    parser.add_argument(
+        "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
+    )
+
+
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The documents a command reads."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, EPUB, text or Markdown")
@@ -244,6 +257,14 @@ def int_list(text: str) -> tuple[int, ...]:
     if not all(name.isdecimal() and int(name) > 0 for name in names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 4096,32768")
     return tuple(map(int, names))
+
+
+def float_list(text: str) -> tuple[float, ...]:
+    """An argparse type: `0.3,0.92`."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 0.3,0.92") from None
 
 
 # -------------------- environment

@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.commands.doctor import versions
 from app.commands.reading import engine_config, print_json
+from app.versions import versions
 from core.bench import recall
 from core.bench.peers import run_peers
 from core.bench.speed import run_speed
