@@ -98,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text, add_options in (
         ("ask", "one answer, streamed", add_ask_options),
-        ("race", "every method from one reading of the text: speeds, acceptance, equality", add_race_options),
+        ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
@@ -163,6 +163,8 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
     add_files(parser)
     parser.add_argument("-q", "--question", metavar="TEXT", required=True, help="what to ask about the files")
     parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
+    parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
+    parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
     add_sampling_options(parser)
 
 

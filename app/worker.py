@@ -463,13 +463,13 @@ class EngineWorker:
                             break  # nothing was written: there is no race to show
                     yield event
             if race.greedy and race.plain and race.plain.finished:
-                race.judgements = _judgements(race, prompt, engine)
+                race.judgements = judgements(race, prompt, engine)
         finally:
             race.ended = True
         yield RaceEnded()
 
 
-def _judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
+def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
     """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
     plain, found = race.plain, {}
     assert plain is not None and plain.finished is not None, "nothing to compare with"
