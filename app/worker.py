@@ -176,8 +176,9 @@ class EngineWorker:
 
     def states(self) -> Iterator[ModelState]:
         """The model's state now, and again once loading has ended."""
-        yield self._state
-        if isinstance(self._state, Loading):
+        first = self._state
+        yield first
+        if isinstance(first, Loading):  # even if loading has ended while that was shown
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading))
             yield self._state
