@@ -264,10 +264,12 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
 def data_facts(shot: Snapshot) -> list[Fact]:
     """What is kept on disk, and where."""
     chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
+    compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
+    kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
     return [
         Fact("Data folder", with_tilde(str(shot.folder), shot.home), chosen),
         *(Fact(kept.name, _amount_of(kept)) for kept in shot.kept),
-        Fact("Elsewhere", "nothing", "the reader sends nothing, and keeps nothing outside this folder"),
+        Fact("Elsewhere", "no book, no question, no answer", f"nothing is sent anywhere{kernel}"),
     ]
 
 

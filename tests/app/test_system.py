@@ -139,7 +139,6 @@ def test_versions_name_what_is_installed_without_importing_it(monkeypatch: pytes
     assert versions() == {"python": found["python"], "no-such-package": "missing"}
 
 
-
 # -------------------- the tab and the report
 
 
