@@ -172,7 +172,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """`bench`: which measurement, at which lengths, and where the results go."""
     parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
     parser.add_argument("--methods", type=name_list, metavar="A,B")
-    parser.add_argument("--suite", choices=("speed", "recall", "offload", "ablation", "peers"), default="speed")
+    parser.add_argument(
+        "--suite",
+        choices=("speed", "recall", "offload", "ablation", "peers", "page"),
+        default="speed",
+        help="page: decoding through the page beside the engine alone (default: speed)",
+    )
     parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
     parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")

@@ -269,6 +269,10 @@ class EngineWorker:
         self.stop_race(session_id)
         return self._stream(session, "race", partial(self._race, session, question, tuple(configs), seconds))
 
+    def borrow(self, session_id: str, work: Work) -> Iterator[WorkerEvent]:
+        """Let the engine's thread do something of the caller's, in turn with the pages' jobs: for measurements."""
+        return self._stream(self.sessions.get(session_id), "reading", work)
+
     def stop_race(self, session_id: str) -> None:
         """End the session's race after the rounds it is in, or before its turn."""
         self._cancel(session_id, "race")
