@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from app.handlers import Updates
-from app.system_view import Kept, Snapshot, Usage, report, system
+from app.system_view import Kept, Snapshot, Usage, accepted, report, system, written
 from app.versions import versions
 from app.worker import EngineWorker, LoadFailed, ModelState, Ready
+from core.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served
+    from core.forecast import Prediction
     from core.hardware import Machine
 
 DEFAULT_FOLDER = ".triforce-reader"
@@ -47,6 +49,7 @@ class SystemHandlers:
         """Everything as it is now."""
         session = self._worker.sessions.find(session_id)
         folder, home = data_folder(), Path.home()
+        exchanges, race = (session.exchanges, session.race) if session else ((), None)
         return Snapshot(
             state=state,
             taken=datetime.now(),
@@ -58,8 +61,9 @@ class SystemHandlers:
             folder_chosen=folder != home / DEFAULT_FOLDER,
             kept=kept_in(folder),
             home=home,
-            exchanges=session.exchanges if session else (),
-            race=session.race if session else None,
+            expected=expected_of(state, written(exchanges, race)),
+            exchanges=exchanges,
+            race=race,
         )
 
 
@@ -108,6 +112,15 @@ def usage_of(state: ModelState) -> Usage | None:
 
     device = torch.device(state.info.plan.device.value)
     return Usage(used_bytes=used_memory_bytes(device), peak_bytes=peak_memory_bytes(device))
+
+
+def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -> "Prediction | None":
+    """How fast the loaded model should be; None before it is loaded."""
+    if not isinstance(state, Ready):
+        return None
+    from app.expectation import expect
+
+    return expect(state, answers, accepted(answers))
 
 
 def build_system_tab(worker: EngineWorker, session: gr.Textbox, stream: dict[str, Any]) -> gr.Tab:

@@ -19,6 +19,7 @@ from app.worker import LoadFailed, Loading, ModelState, Ready
 from core.stats import DecodeStats, LevelStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
+    from core.forecast import Prediction
     from core.hardware import Machine
     from core.planner import Plan, PlanRow
 
@@ -83,6 +84,7 @@ class Snapshot:
     folder_chosen: bool  # by the user; else the default one
     kept: Sequence[Kept]
     home: Path
+    expected: "Prediction | None" = None  # None before the model is loaded
     exchanges: Sequence[Exchange] = ()
     race: Race | None = None
 
@@ -96,6 +98,7 @@ def system(shot: Snapshot) -> str:
         *([memory_card(shot.state, shot.usage)] if isinstance(shot.state, Ready) else []),
         _card("Exactness and speculation", [*exactness(shot), *seen(shot)], wide=True),
         _card("Machine", machine_facts(shot)),
+        *([_card("What to expect", expected_facts(shot.expected))] if shot.expected else []),
         _card("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
         _card("Where data lies", data_facts(shot), wide=True),
     ]
@@ -225,19 +228,49 @@ def exactness(shot: Snapshot) -> list[Fact]:
     ]
 
 
+def written(exchanges: Sequence[Exchange], race: Race | None) -> list[tuple[str, DecodeStats]]:
+    """Method and figures of this page's answers and its last race, exact methods only."""
+    found = [(one.finished.method, one.finished.stats) for one in exchanges if one.finished.exact]
+    return found + ([(lane.method, lane.stats) for lane in race.lanes if lane.exact] if race else [])
+
+
+def accepted(answers: Sequence[tuple[str, DecodeStats]]) -> tuple[float | None, float | None]:
+    """Acceptance of both levels over several answers, None where nothing was tested."""
+    first = _share([stats.level1 for _, stats in answers])
+    return first, _share([stats.level2 for _, stats in answers])
+
+
+def _share(levels: Sequence[LevelStats | None]) -> float | None:
+    tested = sum(level.tested for level in levels if level is not None)
+    return sum(level.accepted for level in levels if level is not None) / tested if tested else None
+
+
 def seen(shot: Snapshot) -> list[Fact]:
-    """Acceptance of both levels over this page's answers and its last race, exact methods only."""
-    all_stats = [exchange.finished.stats for exchange in shot.exchanges if exchange.finished.exact]
-    all_stats += [lane.stats for lane in shot.race.lanes if lane.exact] if shot.race else []
-    shares = []
-    for levels in ([stats.level1 for stats in all_stats], [stats.level2 for stats in all_stats]):
-        tested = sum(level.tested for level in levels if level is not None)
-        shares.append(sum(level.accepted for level in levels if level is not None) / tested if tested else None)
+    """Acceptance so far, and how to plan with it."""
+    shares = accepted(written(shot.exchanges, shot.race))
     if shares[1] is None:
         return []
     shown = ", ".join(f"level {n} {render.percent(share)}" for n, share in enumerate(shares, 1) if share is not None)
     option = ",".join(f"{min(share or 0, 0.99):.2f}" for share in shares)
-    return [Fact("Accepted", shown, f"in this page’s answers; doctor --acceptance {option} predicts speeds with it")]
+    return [
+        Fact("Accepted", shown, f"in this page’s answers; doctor --acceptance {option} plans other machines with it")
+    ]
+
+
+def expected_facts(found: "Prediction") -> list[Fact]:
+    """Predicted speeds and what they rest on."""
+    level1 = "" if found.acceptance1 is None else f"{render.percent(found.acceptance1)} / "
+
+    def speed(tokens: float, milliseconds: float) -> str:
+        return f"{render.figure(tokens)} tokens/s, {render.figure(milliseconds)} ms a token"
+
+    return [
+        Fact("At", f"{found.context:,} tokens", "the whole context; modelled, not measured"),
+        Fact("Plain decoding", speed(found.plain_tokens_per_second, found.plain_ms_per_token)),
+        Fact("TriForce", speed(found.triforce_tokens_per_second, found.triforce_ms_per_token)),
+        Fact("Memory", f"{found.bandwidth_bytes_per_second / 1e9:.1f} GB/s", found.bandwidth_because),
+        Fact("Acceptance", f"{level1}{render.percent(found.acceptance2)}", found.acceptance_because),
+    ]
 
 
 def machine_facts(shot: Snapshot) -> list[Fact]:
@@ -298,6 +331,7 @@ def report(shot: Snapshot) -> str:
         ("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
         ("Data", [Fact("folder", "chosen by the user" if shot.folder_chosen else "the default"), *_kept_facts(shot)]),
         ("Speculation", seen(shot)),
+        ("Expected", expected_facts(shot.expected) if shot.expected else []),
         ("Last answer", _answer_facts(shot.exchanges)),
         ("Last race", _race_facts(shot.race)),
     ]

@@ -5,7 +5,7 @@ layers that wait in host memory, while the other goes on behind it. TriForce's r
 with the best round shape. Where the figures come from is said with them: measured here, nominal, published, or seen.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -78,6 +78,18 @@ def bandwidths(plan: TierPlan, rig: Rig) -> Bandwidths:
     return Bandwidths(Choice(memory, because), Choice(link_rate, because))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What passes read, in bytes, on each device."""
+
+    layers: int  # of the target
+    full: int  # weights and the resident part of the full cache
+    away: int = 0  # of the full cache, over the link
+    retrieval: int  # weights and the retrieval cache
+    draft_layers: int = 0  # 0: there is no draft
+    draft: int = 0  # weights and window
+
+
 def predict(
     target: ModelSize,
     draft: ModelSize | None,
@@ -87,25 +99,35 @@ def predict(
     acceptance: Acceptance,
 ) -> Prediction:
     """Model plain decoding and TriForce at the planned context."""
-    device, context, shares = plan.device.value, plan.context.value, max(1, plan.num_gpus)
+    context, shares = plan.context.value, max(1, plan.num_gpus)
     kv = kv_bytes_per_token(target.dims, plan.dtype.value)
     weights = target.weight_bytes(plan.bits.value, shares)
+    reads = Reads(
+        layers=target.dims.num_layers,
+        full=weights + round((1 - plan.host_share) * kv * context / shares),
+        away=round(plan.host_share * kv * context / shares),
+        retrieval=weights + kv * min(context, config.retrieval.budget) // shares,
+    )
+    if draft is not None:
+        window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)
+        weights = draft.weight_bytes(8 * plan.dtype.value.itemsize)
+        reads = replace(reads, draft_layers=draft.dims.num_layers, draft=weights + window)
+    return predict_reads(plan.device.value, context, reads, rates, acceptance)
 
-    def seconds(num_layers: int, bytes_here: float, bytes_over_link: float = 0.0) -> float:
+
+def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, acceptance: Acceptance) -> Prediction:
+    """Model plain decoding and TriForce from what their passes read."""
+
+    def seconds(num_layers: int, bytes_here: int, bytes_over_link: int = 0) -> float:
         here = bytes_here / rates.memory.value
         carried = bytes_over_link / rates.link.value if rates.link else 0.0
         return pass_seconds(device, num_layers, 0) + max(here, carried)
 
-    layers, slope = target.dims.num_layers, ROW_SLOPE[device]
-    away = plan.host_share * kv * context / shares
-    full = PassCost(seconds(layers, weights + (1 - plan.host_share) * kv * context / shares, away), slope)
-    held = min(context, config.retrieval.budget)
-    retrieval = PassCost(seconds(layers, weights + kv * held / shares), slope)
+    full = PassCost(seconds(reads.layers, reads.full, reads.away), ROW_SLOPE[device])
+    retrieval = PassCost(seconds(reads.layers, reads.retrieval), ROW_SLOPE[device])
     limits, gamma1, guess = SpeculationConfig(), 0, retrieval.base
-    if draft is not None:
-        window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)
-        draft_weights = draft.weight_bytes(8 * plan.dtype.value.itemsize)
-        guess = seconds(draft.dims.num_layers, draft_weights + window)
+    if reads.draft_layers:
+        guess = seconds(reads.draft_layers, reads.draft)
         gamma1 = best_gamma(acceptance.level1, guess, retrieval, limits.max_gamma1)
         guess = cost_per_token(acceptance.level1, guess, retrieval, gamma1)
     gamma2 = best_gamma(acceptance.level2, guess, full, limits.max_gamma2)
@@ -116,14 +138,20 @@ def predict(
         bandwidth_because=rates.memory.because,
         link_bytes_per_second=rates.link.value if rates.link else None,
         link_because=rates.link.because if rates.link else None,
-        link_bytes_per_full_pass=round(away),
+        link_bytes_per_full_pass=reads.away,
         plain_ms_per_token=1e3 * full.base,
         triforce_ms_per_token=1e3 * fast,
         plain_tokens_per_second=1 / full.base,
         triforce_tokens_per_second=1 / fast,
-        acceptance1=acceptance.level1 if draft is not None else None,
+        acceptance1=acceptance.level1 if reads.draft_layers else None,
         acceptance2=acceptance.level2,
         acceptance_because=acceptance.because,
         gamma1=gamma1,
         gamma2=gamma2,
     )
+
+
+def bandwidth_of(device: str, num_layers: int, num_passes: int, bytes_read: int, seconds: float) -> float | None:
+    """Bytes per second that passes of one row read with, their fixed cost left out; None where nothing can be told."""
+    reading = seconds - num_passes * pass_seconds(device, num_layers, 0)
+    return bytes_read / reading if num_passes and reading > 0 else None

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from app.expectation import expect
 from app.main import CSS
 from app.sessions import Exchange
 from app.system_tab import SystemHandlers, data_folder, kept_in
@@ -21,11 +22,13 @@ from app.worker import EngineWorker, LoadFailed, Loading, Ready
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.errors import NotEnoughMemory
+from core.forecast import PUBLISHED
 from core.hardware import Gpu, Machine
 from core.models.catalog import find
 from core.models.loader import read_dims
 from core.planner import make_plan
-from tests.app.fakes import MACHINE, FakeEngine, finished, opened, write_book
+from core.roofline import NOMINAL_BANDWIDTH
+from tests.app.fakes import MACHINE, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.test_race import raced
 
 EVIL = '<img src=x onerror="alert(1)">'
@@ -163,6 +166,37 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
         assert fact in told, told
     assert "level 1 50%, level 2 75%" in told and "doctor --acceptance 0.50,0.75" in told
     assert "folder:            chosen by the user" in told
+
+
+def test_speed_is_expected_from_plain_decoding_seen_here_else_from_nominal_figures(ready: Ready) -> None:
+    nominal = expect(ready, [], (None, None))
+    assert "nominal" in nominal.bandwidth_because and nominal.acceptance_because == PUBLISHED.because
+    assert nominal.bandwidth_bytes_per_second == NOMINAL_BANDWIDTH["cpu"] and nominal.context == 4096
+    plain = [("autoregressive", lane_stats(tokens, "autoregressive")) for tokens in (3, 5)]
+    found = expect(ready, [*plain, ("triforce", lane_stats(9, "triforce"))], (None, 0.9))
+    # a pass took 80 ms, 4 layers of 0.4 ms of it fixed, and read 300 MiB of weights and 16 MiB of cache
+    rate = (316 << 20) / (0.08 - 0.0016)
+    assert found.bandwidth_bytes_per_second == pytest.approx(rate) and "over 8 passes" in found.bandwidth_because
+    # at 4,096 tokens of 2 KiB it reads 308 MiB
+    assert found.plain_ms_per_token == pytest.approx(1e3 * (0.0016 + (308 << 20) / rate))
+    assert (found.acceptance1, found.acceptance2) == (PUBLISHED.level1, 0.9) and "seen" in found.acceptance_because
+    assert found.triforce_ms_per_token < found.plain_ms_per_token
+
+
+def test_a_model_without_a_draft_is_expected_without_one() -> None:
+    engine = FakeEngine(has_draft=False)
+    found = expect(Ready(cast(Any, engine.info), MACHINE, 4096), [], (None, 0.9))
+    assert found.acceptance1 is None and found.gamma1 == 0
+
+
+def test_the_pair_that_comes_along_is_expected_to_accept_what_was_measured(ready: Ready, engine: FakeEngine) -> None:
+    engine.info.model = "harbour"
+    found = expect(ready, [], (None, None))
+    assert (found.acceptance1, found.acceptance2) == find("harbour").acceptance
+    html = text_of(system(shot(ready, expected=found)))
+    assert "At 4,096 tokens" in html and "Acceptance 60% / 93% measured with this pair" in html
+    assert f"Memory {found.bandwidth_bytes_per_second / 1e9:.1f} GB/s nominal" in html
+    assert "Expected" in report(shot(ready, expected=found))
 
 
 def test_acceptance_is_that_of_exact_answers_only(ready: Ready) -> None:
