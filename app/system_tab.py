@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from app.handlers import Updates
-from app.system_view import Kept, Snapshot, Usage, accepted, report, system, written
+from app.system_report import report
+from app.system_view import Kept, Snapshot, Usage, accepted, system, written
 from app.versions import versions
 from app.worker import EngineWorker, LoadFailed, ModelState, Ready
 from core.stats import DecodeStats

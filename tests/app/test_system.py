@@ -15,8 +15,9 @@ import torch
 from app.expectation import expect
 from app.main import CSS
 from app.sessions import Exchange
+from app.system_report import report
 from app.system_tab import SystemHandlers, data_folder, kept_in
-from app.system_view import PARTS, Kept, Snapshot, Usage, report, system
+from app.system_view import PARTS, Kept, Snapshot, Usage, system
 from app.versions import versions
 from app.worker import EngineWorker, LoadFailed, Loading, Ready
 from core.config import EngineConfig, GenerationConfig, SamplingParams
