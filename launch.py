@@ -98,16 +98,15 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text, add_options in (
         ("ask", "one answer, streamed", add_ask_options),
-        ("race", "every method from one reading of the text: speeds, acceptance, equality", add_race_options),
+        ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
-        ("doctor", "what this machine has, what fits on it, and why", None),
+        ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
         add_common_options(command)
         command.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
-        if add_options:
-            add_options(command)
+        add_options(command)
     text = "install the test tools and run the tests; other arguments go to pytest"
     add_venv_option(commands.add_parser("test", help=text, description=text.capitalize() + ".", allow_abbrev=False))
     return parser
@@ -164,6 +163,8 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
     add_files(parser)
     parser.add_argument("-q", "--question", metavar="TEXT", required=True, help="what to ask about the files")
     parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
+    parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
+    parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
     add_sampling_options(parser)
 
 
@@ -171,7 +172,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """`bench`: which measurement, at which lengths, and where the results go."""
     parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
     parser.add_argument("--methods", type=name_list, metavar="A,B")
-    parser.add_argument("--suite", choices=("speed", "recall", "offload", "ablation", "peers"), default="speed")
+    parser.add_argument(
+        "--suite",
+        choices=("speed", "recall", "offload", "ablation", "peers", "page"),
+        default="speed",
+        help="page: decoding through the page beside the engine alone (default: speed)",
+    )
     parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
     parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
@@ -194,6 +200,20 @@ def add_book_options(parser: argparse.ArgumentParser) -> None:
         help=f"the new book ({endings}); its questions go to FILE.questions.json, without the book's ending",
     )
     parser.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def add_doctor_options(parser: argparse.ArgumentParser) -> None:
+    """`doctor`: another machine than this one, another precision. core checks what the numbers can be."""
+    machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
+    machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
+    machine.add_argument("--gpu-memory", type=float, metavar="GIB", help="of each GPU")
+    machine.add_argument("--gpus", type=int, metavar="N", help="how many share the model (default: 1)")
+    machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
+    parser.add_argument("--bits", type=int, choices=(16, 8, 4), help="of the weights (default: what is computed in)")
+    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache")
+    parser.add_argument(
+        "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
+    )
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -244,6 +264,14 @@ def int_list(text: str) -> tuple[int, ...]:
     if not all(name.isdecimal() and int(name) > 0 for name in names):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 4096,32768")
     return tuple(map(int, names))
+
+
+def float_list(text: str) -> tuple[float, ...]:
+    """An argparse type: `0.3,0.92`."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 0.3,0.92") from None
 
 
 # -------------------- environment

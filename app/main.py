@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from core.hardware import Machine
 
 ASSETS = catalog.ROOT / "assets"
-CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css", "inside.css"))
+CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css", "inside.css", "system.css"))
 SCRIPT = ASSETS / "js" / "page.js"
 MOST_UPLOAD = "300mb"
 

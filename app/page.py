@@ -13,6 +13,7 @@ from app.masthead import masthead, notice
 from app.race_tab import build_race_tab
 from app.samples import Sample
 from app.sessions import Session
+from app.system_tab import build_system_tab
 from app.worker import EngineWorker
 from core.config import GenerationConfig
 
@@ -84,7 +85,8 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)
             build_inside_tab(worker, session, ticking, AT_ONCE)
-        for tab in (read_tab, race_tab):
+            system_tab = build_system_tab(worker, session, STREAM)
+        for tab in (read_tab, race_tab, system_tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **AT_ONCE)
 
         parts = Parts(session, head, banner, card, stop_reading, read_on, drop, method, strip, chat, suggestions, box)

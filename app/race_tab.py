@@ -15,6 +15,7 @@ from app.pace import INTERVAL_SECONDS, paced
 from app.race_view import RaceView
 from app.samples import Sample, race_questions
 from app.trace import LOSSY, PLAIN, Race
+from app.versions import versions
 from app.worker import EngineWorker, Ready
 from core.config import GenerationConfig
 from core.errors import CoreError, InvalidSetting
@@ -162,9 +163,8 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 def parcel(race: Race, state: Ready, kind: str) -> str:
     """Name, type and text of a report, as JSON for the page's script."""
-    from app.commands.doctor import versions  # these load torch, which by now is there
     from app.main import CSS
-    from app.race_report import Setting, report_html, report_json
+    from app.race_report import Setting, report_html, report_json  # loads torch, which is there by now
 
     setting = Setting(state.info, state.machine, versions())
     name = f"triforce-race-{race.begun:%Y-%m-%d-%H%M%S}.{kind}"

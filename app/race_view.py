@@ -147,7 +147,8 @@ def board(race: Race, *, running: bool) -> str:
     plain, contender = race.plain, race.contender
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
-    return f'<div class="board lanes-{len(race.lanes)}">{"".join(lanes)}</div>{verdicts(race, running=running)}'
+    many = " many" if len(race.lanes) > 4 else ""
+    return f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>{verdicts(race, running=running)}'
 
 
 def _empty_board() -> str:

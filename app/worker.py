@@ -176,8 +176,9 @@ class EngineWorker:
 
     def states(self) -> Iterator[ModelState]:
         """The model's state now, and again once loading has ended."""
-        yield self._state
-        if isinstance(self._state, Loading):
+        first = self._state
+        yield first
+        if isinstance(first, Loading):  # even if loading has ended while that was shown
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading))
             yield self._state
@@ -267,6 +268,10 @@ class EngineWorker:
             raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
         self.stop_race(session_id)
         return self._stream(session, "race", partial(self._race, session, question, tuple(configs), seconds))
+
+    def borrow(self, session_id: str, work: Work) -> Iterator[WorkerEvent]:
+        """Let the engine's thread do something of the caller's, in turn with the pages' jobs: for measurements."""
+        return self._stream(self.sessions.get(session_id), "reading", work)
 
     def stop_race(self, session_id: str) -> None:
         """End the session's race after the rounds it is in, or before its turn."""
@@ -463,13 +468,13 @@ class EngineWorker:
                             break  # nothing was written: there is no race to show
                     yield event
             if race.greedy and race.plain and race.plain.finished:
-                race.judgements = _judgements(race, prompt, engine)
+                race.judgements = judgements(race, prompt, engine)
         finally:
             race.ended = True
         yield RaceEnded()
 
 
-def _judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
+def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
     """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
     plain, found = race.plain, {}
     assert plain is not None and plain.finished is not None, "nothing to compare with"

@@ -54,6 +54,8 @@ class EngineInfo:
     kv_bytes_per_token: int
     target_weight_bytes: int
     draft_weight_bytes: int
+    target_layers: int
+    draft_layers: int  # 0: there is no draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class Engine:
             kv_bytes_per_token=target.shape.bytes_per_token,
             target_weight_bytes=target.weight_bytes,
             draft_weight_bytes=draft.weight_bytes if draft else 0,
+            target_layers=target.dims.num_layers,
+            draft_layers=draft.dims.num_layers if draft else 0,
         )
 
     @classmethod

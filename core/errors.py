@@ -51,7 +51,14 @@ class ContextTooSmall(CoreError):
 
 
 class NotEnoughMemory(CoreError):
-    """Weights or context do not fit on this machine; the hint names what would."""
+    """Weights or context do not fit on this machine; the hint names what would.
+
+    `largest_context` is the one that fits where only the context asked for is too long, None where the weights are.
+    """
+
+    def __init__(self, problem: str, *, hint: str, largest_context: int | None = None) -> None:
+        super().__init__(problem, hint=hint)
+        self.largest_context = largest_context
 
 
 class EmptyQuestion(CoreError):

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import torch
 
 from core.caches.retrieval import GROWTH
-from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.config import EngineConfig
 from core.errors import ContextTooSmall, NotEnoughMemory
 from core.hardware import Machine
 from core.models.loader import ModelDims
@@ -67,8 +67,8 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
         NotEnoughMemory: the weights alone do not fit; or the context asked for does not, with the largest that would.
         ContextTooSmall: the context asked for is longer than the model's.
     """
-    device = _device(config, machine)
-    dtype = _dtype(device.value, target)
+    device = choose_device(config, machine)
+    dtype = choose_dtype(device.value, target)
     possible = min(target.max_context, MOST_CONTEXT)
     if config.context is not None and config.context > possible:
         raise ContextTooSmall(config.context, possible, possible=possible)
@@ -76,30 +76,31 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
     usable = int(available * USABLE_SHARE)
     fixed = _fixed_rows(target, draft, config, dtype.value)
     fixed_bytes = sum(row.size_bytes for row in fixed)
-    per_token = _bytes_per_context_token(target, config, dtype.value)
+    per_token = context_bytes_per_token(target, config, dtype.value)
     fits = min(possible, max(0, usable - fixed_bytes) // per_token)
     if fits < 64:
         raise NotEnoughMemory(
-            f"The weights need {_gib(fixed_bytes)} of memory, {_gib(usable)} are free on the {device.value} device.",
+            f"The weights need {gib(fixed_bytes)} of memory, {gib(usable)} are free on the {device.value} device.",
             hint="Close other programs or choose a smaller model.",
         )
     if config.context is not None and config.context > fits:
         raise NotEnoughMemory(
-            f"A context of {config.context:,} tokens needs {_gib(fixed_bytes + per_token * config.context)}, "
-            f"{_gib(usable)} are free on the {device.value} device.",
+            f"A context of {config.context:,} tokens needs {gib(fixed_bytes + per_token * config.context)}, "
+            f"{gib(usable)} are free on the {device.value} device.",
             hint=f"Use --context {fits // 64 * 64} or less.",
+            largest_context=fits // 64 * 64,
         )
     context = (
         Choice(config.context, "asked for")
         if config.context is not None
         else Choice(possible, "all that the model can read")
         if fits == possible
-        else Choice(fits // 64 * 64, f"{_gib(usable)} of free memory hold no more")
+        else Choice(fits // 64 * 64, f"{gib(usable)} of free memory hold no more")
     )
     return Plan(
         device=device,
         dtype=dtype,
-        placement=Choice("resident", f"weights and context fit into {_gib(usable)} on the {device.value} device"),
+        placement=Choice("resident", f"weights and context fit into {gib(usable)} on the {device.value} device"),
         context=context,
         most_context=fits,
         rows=(*fixed, PlanRow("full cache, landmarks, query log", per_token * context.value)),
@@ -107,7 +108,12 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
     )
 
 
-def _device(config: EngineConfig, machine: Machine) -> Choice[str]:
+def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
+    """Where to compute.
+
+    Raises:
+        NotEnoughMemory: CUDA was asked for and is not there.
+    """
     if config.device == "cuda" and not machine.gpus:
         raise NotEnoughMemory("There is no CUDA device on this machine.", hint="Use --device cpu.")
     if config.device != "auto":
@@ -115,7 +121,8 @@ def _device(config: EngineConfig, machine: Machine) -> Choice[str]:
     return Choice("cuda", f"found {machine.gpus[0].name}") if machine.gpus else Choice("cpu", "no CUDA device found")
 
 
-def _dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
+def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
+    """What to compute in, and to keep keys and values in."""
     if device == "cpu":
         return Choice(torch.float32, "exact and fastest on processors without 16-bit matrix units")
     if target.disk_dtype in (torch.float16, torch.bfloat16):
@@ -126,35 +133,41 @@ def _dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
 def _fixed_rows(
     target: ModelDims, draft: ModelDims | None, config: EngineConfig, dtype: torch.dtype
 ) -> tuple[PlanRow, ...]:
-    retrieval: RetrievalConfig = config.retrieval
-    window: DraftConfig = config.draft
-    widest = 4 * target.hidden_size * 6  # float32 activations of one prefill token, MLP included
     rows = [
         PlanRow("runtime", RUNTIME_BYTES),
         PlanRow("target weights", _weight_bytes(target, dtype)),
-        PlanRow(
-            "retrieval cache",
-            (retrieval.budget + retrieval.chunk_size + GROWTH) * kv_bytes_per_token(target, dtype),
-        ),
-        PlanRow("prefill buffers", config.prefill_chunk * widest),
+        PlanRow("retrieval cache", retrieval_bytes(target, config, dtype)),
+        PlanRow("prefill buffers", prefill_bytes(target, config)),
     ]
     if draft is not None:
         rows.append(PlanRow("draft weights", _weight_bytes(draft, dtype)))
-        rows.append(PlanRow("streaming cache", window.window * kv_bytes_per_token(draft, dtype)))
+        rows.append(PlanRow("streaming cache", config.draft.window * kv_bytes_per_token(draft, dtype)))
     return tuple(rows)
+
+
+def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """All rows of the retrieval cache: the budget, and room to grow between two selections."""
+    retrieval = config.retrieval
+    return (retrieval.budget + retrieval.chunk_size + GROWTH) * kv_bytes_per_token(target, dtype)
+
+
+def prefill_bytes(target: ModelDims, config: EngineConfig) -> int:
+    """Float32 activations of one chunk of the prompt, MLP included."""
+    return config.prefill_chunk * 4 * target.hidden_size * 6
 
 
 def _weight_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
     return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
 
 
-def _bytes_per_context_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """Full cache; a landmark per chunk (keys only); every 64th query."""
+def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """What a token of context takes. Full cache; a landmark per chunk (keys only); every 64th query."""
     kv = kv_bytes_per_token(target, dtype)
     landmark = kv // 2 // config.retrieval.chunk_size
     samples = target.num_layers * target.num_heads * target.head_dim * dtype.itemsize // 64
     return kv + landmark + samples
 
 
-def _gib(size_bytes: int) -> str:
+def gib(size_bytes: int) -> str:
+    """12.6 GiB."""
     return f"{size_bytes / (1 << 30):.1f} GiB"

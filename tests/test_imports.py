@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core"
 LAYERS = [
     "errors", "events", "config", "stats", "tokens", "parallel", "ops", "caches", "models", "hardware", "planner",
-    "decoding", "roofline", "text", "session", "answering", "race", "engine", "bench",
+    "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "answering", "race", "engine", "bench",
 ]  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def test_imports_point_down(file: Path) -> None:
 
 def test_core_imports_without_the_app_s_packages() -> None:
     block = "import sys; [sys.modules.__setitem__(n, None) for n in ('gradio', 'pypdf', 'bitsandbytes', 'flash_attn')]"
-    modules = "core.engine, core.bench.speed, core.bench.peers, core.roofline"
+    modules = "core.engine, core.bench.speed, core.bench.peers, core.forecast"
     done = subprocess.run(
         [sys.executable, "-c", f"{block}; import {modules}"], cwd=ROOT, capture_output=True, text=True
     )

@@ -9,8 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.commands.doctor import versions
+from app.commands import page_cost
 from app.commands.reading import engine_config, print_json
+from app.versions import versions
 from core.bench import recall
 from core.bench.peers import run_peers
 from core.bench.speed import run_speed
@@ -23,7 +24,8 @@ from core.models.catalog import ROOT, find
 
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
 DEFAULT_NEW_TOKENS = 128
-SUITES = ("speed", "peers", "recall")
+DEFAULT_PAGE_CONTEXTS = (8192,)
+SUITES = ("speed", "peers", "recall", "page")
 BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
 INTERRUPTED = 130  # as launch.py ends on Ctrl-C
 COLUMNS = {  # of a row -> head of its column, format of its value
@@ -40,6 +42,10 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "speedup_vs_autoregressive": ("speedup", "{:.2f}x"),
     "speedup_by_book": ("by book", "{}"),
     "ratio_to_ours": ("to ours", "{:.2f}x"),
+    "alone_ms_per_token": ("alone ms", "{:.2f}"),
+    "page_ms_per_token": ("page ms", "{:.2f}"),
+    "page_over_alone": ("page/alone", "{:.3f}x"),
+    "client": ("client", "{}"),
     "acceptance_level1": ("level 1", "{:.2f}"),
     "acceptance_level2": ("level 2", "{:.2f}"),
     "tokens_per_full_pass": ("per pass", "{:.1f}"),
@@ -50,7 +56,16 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "memory_over_kv": ("memory/KV", "{:.2f}"),
     "prefill_seconds": ("prefill s", "{:.1f}"),
 }
-WIDTHS = {"speedup_by_book": 14, "method": 27, "skill": 10, "n": 4, "exact_interval": 10, "near_ties": 5, "compared": 5}
+WIDTHS = {
+    "speedup_by_book": 14,
+    "method": 27,
+    "skill": 10,
+    "n": 4,
+    "exact_interval": 10,
+    "near_ties": 5,
+    "compared": 5,
+    "client": 24,
+}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,6 +152,9 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
     contexts = args.contexts or DEFAULT_CONTEXTS
     new_tokens = args.max_new_tokens or DEFAULT_NEW_TOKENS
     shape = {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
+    if args.suite == "page":
+        contexts = args.contexts or DEFAULT_PAGE_CONTEXTS
+        return shape, page_cost.run_page(engine, contexts, args.methods or page_cost.DEFAULT_METHODS, **shape)
     if args.suite == "peers":
         return shape, run_peers(engine, find(engine.config.model).target, contexts, **shape)
     shape["books"] = args.books

@@ -64,12 +64,13 @@ class ProgressLine:
         """Pass the events on, telling of progress on the way."""
         for event in events:
             if isinstance(event, PrefillProgress):
-                self._show(event)
-            elif self._open:
-                self._close()
+                self.show(event)
+            else:
+                self.close()
             yield event
 
-    def _show(self, event: PrefillProgress) -> None:
+    def show(self, event: PrefillProgress) -> None:
+        """Tell how far reading is; a short text is not worth a line."""
         if event.total_tokens - event.reused_tokens < 2048:
             return
         left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
@@ -81,9 +82,11 @@ class ProgressLine:
         elif event.done_tokens in (event.reused_tokens, event.total_tokens):
             self._stream.write(f"{line}\n")
 
-    def _close(self) -> None:
-        self._stream.write("\r" + " " * 79 + "\r")
-        self._open = False
+    def close(self) -> None:
+        """Take the line away, if there is one."""
+        if self._open:
+            self._stream.write("\r" + " " * 79 + "\r")
+            self._open = False
 
 
 def print_json(document: object) -> None:

@@ -8,6 +8,7 @@ from core.errors import DamagedAssets, UnknownModel
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
+SHAPES_FILE = Path(__file__).with_name("shapes.json")  # sizes to plan with (core/models/shapes.py)
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
@@ -20,6 +21,7 @@ class ModelEntry:
     draft: Path | None
     description: str
     limits: str = ""  # what it cannot do, for the reader; empty for full models
+    acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
 
 
 def entries() -> dict[str, ModelEntry]:
@@ -32,6 +34,7 @@ def entries() -> dict[str, ModelEntry]:
             ROOT / row["draft"] if row["draft"] else None,
             row["description"],
             row.get("limits", ""),
+            tuple(row["acceptance"]) if "acceptance" in row else None,
         )
         for name, row in rows.items()
     }
@@ -53,6 +56,10 @@ def find(name: str) -> ModelEntry:
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file():
         return ModelEntry(folder.resolve().name, folder.resolve(), None, "local folder")
+    if name in json.loads(SHAPES_FILE.read_text(encoding="utf-8")):
+        raise UnknownModel(
+            f"Only the sizes of {name!r} are known here, its files are not.", hint="Give the folder that has them."
+        )
     raise UnknownModel(
         f"There is no model {name!r}.",
         hint=f"Use one of: {', '.join(known)}, or the path of a folder with config.json and weights.",

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from core.caches.base import KVShape
@@ -51,33 +51,51 @@ class LoadedModel:
         return sum(p.numel() * p.element_size() for p in self.module.parameters())
 
 
+def read_config(folder: Path) -> PreTrainedConfig:
+    """What the config.json in a folder says, or a file of that kind.
+
+    Raises:
+        DamagedAssets: it is unreadable.
+    """
+    try:
+        return cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True))
+    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+        which = "config.json in " if folder.is_dir() else "configuration "
+        raise DamagedAssets(f"The model's {which}{folder.name} is unreadable.", hint=restore_hint(folder)) from error
+
+
 def read_dims(folder: Path) -> ModelDims:
-    """Sizes from config.json.
+    """Sizes from config.json and of the weights beside it.
 
     Raises:
         UnsupportedModel: not a decoder-only text model, or one with windowed layers.
         DamagedAssets: config.json is unreadable.
     """
+    config = read_config(folder)
+    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
+    return dims_of(config, folder.name, weight_bytes=sum(file.stat().st_size for file in files))
+
+
+def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> ModelDims:
+    """Sizes from a configuration.
+
+    Raises:
+        UnsupportedModel: not a decoder-only text model, or one with windowed layers.
+    """
+    config = cast(Any, model_config)
     hint = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
-    try:
-        config = cast(Any, AutoConfig.from_pretrained(folder, local_files_only=True))
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
-        raise DamagedAssets(
-            f"The model's config.json in {folder.name} is unreadable.", hint=restore_hint(folder)
-        ) from error
     if getattr(config, "is_encoder_decoder", False) or not getattr(config, "num_attention_heads", None):
-        raise UnsupportedModel(f"{folder.name} is not a decoder-only text model.", hint=hint)
+        raise UnsupportedModel(f"{name} is not a decoder-only text model.", hint=hint)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     windowed = "sliding_attention" in kinds or (
         getattr(config, "model_type", "") == "mistral" and getattr(config, "sliding_window", None)
     )
     if windowed or kinds - {"full_attention", "sliding_attention"}:
         raise UnsupportedModel(
-            f"{folder.name} does not attend to its whole context in every layer.",
+            f"{name} does not attend to its whole context in every layer.",
             hint="Choose a model with full attention.",
         )
     heads = int(config.num_attention_heads)
-    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
     return ModelDims(
         num_layers=int(config.num_hidden_layers),
         num_heads=heads,
@@ -86,7 +104,7 @@ def read_dims(folder: Path) -> ModelDims:
         hidden_size=int(config.hidden_size),
         vocab_size=int(config.vocab_size),
         max_context=int(config.max_position_embeddings),
-        weight_bytes=sum(file.stat().st_size for file in files),
+        weight_bytes=weight_bytes,
         disk_dtype=config.dtype or torch.float32,
     )
 

@@ -16,6 +16,7 @@ from core.engine import Engine, Equality
 from core.errors import ContextTooSmall
 from core.events import Event, Finished, LaneEvent, Origin, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.hardware import Machine
+from core.planner import PlanRow
 from core.stats import DecodeStats, LevelStats
 from core.text import Turn
 from core.tokens import common_prefix
@@ -61,6 +62,10 @@ class FakeEngine:
             dtype=SimpleNamespace(value="torch.float32", because="test"),
             context=SimpleNamespace(value=context, because="asked for"),
             placement=SimpleNamespace(value="resident", because="test"),
+            most_context=8192,
+            rows=(PlanRow("runtime", 600 << 20), PlanRow("target weights", 300 << 20), PlanRow("retrieval cache", 1)),
+            total_bytes=(900 << 20) + 1,
+            available_bytes=12 << 30,
         )
         self.info = SimpleNamespace(
             model="fake",
@@ -71,6 +76,11 @@ class FakeEngine:
             most_context=8192,
             attention="torch",
             attention_because="scripted",
+            kv_bytes_per_token=2048,
+            target_weight_bytes=300 << 20,
+            draft_weight_bytes=10 << 20 if has_draft else 0,
+            target_layers=4,
+            draft_layers=2 if has_draft else 0,
         )
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()

@@ -46,7 +46,7 @@ def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
 
 
 def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
-    """A finished race about the first sample book, and what is inside of it."""
+    """A finished race about the first sample book, what is inside of it, and the system it ran on."""
     width, height, scale = SIZES["desktop"]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
@@ -63,13 +63,17 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
     page.wait_for_selector(".race.resting .verdict:not(.pending)")
     page.mouse.move(width - 5, 5)
     page.wait_for_timeout(500)
-    files = [FOLDER / f"race-{scheme}.png", FOLDER / f"inside-{scheme}.png"]
+    files = [FOLDER / f"{name}-{scheme}.png" for name in ("race", "inside", "system")]
     page.screenshot(path=files[0])
     page.get_by_role("tab", name="Inside").click()
     page.wait_for_selector(".provenance")
     page.set_viewport_size({"width": width, "height": INSIDE_HEIGHT})
     page.wait_for_timeout(500)
     page.screenshot(path=files[1])
+    page.get_by_role("tab", name="System").click()
+    page.wait_for_selector("#system-view .memory")
+    page.wait_for_timeout(500)
+    page.screenshot(path=files[2])
     context.close()
     return files
 

@@ -1,0 +1,83 @@
+"""The tab System in a real browser, and a race of many lanes on a projector."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.app.test_browser import Reader, browser, playwright, visit  # noqa: F401
+from tests.app.test_browser_race import WORDS, goes_to, racer, too_wide
+
+pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
+SECRET = "Zanzibar"
+
+
+def test_the_system_is_shown_and_its_report_is_copied(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    reader.drops(write_book(tmp_path, f"{SECRET} was dark. " * 9, f"{SECRET}.txt"))
+    reader.sees("#book", "Read once")
+    engine.enqueue(f"{SECRET} night.")
+    reader.asks(f"Why {SECRET}?")
+    reader.sees("#strip", "Answer complete")
+    goes_to(reader, "System")
+    reader.sees("#system-view", "The model is loaded")
+    reader.sees("#system-view .memory", "target weights")
+    parts = reader.page.locator("#system-view .memory svg .fill")
+    boxes = [parts.nth(number).bounding_box() for number in range(parts.count())]
+    assert (
+        len(boxes) == 4
+        and boxes[0]
+        and boxes[2]
+        and boxes[2]["width"] == pytest.approx(2 * boxes[0]["width"], rel=0.05)
+    )
+    reader.page.locator("#copy-report").click()
+    reader.sees("#system-copied", "Copied")
+    copied = reader.page.evaluate("navigator.clipboard.readText()")
+    assert copied == reader.page.locator("#system-report textarea").input_value()
+    assert "Memory" in copied and "2 tokens, 20.0 ms per token" in copied and SECRET not in copied
+    reader.page.set_viewport_size({"width": 360, "height": 740})
+    reader.page.emulate_media(color_scheme="dark")
+    assert too_wide(reader) <= 0 and reader.outside == []
+
+
+@pytest.mark.parametrize("more", [3, 6])
+def test_many_lanes_fit_on_a_projector(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+    more: int,
+) -> None:
+    reader = racer(visit, tmp_path)
+    reader.page.set_viewport_size({"width": 1280, "height": 720})
+    others = reader.page.locator("#race-lanes label:not(.selected)")
+    for _ in range(more):
+        others.first.click()
+    engine_words = [WORDS * 6 + ("" if number else "| ") for number in range(2 + more)]
+    for words in engine_words:
+        engine.enqueue(words)
+    reader.page.locator("#race-question textarea").fill("Who?")
+    reader.page.locator("#race-present").click()
+    reader.page.locator("#race-start").click()
+    for _ in ("while it runs", "at the end"):
+        reader.sees(".lane >> nth=-1", "The night was dark")
+        tab = "document.querySelector('#race-tab')"
+        high = reader.page.evaluate(f"{tab}.scrollHeight - window.innerHeight")
+        assert high <= 0 and too_wide(reader) <= 0, f"{high} pixels too high for {2 + more} lanes on 1280 x 720"
+        lanes = reader.page.locator("#race-board .lane")
+        assert lanes.count() == 2 + more
+        for number in range(lanes.count()):
+            text = lanes.nth(number).locator(".lane-text").bounding_box()
+            assert text and text["height"] > 24, f"room for a line of text: {text}"
+            cut = lanes.nth(number).evaluate("lane => lane.scrollHeight - lane.clientHeight")
+            assert cut <= 1, f"lane {number} is cut by {cut} pixels"
+        engine.writing.set()
+        playwright.expect(reader.page.locator("#race-board .status")).to_contain_text(re.compile("Racing|Finished"))
+    reader.sees("#race-board .status", "Finished")
+    assert reader.page.evaluate(f"{tab}.scrollHeight - window.innerHeight") <= 0

@@ -1,0 +1,345 @@
+"""Plans for machines that are not here, from config.json files alone, against figures worked out by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.config import EngineConfig, RetrievalConfig
+from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
+from core.forecast import PUBLISHED, Acceptance, Bandwidths, bandwidths, predict
+from core.hardware import Gpu, Machine
+from core.models.catalog import find
+from core.models.census import ModelSize, size_in, size_of
+from core.models.loader import read_dims
+from core.models.shapes import find_shape, shape_names
+from core.planner import Choice, kv_bytes_per_token, make_plan
+from core.rigs import Rig, gpu_kinds, make_rig
+from core.tiers import TierPlan, plan_tiers
+
+GIB = 1 << 30
+KIB = 1 << 10
+HOST = Machine("cpu", 16, 128 * GIB, 120 * GIB, ())
+
+# Sizes as the models' public config.json files state them.
+LLAMA2_7B = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
+LLAMA2_13B = {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 40, "num_attention_heads": 40}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama2-7b": {"model_type": "llama", "vocab_size": 32000, "dtype": "float16", **LLAMA2_7B},
+    "llama2-13b": {"model_type": "llama", "vocab_size": 32000, "dtype": "float16", **LLAMA2_13B},
+    "llama-3.1-8b": {
+        "model_type": "llama",
+        "vocab_size": 128256,
+        "dtype": "bfloat16",
+        "num_key_value_heads": 8,
+        **LLAMA2_7B,
+        "intermediate_size": 14336,
+    },
+    "qwen2.5-7b": {
+        "model_type": "qwen2",
+        "vocab_size": 152064,
+        "dtype": "bfloat16",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+    },
+}
+
+Write = Callable[[str], ModelSize]
+
+
+@pytest.fixture
+def size(tmp_path: Path) -> Write:
+    """The sizes of a model of which only config.json is there."""
+
+    def write(name: str, **changes: Any) -> ModelSize:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        fields = {"max_position_embeddings": 131072, **CONFIGS[name], **changes}
+        (folder / "config.json").write_text(json.dumps(fields))
+        return size_in(folder)
+
+    return write
+
+
+def rig_4090(count: int = 1, host_gib: float = 128) -> Rig:
+    return make_rig(HOST, assume=f"{count}x4090", host_gib=host_gib)
+
+
+def planned(
+    size: ModelSize, rig: Rig, context: int | None = 131072, bits: int | None = None, budget: int = 4096
+) -> TierPlan:
+    config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=budget))
+    return plan_tiers(size, None, config, rig, bits)
+
+
+# By hand, for Llama2-7B: a layer has 4 * 4096^2 + 3 * 4096 * 11008 = 202,375,168 linear weights, 32 layers
+# 6,476,005,376; embeddings and output layer 2 * 32000 * 4096 = 262,144,000; 65 norms of 4096 = 266,240.
+@pytest.mark.parametrize(
+    ("name", "parameters", "in_layers", "kv_kib"),
+    [
+        ("llama2-7b", 6_738_415_616, 6_476_005_376, 512),
+        ("llama2-13b", 13_015_864_320, 40 * (4 * 5120**2 + 3 * 5120 * 13824), 800),
+        ("llama-3.1-8b", 8_030_261_248, 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336), 128),
+        ("qwen2.5-7b", 7_615_616_512, 28 * (2 * 3584**2 + 2 * 3584 * 512 + 3 * 3584 * 18944), 56),
+    ],
+)
+def test_parameters_and_kv_bytes_are_those_of_the_published_models(
+    size: Write, name: str, parameters: int, in_layers: int, kv_kib: int
+) -> None:
+    found = size(name)
+    assert (found.num_parameters, found.layer_parameters) == (parameters, in_layers)
+    assert kv_bytes_per_token(found.dims, torch.float16) == kv_kib * KIB
+    assert found.weight_bytes(16) == 2 * parameters
+    others = 2 * (parameters - in_layers)
+    assert found.weight_bytes(8) == in_layers + others, "quantised: the layers; 16 bit: embeddings, output, norms"
+    assert found.weight_bytes(4) == in_layers * 9 // 16 + others, "4 bits and a float32 scale for every 64"
+
+
+def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cannot_hold_it(size: Write) -> None:
+    llama = size("llama2-7b")
+    assert 131072 * kv_bytes_per_token(llama.dims, torch.float16) == 64 * GIB
+    assert llama.weight_bytes(16) == 13_476_831_232  # the published 13.5 GB
+    plan = planned(llama, rig_4090())
+    # 24 GiB * 0.9 = 22118.4 MiB; less runtime 600, weights 12852.5, retrieval cache (4096 + 8 + 192) * 0.5 = 2148,
+    # prefill 1024 * 4 * 4096 * 6 = 96 and a ring of 3 * 4096 * 16 KiB = 192 MiB: 6229.9 left. A layer at 131,072 tokens
+    # takes 2048 MiB of keys and values, 128 of landmarks, 16 of queries = 2192: two of them fit.
+    assert plan.placement.value == "split" and plan.resident_layers == 2
+    gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in plan.tiers)
+    assert gpu == pytest.approx(
+        {
+            "runtime": 600,
+            "target weights": 12852.5,
+            "retrieval cache": 2148,
+            "prefill buffers": 96,
+            "ring of copies": 192,
+            "full cache, 2 of 32 layers": 4096,
+            "landmarks, query log": 288,
+        },
+        rel=1e-5,
+    )
+    assert host == pytest.approx(
+        {"runtime": 600, "full cache, 30 of 32 layers": 30 * 2048, "landmarks, query log": 30 * 144}, rel=1e-5
+    )
+    assert all(tier.used_bytes <= tier.usable_bytes == int(0.9 * tier.free_bytes) for tier in plan.tiers)
+    # Without the host: 22118.4 - 600 - 12852.5 - 2148 - 96 = 6421.9 MiB hold 6421.9 / 0.53515625 = 12,000 tokens.
+    assert plan.most_resident == 12_000 // 64 * 64 == 11_968
+    assert not plan.runs.value and "offloading" in plan.runs.because
+
+
+def test_a_card_with_no_room_for_a_layer_offloads_all_of_them(size: Write) -> None:
+    plan = planned(size("llama2-7b"), make_rig(HOST, gpu_gib=18, host_gib=128))
+    assert plan.placement.value == "offloaded" and plan.resident_layers == 0 and plan.host_share == 1
+    assert "no layer" in plan.placement.because
+    assert not [row for row in plan.tiers[0].rows if row.name.startswith("full cache")]
+
+
+def test_two_cards_share_layers_and_caches_by_heads(size: Write) -> None:
+    llama = size("llama2-7b")
+    plan = planned(llama, rig_4090(2))
+    first, second, _ = ({row.name: row.size_bytes for row in tier.rows} for tier in plan.tiers)
+    # half of the layers' weights, all of embeddings, output layer and norms: 6,476,005,376 + 524,820,480
+    assert first == second and first["target weights"] == 7_000_825_856
+    assert first["retrieval cache"] == 1074 << 20
+    # 22118.4 - 600 - 6676.5 - 1074 - 96 - 96 = 13575.9 MiB; half a layer takes 1096: twelve fit
+    assert plan.resident_layers == 12 and plan.num_gpus == 2 and plan.host_share == pytest.approx(20 / 32)
+    assert "one GPU" in plan.runs.because or "offloading" in plan.runs.because
+
+
+def test_the_draft_lies_on_the_first_card(size: Write) -> None:
+    shape = find_shape("llama-68m")
+    assert shape is not None
+    draft = size_of(shape.config, shape.name)
+    plan = plan_tiers(size("llama2-7b"), draft, EngineConfig(), rig_4090(2))
+    names = [{row.name for row in tier.rows} for tier in plan.tiers]
+    assert [("draft weights" in found, "streaming cache" in found) for found in names] == [
+        (True, True),
+        (False, False),
+        (False, False),
+    ]
+
+
+def test_weights_and_context_are_two_refusals(size: Write) -> None:
+    with pytest.raises(NotEnoughMemory, match="weights do not fit: at 16 bits") as weights:
+        planned(size("llama2-13b"), rig_4090())
+    assert weights.value.largest_context is None and "--bits 8" in weights.value.hint
+    assert planned(size("llama2-13b"), rig_4090(), bits=8).bits.value == 8
+    with pytest.raises(NotEnoughMemory, match=r"weights fit, a context of 131,072 tokens does not") as context:
+        planned(size("llama2-7b"), rig_4090(host_gib=64))
+    largest = context.value.largest_context
+    assert largest is not None and context.value.hint == f"Use --context {largest} or less."
+    assert planned(size("llama2-7b"), rig_4090(host_gib=64), largest).context.value == largest
+    with pytest.raises(NotEnoughMemory):
+        planned(size("llama2-7b"), rig_4090(host_gib=64), largest + 64)
+    assert planned(size("llama2-7b"), rig_4090(host_gib=64), None).context.value == largest
+
+
+def test_what_would_help_is_the_smallest_change_that_does(size: Write) -> None:
+    with pytest.raises(NotEnoughMemory, match="weights") as small:
+        planned(size("llama2-7b"), make_rig(HOST, gpu_gib=9))
+    assert "--bits 4" in small.value.hint and "quantised model" in small.value.hint
+    with pytest.raises(NotEnoughMemory, match="weights") as tiny:
+        planned(size("llama2-13b"), make_rig(HOST, gpu_gib=4))
+    assert "smaller model" in tiny.value.hint
+    with pytest.raises(NotEnoughMemory, match="weights") as four:
+        planned(size("llama2-13b"), make_rig(HOST, gpu_gib=9), bits=4, budget=1024)
+    assert "two such GPUs" in four.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "gib"), [("llama2-7b", 1, 96), ("llama-3.1-8b", 1, 48), ("qwen2.5-7b", 2, 24)]
+)
+def test_what_fits_stays_on_the_gpu(size: Write, name: str, count: int, gib: float) -> None:
+    plan = planned(size(name), make_rig(HOST, gpu_gib=gib, num_gpus=count))
+    assert plan.placement.value == "resident" and plan.host_share == 0
+    assert plan.most_resident == plan.most_context == 131072
+    assert all("ring" not in row.name for tier in plan.tiers for row in tier.rows)
+    assert plan.runs.value is (count == 1)
+
+
+def test_four_kv_heads_are_shared_by_two_or_four_but_not_three(size: Write) -> None:
+    assert planned(size("qwen2.5-7b"), make_rig(HOST, gpu_gib=24, num_gpus=4)).num_gpus == 4
+    with pytest.raises(InvalidSetting, match="cannot be shared by 3"):
+        planned(size("qwen2.5-7b"), make_rig(HOST, gpu_gib=24, num_gpus=3))
+
+
+def test_the_processor_computes_in_32_bits_and_from_one_memory(size: Write) -> None:
+    plan = planned(size("qwen2.5-7b"), make_rig(HOST, assume="cpu"), 32768)
+    assert (plan.device.value, plan.bits.value, plan.dtype.value, plan.num_gpus) == ("cpu", 32, torch.float32, 0)
+    (memory,) = plan.tiers
+    assert memory.name == "memory" and plan.runs.value
+    assert dict((row.name, row.size_bytes) for row in memory.rows)["full cache"] == 32768 * 2 * 56 * KIB
+    with pytest.raises(NotEnoughMemory, match="weights"):
+        planned(size("qwen2.5-7b"), make_rig(HOST, assume="cpu", host_gib=16))
+
+
+def test_a_plan_for_this_machine_is_what_the_engine_plans() -> None:
+    """Two ways to the same figures: `planner`, which the engine loads by, and tiers from the configuration."""
+    entry = find("harbour")
+    assert entry.draft is not None
+    sizes, dims = [[read(folder) for folder in (entry.target, entry.draft)] for read in (size_in, read_dims)]
+    for machine in (HOST, Machine("cpu", 2, 2 * GIB, 2 * GIB, ()), Machine("c", 2, GIB, GIB, (Gpu("g", GIB, GIB),))):
+        for context in (None, 8192):
+            config = EngineConfig(context=context)
+            ours = plan_tiers(sizes[0], sizes[1], config, make_rig(machine))  # type: ignore[arg-type]
+            theirs = make_plan(dims[0], dims[1], config, machine)  # type: ignore[arg-type]
+            assert (ours.device.value, ours.dtype.value) == (theirs.device.value, theirs.dtype.value)
+            if ours.placement.value == "resident":
+                assert ours.tiers[0].used_bytes == pytest.approx(theirs.total_bytes, rel=1e-3)
+            assert ours.most_resident == pytest.approx(theirs.most_context, abs=128)
+
+
+def test_a_context_beyond_the_model_and_odd_models_are_refused(size: Write) -> None:
+    with pytest.raises(ContextTooSmall):
+        planned(size("llama2-7b", max_position_embeddings=4096), rig_4090(), 8192)
+    with pytest.raises(UnsupportedModel):
+        size("qwen2.5-7b", use_sliding_window=True, max_window_layers=4)
+    with pytest.raises(UnsupportedModel):
+        size("llama2-7b", model_type="t5")
+
+
+# -------------------- machines that are described
+
+
+def test_descriptions_replace_the_parts_of_this_machine() -> None:
+    here = Machine("cpu", 2, 16 * GIB, 9 * GIB, (Gpu("A", 8 * GIB, 7 * GIB),) * 2)
+    assert make_rig(here) == Rig(machine=Machine("cpu", 2, 16 * GIB, 9 * GIB, here.gpus[:1]))
+    assert len(make_rig(here, num_gpus=2).machine.gpus) == 2 and make_rig(here, num_gpus=2).assumed == ()
+    rig = make_rig(here, assume="2x4090")
+    assert [gpu.total_bytes for gpu in rig.machine.gpus] == [24 * GIB] * 2 and not rig.gpus_are_here
+    assert rig.machine.free_ram_bytes == 16 * GIB, "what other programs hold here says nothing about that machine"
+    assert "2 x RTX 4090" in rig.assumed[0] and "16.0 GiB" in rig.assumed[1]
+    assert make_rig(here, assume="cpu").machine.gpus == ()
+    own = make_rig(here, host_gib=64)
+    assert own.machine.ram_bytes == 64 * GIB and own.gpus_are_here and own.assumed == ("64 GiB of host memory",)
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ({"assume": "2x9999"}, "2x9999"),
+        ({"assume": "0x4090"}, "0x4090"),
+        ({"assume": ""}, "''"),
+        ({"assume": "4090", "gpu_gib": 24.0}, "--assume"),
+        ({"gpu_gib": 0.0}, "--gpu-memory 0"),
+        ({"gpu_gib": float("nan")}, "--gpu-memory nan"),
+        ({"host_gib": -1.0}, "--host-memory -1"),
+        ({"gpu_gib": 24.0, "num_gpus": 0}, "--gpus 0"),
+        ({"num_gpus": 2}, "no GPU"),
+    ],
+)
+def test_descriptions_that_describe_nothing_are_refused(description: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidSetting) as error:
+        make_rig(HOST, **description)
+    assert words in error.value.problem and error.value.hint
+
+
+def test_known_gpus_and_shapes_are_usable() -> None:
+    for name in gpu_kinds():
+        assert make_rig(HOST, assume=f"1x{name}").machine.gpus[0].total_bytes >= 24 * GIB
+    for name in shape_names():
+        shape = find_shape(name)
+        assert shape is not None and shape.description
+        with pytest.raises(UnknownModel, match="Only the sizes"):
+            find(name)
+    assert find_shape("nope") is None
+
+
+# -------------------- speed
+
+
+# Published for two RTX 4090 (arXiv 2404.11912), milliseconds a token with about 120K tokens of context.
+@pytest.mark.parametrize(
+    ("name", "plain_ms", "triforce_ms"), [("llama2-7b-128k", 840, 108), ("llama2-13b-128k", 1794, 226)]
+)
+def test_the_model_meets_the_published_speeds_on_two_4090(name: str, plain_ms: float, triforce_ms: float) -> None:
+    shape, config = find_shape(name), EngineConfig(context=131072, retrieval=RetrievalConfig(budget=4096))
+    assert shape is not None and shape.draft is not None
+    target, draft = size_of(shape.config, name), size_of(shape.draft.config, "draft")
+    rig = rig_4090(2, host_gib=256)
+    plan = plan_tiers(target, draft, config, rig)
+    rates = bandwidths(plan, rig)
+    assert rates.link is not None and "nominal" in rates.link.because and "4090" in rates.memory.because
+    found = predict(target, draft, config, plan, rates, PUBLISHED)
+    assert found.plain_ms_per_token == pytest.approx(plain_ms, rel=0.1)
+    assert found.triforce_ms_per_token == pytest.approx(triforce_ms, rel=0.1)
+    assert found.plain_tokens_per_second == pytest.approx(1e3 / found.plain_ms_per_token)
+
+
+def test_the_link_is_what_bounds_an_offloaded_pass(size: Write) -> None:
+    llama, rig = size("llama2-7b"), rig_4090()
+    plan = planned(llama, rig)
+    found = predict(llama, None, EngineConfig(context=131072), plan, bandwidths(plan, rig), PUBLISHED)
+    assert found.link_bytes_per_full_pass == 60 * GIB  # 30 of 32 layers
+    # 60 GiB at 25 GB/s = 2577 ms, and 32 layers of 0.25 ms
+    assert found.plain_ms_per_token == pytest.approx(2577 + 8, abs=1)
+    assert found.acceptance1 is None and found.gamma1 == 0, "no draft, no level 1"
+
+
+def test_more_acceptance_is_more_speed_and_its_source_is_told(size: Write) -> None:
+    llama, rig = size("llama2-7b"), rig_4090()
+    plan = planned(llama, rig)
+    slow, fast = (
+        predict(llama, None, EngineConfig(), plan, bandwidths(plan, rig), Acceptance(0.3, level2, "seen"))
+        for level2 in (0.5, 0.97)
+    )
+    assert fast.triforce_ms_per_token < slow.triforce_ms_per_token < slow.plain_ms_per_token
+    assert fast.acceptance_because == "seen" and fast.gamma2 > slow.gamma2
+
+
+def test_the_modelled_speedup_grows_with_the_context() -> None:
+    entry = find("harbour")
+    size, rig = size_in(entry.target), make_rig(HOST, assume="cpu")
+    speedups = []
+    for context in (4096, 32768, 131072):
+        config = EngineConfig(context=context)
+        plan = plan_tiers(size, size, config, rig)
+        rates = Bandwidths(Choice(10e9, "chosen"), None)
+        found = predict(size, size, config, plan, rates, Acceptance(0.6, 0.93, "as before"))
+        speedups.append(found.plain_ms_per_token / found.triforce_ms_per_token)
+    assert speedups == sorted(speedups) and speedups[-1] > 2
