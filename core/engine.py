@@ -19,7 +19,7 @@ from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.lookup import TokenIndex
-from core.decoding.methods import Decoder, Parts
+from core.decoding.methods import Decoder, Parts, judges_of
 from core.errors import ContextTooSmall, UnsupportedModel
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import this_machine
@@ -159,6 +159,22 @@ class Engine:
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
         return self._retrieval.held_chunks()
+
+    def retrieves(self, method: str) -> bool:
+        """Whether a method drafts with the retrieval cache, so that `held_chunks` speaks of its answers."""
+        return self._parts.retrieval in judges_of(method, self._parts)
+
+    def held_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> torch.Tensor | None:
+        """Chunks that the retrieval cache would hold for the answer to a prompt, [L, H_kv, n]; None: cancelled.
+
+        Reads what is new of the prompt, and leaves the caches at it. Raises what `read` raises.
+        """
+        for _ in self.read(prompt_ids, cancel):
+            pass
+        if cancel and cancel.is_set():
+            return None
+        self._retrieval.select()
+        return self.held_chunks()
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.

@@ -9,9 +9,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
+from torch import Tensor
 
-from app.worker import BookOpened, EngineWorker, WorkerEvent
-from core.config import GenerationConfig
+from app.shelf_events import BookOpened
+from app.worker import EngineWorker, WorkerEvent
+from core.config import EngineConfig, GenerationConfig, RetrievalConfig
 from core.engine import Engine, Equality
 from core.errors import ContextTooSmall
 from core.events import Event, Finished, LaneEvent, Origin, PrefillProgress, RoundDone, StopReason, TokenRecord
@@ -35,8 +38,13 @@ class FakeText:
 
     eos_ids = frozenset({0})
 
+    knows_offsets = True
+
     def encode(self, text: str) -> list[int]:
         return [ord(char) for char in text]
+
+    def offsets(self, text: str) -> list[int]:
+        return list(range(len(text)))
 
     def opening(self, book_ids: Sequence[int]) -> list[int]:
         return [1, *book_ids]
@@ -65,6 +73,9 @@ class FakeEngine:
         self.info = SimpleNamespace(
             model="fake", description="A script.", limits="", has_draft=has_draft, plan=plan, most_context=8192
         )
+        self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
+        self.held: Tensor | None = None  # what the retrieval cache is said to hold while an answer is written
+        self.usual: Tensor | None = None  # ... and after any other question
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
         self.writing.set()
@@ -76,6 +87,17 @@ class FakeEngine:
     def enqueue(self, answer: str | Exception) -> None:
         """What the next `generate` writes, or raises after its first word."""
         self._scripts.append(answer if isinstance(answer, Exception) else [f"{word} " for word in answer.split()])
+
+    def retrieves(self, method: str) -> bool:
+        return method in ("triforce", "retrieval", "lookup", "triforce-lookup")
+
+    def held_chunks(self) -> Tensor:
+        assert threading.current_thread().name == "engine"
+        return torch.zeros(1, 1, 0, dtype=torch.int64) if self.held is None else self.held
+
+    def held_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor | None:
+        assert threading.current_thread().name == "engine"
+        return torch.zeros(1, 1, 1, dtype=torch.int64) if self.usual is None else self.usual
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         self.threads.add(threading.current_thread().name)
