@@ -111,9 +111,10 @@ class BookView:
         opened = self._session.book
         meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
         nothing = "" if shown or alone or fresh else f"<p>{render.escape(error.hint)}</p>"
+        problem = f"Too long to read at once: {render.escape(error.problem)}"
         return (
-            '<div class="problem too-long" role="alert">'
-            f"<strong>Too long to read at once: {render.escape(error.problem)}</strong><span>Nothing is cut by itself. Choose what is read. {meanwhile}</span>{nothing}"
+            f'<div class="problem too-long" role="alert"><strong>{problem}</strong>'
+            f"<span>Nothing is cut by itself. Choose what is read. {meanwhile}</span>{nothing}"
             f'<div class="offers">{shown}{alone}{fresh}</div></div>'
         )
 

@@ -28,7 +28,7 @@ STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a
 FAINT = 0.02  # an excess below this is a single head here and there
 
 
-def shares_of(held: "Tensor") -> array[float]:
+def shares_of(held: "Tensor") -> "array[float]":
     """The share of (layer, KV head) pairs that hold each chunk, by chunk number, up to the last one held.
 
     Args:
@@ -38,7 +38,7 @@ def shares_of(held: "Tensor") -> array[float]:
     return array("d", (number / pairs for number in held.flatten().bincount().tolist()))
 
 
-def mean(total: Sequence[float], weight: int, more: Sequence[float]) -> array[float]:
+def mean(total: Sequence[float], weight: int, more: Sequence[float]) -> "array[float]":
     """The mean after one more observation, where `total` is that of `weight` ones."""
     pairs = zip_longest(total, more, fillvalue=0.0)
     return array("d", ((weight * old + new) / (weight + 1) for old, new in pairs))
@@ -51,7 +51,7 @@ class Loaded:
     question: str
     method: str
     retrieves: bool  # False: the method has no retrieval cache
-    shares: array[float] = field(default_factory=lambda: array("d"))
+    shares: "array[float]" = field(default_factory=lambda: array("d"))
     num_seen: int = 0
     answer: str = ""  # once it has ended
 
@@ -65,7 +65,7 @@ class Loaded:
 # -------------------- chunks, pages, characters
 
 
-def chunk_pages(shelf: Shelf, starts: Sequence[int], first_token: int, size: int) -> array[int]:
+def chunk_pages(shelf: Shelf, starts: Sequence[int], first_token: int, size: int) -> "array[int]":
     """For each chunk of the prompt that has tokens of the book: the index in `shelf.pages` of its middle token.
 
     Args:
@@ -105,7 +105,7 @@ class Weights:
         """Some chunk was loaded more than usually."""
         return not self.all_held and self.strongest > FAINT
 
-    def pages(self) -> array[float]:
+    def pages(self) -> "array[float]":
         """For each page of the shelf its strongest chunk's excess, as a share of the strongest of all."""
         weights = array("d", bytes(8 * len(self._book.shelf.pages)))
         if self.tells:
@@ -139,7 +139,7 @@ class Weights:
         return book.starts[token] if token < len(book.starts) else len(book.shelf.text)
 
 
-def _excess(shares: Sequence[float], usual: Sequence[float] | None) -> array[float]:
+def _excess(shares: Sequence[float], usual: Sequence[float] | None) -> "array[float]":
     """What each chunk has beyond what is usual; without a measured usual, beyond the mean of all chunks."""
     if usual is None:
         flat = sum(shares[1:]) / max(1, len(shares) - 1)
