@@ -105,9 +105,10 @@ class Intake:
                 self.leave(arrival)
 
     def change(self, change: Callable[[Shelf], Shelf]) -> None:
-        """Another shelf. Raises what `change` raises, and then it is as it was."""
+        """Another shelf; what went wrong before is told no more. If `change` raises, all is as it was."""
         with self._lock:
             self.shelf = change(self.shelf)
+            self.arrivals = tuple(one for one in self.arrivals if one.stage != "failed")
             self.error, self.note = None, ""
 
     def add(self, document: Document) -> None:
