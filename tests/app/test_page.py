@@ -190,7 +190,7 @@ def test_what_is_too_long_is_chosen_from_and_then_read(
     offer = re.search(r'data-act="(choose:[^"]+)"', card)
     assert offer
     card, listed, _ = click(served, session_id, offer[1])
-    assert "Read once" in card and "Too long" not in card and "Read pages 1–" in listed
+    assert "Read once" in card and "Too long" not in card and "Read page 1:" in listed
     book = worker.sessions.get(session_id).book
     assert book is not None and book.num_opening + 512 <= engine.context
     assert "Answer complete" in run(served, session_id, "How long?", *SETTINGS, api="/ask")[-1][0]
