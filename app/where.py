@@ -114,7 +114,7 @@ class Weights:
         return weights
 
     def passages(self, page: Placed) -> list[Passage]:
-        """What was loaded of a page more than usually; chunks that touch are one passage."""
+        """What was loaded of a page more than usually; chunks that touch are one passage, and words are whole."""
         book, found = self._book, list[Passage]()
         if not self.tells:
             return found
@@ -124,7 +124,7 @@ class Weights:
             strength = self.excess[chunk] / self.strongest
             if strength < SOME:
                 continue
-            start, end = max(page.start, self._char(chunk)), min(page.end, self._char(chunk + 1))
+            start, end = _whole_words(book.shelf.text, self._char(chunk), self._char(chunk + 1), page)
             if found and found[-1].end >= start:
                 before = found.pop()
                 start, strength = before.start, max(strength, before.strength)
@@ -137,6 +137,16 @@ class Weights:
         book = self._book
         token = max(0, chunk * book.chunk_size - book.first_token)
         return book.starts[token] if token < len(book.starts) else len(book.shelf.text)
+
+
+def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, int]:
+    """A passage with the words that its first and last token are parts of, on its page."""
+    start, end = max(page.start, start), min(page.end, end)
+    while page.start < start < end and text[start - 1].isalnum() and text[start].isalnum():
+        start -= 1
+    while start < end < page.end and text[end - 1].isalnum() and text[end].isalnum():
+        end += 1
+    return start, end
 
 
 def _excess(shares: Sequence[float], usual: Sequence[float] | None) -> "array[float]":

@@ -208,7 +208,7 @@ def test_a_click_on_the_strip_opens_the_page_with_what_was_loaded(
     assert "not a proof" in strip and 'data-act="page:0"' in strip and "most loaded" in strip
     assert "<b>page 1</b>" in strip and "<b>not in the book</b>" in strip
     page = served.predict(session_id, "page:0", api_name="/where")
-    assert '<mark class="strong">he great</mark>' in page, "chunk 3 are tokens 24 to 31 of the prompt, 23 to 30 of the book"
+    assert '<mark class="strong">the great</mark>' in page, "tokens 24 to 31 of the prompt, and a letter for the word"
     page = served.predict(session_id, "quote:0", api_name="/where")
     assert '<mark class="quoted">The teapot was lost in the great</mark>' in page
     assert served.predict(session_id, "close", api_name="/where") == ""
