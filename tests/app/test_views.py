@@ -118,7 +118,9 @@ def test_the_card_says_what_it_waits_for(reason: Any) -> None:
 
 def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
     session = a_session()
-    session.intake.shelf = session.intake.settled = session.intake.shelf.add(replace(a_document("Two"), text="xyz" * 10))
+    session.intake.shelf = session.intake.settled = session.intake.shelf.add(
+        replace(a_document("Two"), text="xyz" * 10)
+    )
     fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
     offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70, fits=True)
     session.intake.fit = replace(fit, offers=(offer, replace(offer, choice=Whole(), label="everything", fits=False)))
@@ -148,7 +150,9 @@ def test_nothing_of_a_book_is_html() -> None:
     for too_long in (False, True):
         session.intake.shelf = session.intake.shelf.add(replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30))
         offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70, fits=True)
-        fit = Fit(books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,))
+        fit = Fit(
+            books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,)
+        )
         session.intake.settled, session.intake.fit = session.intake.shelf, fit
         key = session.intake.shelf.books[0].key
         html = BookView(session).html() + incoming(session) + listing(session) + preview(session, key, 1)

@@ -223,7 +223,7 @@ def test_a_reading_makes_way_for_a_longer_shelf_and_goes_on_with_it(
     engine.reading.clear()
     slow = worker.open_book(session_id, write_book(tmp_path))
     until(PrefillProgress, slow)
-    thread, events = in_thread(
+    thread, _ = in_thread(
         worker.open_books(session_id, [write_book(tmp_path, "Another book. " * 9, f"{n}.txt" * n) for n in (1, 2)])
     )
     rest = list(without_pauses(slow))

@@ -308,3 +308,33 @@ def test_statistics_add_up() -> None:
     assert set(stats.seconds_by_part) == {"draft", "retrieval", "full", "other"}
     assert sum(stats.seconds_by_part.values()) == pytest.approx(stats.decode_seconds, rel=0.2)
     assert stats.kv_bytes_read > 0 and stats.kv_bytes_read_plain > 0
+
+
+# -------------------- what the retrieval cache holds
+
+
+def test_what_would_be_held_depends_on_the_question_and_reads_no_book_again() -> None:
+    engine, book = tiny_engine(noise=0.05), random_prompt(900)
+    held = [engine.held_after([*book, *question]) for question in ([5, 6, 7], [9, 8, 4], [5, 6, 7])]
+    assert engine.cached_prefix(book) == len(book)
+    one, other, again = (set(map(tuple, chunks.sort().values.flatten(0, 1).tolist())) for chunks in held)  # type: ignore[union-attr]
+    assert one == again != other
+    assert all(chunks[0] == 0 and chunks[-1] < 904 // 8 for chunks in one), "the sink, and no chunk beyond the prompt"
+
+
+def test_asking_what_would_be_held_changes_no_answer_and_stops_when_told() -> None:
+    prompt = random_prompt(700)
+    engine = tiny_engine(noise=0.05)
+    alone = answer(engine, prompt, method="triforce")
+    engine = tiny_engine(noise=0.05)
+    engine.held_after([*prompt[:650], 5, 6, 7])
+    assert answer(engine, prompt, method="triforce").token_ids == alone.token_ids
+    stop = threading.Event()
+    stop.set()
+    assert engine.held_after(random_prompt(800, seed=3), stop) is None
+
+
+def test_methods_that_draft_with_the_retrieval_cache() -> None:
+    engine = tiny_engine()
+    retrieving = [method for method in (*EXACT_METHODS, *LOSSY_METHODS) if engine.retrieves(method)]
+    assert retrieving == ["triforce", "retrieval", "lookup", "triforce-lookup"]
