@@ -84,7 +84,7 @@ class Session:
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
     where: "Loaded | None" = None  # what was loaded of the book for the newest answer
-    usual: "array[float] | None" = None  # shares of the book's chunks for any question; None: not measured
+    usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
     num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
 

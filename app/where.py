@@ -1,11 +1,12 @@
 """Where in the book the retrieval cache's chunks lie: what was loaded for drafting, never a proof of what was used.
 
-Pure values: shares of chunks, pages, characters. The engine's thread takes the shares; views ask the rest.
+Pure values: weights of chunks, pages, characters. The engine's thread takes the weights; views ask the rest.
 
-A chunk's share is the part of all (layer, KV head) pairs that hold it. Much of what is held has nothing to do with the
-question: chunk 0 is the sink and always there, the newest tokens are held beside the chunks, and many heads hold the
-same places (headings, beginnings, names) whatever is asked. So three questions that fit every text are put to the book
-once (`USUAL_QUESTIONS`), their shares are averaged, and only what a chunk has beyond that average counts: its excess.
+A chunk's weight is the share of attention by which it was chosen, averaged over layers and KV heads; 0 where no head
+holds it. Much of that has nothing to do with the question: chunk 0 is the sink and always there, the newest tokens are
+held beside the chunks, and some places (headings, beginnings, names) are chosen whatever is asked. So three questions
+that fit every text are put to the book once (`USUAL_QUESTIONS`), their weights are averaged, and only what a chunk has
+beyond that average counts: its excess.
 """
 
 from array import array
@@ -18,24 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.library import Placed, Shelf
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from app.sessions import Book
 
 USUAL_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
-ALL_HELD = 0.98  # mean share from which on no choice was made: the whole book fits into the cache
 STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a page are marked
-FAINT = 0.02  # an excess below this is a single head here and there
-
-
-def shares_of(held: "Tensor") -> "array[float]":
-    """The share of (layer, KV head) pairs that hold each chunk, by chunk number, up to the last one held.
-
-    Args:
-        held: [L, H_kv, n] int64 chunk numbers.
-    """
-    pairs = held.shape[0] * held.shape[1]
-    return array("d", (number / pairs for number in held.flatten().bincount().tolist()))
+FAINT = 0.001  # an excess of the strongest chunk below this is noise
 
 
 def mean(total: Sequence[float], weight: int, more: Sequence[float]) -> "array[float]":
@@ -51,15 +39,17 @@ class Loaded:
     question: str
     method: str
     retrieves: bool  # False: the method has no retrieval cache
-    shares: "array[float]" = field(default_factory=lambda: array("d"))
+    weights: "array[float]" = field(default_factory=lambda: array("d"))  # by chunk number
     num_seen: int = 0
+    all_held: bool = False  # there was nothing to choose: all of the book is in the cache
     answer: str = ""  # once it has ended
 
-    def seen(self, held: "Tensor") -> "Loaded":
+    def seen(self, weights: Sequence[float], *, all_held: bool = False) -> "Loaded":
         """With what is held now."""
-        if not self.retrieves or held.shape[2] == 0:
+        if not self.retrieves or not weights:
             return self
-        return replace(self, shares=mean(self.shares, self.num_seen, shares_of(held)), num_seen=self.num_seen + 1)
+        now = mean(self.weights, self.num_seen, weights)
+        return replace(self, weights=now, num_seen=self.num_seen + 1, all_held=all_held)
 
 
 # -------------------- chunks, pages, characters
@@ -93,25 +83,25 @@ class Weights:
 
     def __init__(self, book: "Book", loaded: Loaded, usual: Sequence[float] | None) -> None:
         num_chunks = len(book.chunk_pages)
-        shares = array("d", loaded.shares[:num_chunks])
-        shares.extend([0.0] * (num_chunks - len(shares)))
-        self._book = book
-        self.all_held = num_chunks > 0 and sum(shares) >= ALL_HELD * num_chunks
-        self.excess = _excess(shares, usual)
+        weights = array("d", loaded.weights[:num_chunks])
+        weights.extend([0.0] * (num_chunks - len(weights)))
+        self._book, self._all_held = book, loaded.all_held
+        self.excess = _excess(weights, usual)
         self.strongest = max(self.excess, default=0.0)
 
     @property
     def tells(self) -> bool:
-        """Some chunk was loaded more than usually."""
-        return not self.all_held and self.strongest > FAINT
+        """Some chunk counted more than usually."""
+        return not self._all_held and self.strongest > FAINT
 
     def pages(self) -> "array[float]":
-        """For each page of the shelf its strongest chunk's excess, as a share of the strongest of all."""
-        weights = array("d", bytes(8 * len(self._book.shelf.pages)))
+        """For each page of the shelf the excess of its chunks together, as a share of the largest."""
+        sums = array("d", bytes(8 * len(self._book.shelf.pages)))
         if self.tells:
             for page, excess in zip(self._book.chunk_pages, self.excess, strict=True):
-                weights[page] = max(weights[page], excess / self.strongest)
-        return weights
+                sums[page] += excess
+        most = max(sums, default=0.0) or 1.0
+        return array("d", (one / most for one in sums))
 
     def passages(self, page: Placed) -> list[Passage]:
         """What was loaded of a page more than usually; chunks that touch are one passage, and words are whole."""
@@ -149,14 +139,14 @@ def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, in
     return start, end
 
 
-def _excess(shares: Sequence[float], usual: Sequence[float] | None) -> "array[float]":
+def _excess(weights: Sequence[float], usual: Sequence[float] | None) -> "array[float]":
     """What each chunk has beyond what is usual; without a measured usual, beyond the mean of all chunks."""
     if usual is None:
-        flat = sum(shares[1:]) / max(1, len(shares) - 1)
-        excess = array("d", (max(0.0, share - flat) for share in shares))
+        flat = sum(weights[1:]) / max(1, len(weights) - 1)
+        excess = array("d", (max(0.0, weight - flat) for weight in weights))
     else:
-        pairs = zip_longest(shares, usual[: len(shares)], fillvalue=0.0)
-        excess = array("d", (max(0.0, share - before) for share, before in pairs))
+        pairs = zip_longest(weights, usual[: len(weights)], fillvalue=0.0)
+        excess = array("d", (max(0.0, weight - before) for weight, before in pairs))
     if excess:
         excess[0] = 0.0  # the sink
     return excess

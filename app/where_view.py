@@ -32,7 +32,7 @@ def where(session: Session) -> str:
     if loaded.num_seen == 0:
         return _strip("The pages show with the first words of the answer.", quotes)
     weights = Weights(book, loaded, session.usual)
-    if weights.all_held:
+    if loaded.all_held:
         return _strip("The book is so short that all of it is loaded for every question.", quotes)
     if not weights.tells:
         return _strip("For this question the same pages are loaded as for any other.", quotes)

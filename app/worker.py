@@ -25,7 +25,7 @@ from app.pace import INTERVAL_SECONDS, Pause
 from app.sessions import Exchange, NoBook, Session, Sessions
 from app.shelf_events import ShelfEvent
 from app.trace import Judgement, Race, Trace
-from app.where import USUAL_QUESTIONS, Loaded, mean, shares_of
+from app.where import USUAL_QUESTIONS, Loaded, mean
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting
 from core.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone
@@ -173,6 +173,11 @@ class EngineWorker:
     def state(self) -> ModelState:
         """The model's state now."""
         return self._state
+
+    @property
+    def busy(self) -> bool:
+        """Some job runs or waits."""
+        return bool(self._jobs)
 
     def states(self) -> Iterator[ModelState]:
         """The model's state now, and again once loading has ended."""
@@ -473,7 +478,9 @@ class EngineWorker:
             if isinstance(event, Finished) or (
                 isinstance(event, RoundDone) and time.monotonic() - looked >= LOOK_SECONDS
             ):
-                looked, loaded = time.monotonic(), loaded.seen(engine.held_chunks()) if loaded.retrieves else loaded
+                looked = time.monotonic()
+                if loaded.retrieves:
+                    loaded = loaded.seen(engine.chunk_weights().tolist(), all_held=engine.holds_all_chunks)
                 if isinstance(event, Finished):
                     loaded = replace(loaded, answer=event.text)
                 if session.num_cleared == num_cleared:
@@ -495,12 +502,13 @@ class EngineWorker:
             return
         usual = array("d")
         for number, question in enumerate(USUAL_QUESTIONS):
-            if len(self._jobs) > 1 or cancel.is_set():
+            prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
+            if len(self._jobs) > 1 or engine.cached_prefix(prompt) < book.num_opening - 1:
+                return  # somebody waits, or another page's book is in the cache: this is not worth reading it again
+            weights = engine.weights_after(prompt, cancel)
+            if weights is None:
                 return
-            held = engine.held_after(conversation.until(0).ask(question).prompt_ids(engine.text), cancel)
-            if held is None:
-                return
-            usual = mean(usual, number, shares_of(held))
+            usual = mean(usual, number, weights.tolist())
             yield Pause()
         if session.book is book:
             session.usual = usual

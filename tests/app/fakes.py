@@ -74,8 +74,9 @@ class FakeEngine:
             model="fake", description="A script.", limits="", has_draft=has_draft, plan=plan, most_context=8192
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
-        self.held: Tensor | None = None  # what the retrieval cache is said to hold while an answer is written
-        self.usual: Tensor | None = None  # ... and after any other question
+        self.weights: list[float] = []  # of the chunks while an answer is written
+        self.usual: list[float] = []  # ... and for any other question
+        self.holds_all_chunks = False
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
         self.writing.set()
@@ -91,13 +92,20 @@ class FakeEngine:
     def retrieves(self, method: str) -> bool:
         return method in ("triforce", "retrieval", "lookup", "triforce-lookup")
 
-    def held_chunks(self) -> Tensor:
+    def chunk_weights(self) -> Tensor:
         assert threading.current_thread().name == "engine"
-        return torch.zeros(1, 1, 0, dtype=torch.int64) if self.held is None else self.held
+        return torch.tensor(self.weights)
 
-    def held_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor | None:
+    def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor:
         assert threading.current_thread().name == "engine"
-        return torch.zeros(1, 1, 1, dtype=torch.int64) if self.usual is None else self.usual
+        return torch.tensor(self.usual)
+
+    def forget(self) -> None:
+        """As if another page's book had been read."""
+        self._seen = []
+
+    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
+        return common_prefix(self._seen, list(prompt_ids))
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         self.threads.add(threading.current_thread().name)

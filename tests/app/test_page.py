@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from gradio_client import Client, handle_file
 
 from app.worker import EngineWorker
@@ -201,7 +200,7 @@ def test_a_click_on_the_strip_opens_the_page_with_what_was_loaded(
 ) -> None:
     session_id = enter(served)
     open_book(served, session_id, write_book(tmp_path, "The teapot was lost in the great spring tide. " * 60))
-    engine.held = torch.tensor([[[0, 3]]])
+    engine.weights = [0.5, 0.0, 0.0, 0.5]
     engine.enqueue('It says "the teapot was lost in the great" and "nobody ever found it again".')
     *_, last = run(served, session_id, "When?", *SETTINGS, api="/ask")
     (strip,) = (one for one in last if isinstance(one, str) and "Where in the book" in one)
