@@ -174,11 +174,6 @@ class EngineWorker:
         """The model's state now."""
         return self._state
 
-    @property
-    def busy(self) -> bool:
-        """Some job runs or waits."""
-        return bool(self._jobs)
-
     def states(self) -> Iterator[ModelState]:
         """The model's state now, and again once loading has ended."""
         yield self._state

@@ -352,7 +352,7 @@ def test_usual_questions_are_not_worth_reading_a_book_again(
     assert isinstance(ended, ReadingEnded) and ended.complete
     engine.forget()
     list(stream)
-    wait_for(lambda: not worker.busy)
+    wait_for(lambda: not worker._jobs)
     assert session.usual is None
 
 
