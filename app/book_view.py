@@ -1,157 +1,235 @@
-"""The card of the book: opening, counting, reading with time left, read, stopped, or failed and why."""
-
-from collections.abc import Sequence
+"""The card beside the conversation: what is read, what is on its way, what does not fit. A function of the session."""
 
 from app import render
-from app.documents.document import Document, Extracting
-from app.sessions import Book, Session
-from app.worker import BookOpened, Counting, ReadingEnded, Waiting, WorkerEvent
-from core.errors import CoreError
-from core.events import PrefillProgress
+from app.budget_view import budget, fit_of
+from app.choosing import written
+from app.intake import Arrival
+from app.library import Book as Shelved
+from app.library import Offer, label
+from app.sessions import Session
+from app.worker import Waiting
+from core.errors import ContextTooSmall, CoreError
 
-FORMATS = {"pdf": "PDF", "epub": "EPUB", "text": "TXT", "markdown": "MD"}
+FORMATS = {"pdf": "PDF", "epub": "EPUB", "docx": "DOCX", "html": "HTML", "text": "TXT", "markdown": "MD"}
 WAITING = {
     "loading": "Waits until the model is loaded",
-    "own job": "Waits until the answer is written",
     "another page": "Waits: another page is using the model",
 }
+OWN_JOBS = {
+    "answer": "Waits until the answer is written",
+    "race": "Waits until the race has ended",
+    "reading": "Waits for the reading to pause",
+    "counting": "Waits until other texts are counted",
+    "survey": "Waits",
+}
+MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" has them all
 
 
 class BookView:
-    """What the card shows. Apply events, then ask for the HTML."""
-
-    reading: bool  # opening, waiting or reading
-    paused: bool  # stopped before the end
-    _opening: str | None  # name of the file that is being opened
-    _book: Book | None
+    """What the card shows now."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._step = self._detail = ""  # what is being done, and how far
-        self._share: float | None = None  # of the step, None: not known
-        self._error: CoreError | None = None
-        self._opened = False  # a new book came in, and the page has not been told
-        self._settle()
+        self._session, self._intake = session, session.intake
 
-    def open(self, name: str) -> "BookView":
-        """A file has arrived; its text is not extracted yet."""
-        self._opening, self._step, self._share, self.reading = name, "Opening", None, True
-        return self
+    @property
+    def reading(self) -> bool:
+        """Extracting, waiting or reading: there is something to stop."""
+        return self._intake.extracting or self._intake.doing is not None
 
-    def apply(self, events: Sequence[WorkerEvent]) -> "BookView":
-        """Take in what happened."""
-        for event in events:
-            self._detail = ""
-            self._apply(event)
-        return self
-
-    def _apply(self, event: WorkerEvent) -> None:
-        match event:
-            case Extracting(num_done=done, num_pages=None):
-                self._step, self._detail = "Extracting text", f"page {done + 1:,}" if done else ""
-            case Extracting(num_done=done, num_pages=int(pages)):
-                self._step, self._share = "Extracting text", done / max(pages, 1)
-                self._detail = f"page {min(done + 1, pages):,} of {pages:,}"
-            case Counting():
-                self._step, self._share = "Counting tokens", None
-            case Waiting(reason=reason):
-                self._step, self._share, self.reading = WAITING[reason], None, True
-            case BookOpened(book=book):
-                self._book, self._opening, self._step, self._opened = book, None, "Reading begins", True
-            case PrefillProgress() as progress:
-                self._progress(progress)
-            case ReadingEnded():
-                self._settle()
-
-    def _progress(self, progress: PrefillProgress) -> None:
-        self.reading, self.paused = True, False
-        read = progress.done_tokens - progress.reused_tokens
-        self._share = progress.done_tokens / max(progress.total_tokens, 1)
-        self._step = f"Reading · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
-        if read > 0 and progress.elapsed_seconds > 0:
-            self._detail = f"{render.figure(read / progress.elapsed_seconds)} tokens/s"
-        if progress.remaining_seconds is not None and progress.done_tokens < progress.total_tokens:
-            self._detail += f" · {render.duration(progress.remaining_seconds)} left"
-
-    def _settle(self) -> None:
-        """Nothing runs: show what the session holds."""
-        session, self._opening, self.reading = self._session, None, False
-        self._book, self.paused = session.book, session.book is not None and not session.is_read
-        if session.book is None:
-            self._note = ""
-        elif self.paused:
-            total = session.book.num_opening - 1
-            self._note = f"Stopped at {session.num_read:,} of {total:,} tokens. Asking reads the rest first."
-        else:
-            how = f" once, in {render.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
-            self._note = f"Read{how}. Questions cost only their own tokens."
-
-    def take_opened(self) -> bool:
-        """True once after a new book came in."""
-        opened, self._opened = self._opened, False
-        return opened
-
-    def fail(self, error: CoreError) -> "BookView":
-        """The step that was running ended with an error; what was there before is kept."""
-        self._error = error
-        self._settle()
-        return self
-
-    def end(self) -> "BookView":
-        """The stream is over, whatever its last event was."""
-        self._settle()
-        return self
+    @property
+    def paused(self) -> bool:
+        """Stopped before the end."""
+        if self.reading or self._intake.too_long:
+            return False
+        unread = self._session.book is not None and not self._session.is_read
+        return unread or (self._intake.behind and bool(self._intake.shelf.books or self._intake.extracted))
 
     def html(self) -> str:
         """The card."""
-        parts = [render.problem(self._error)] if self._error else []
-        if self._error and self._book:
+        session, intake = self._session, self._intake
+        parts = [render.problem(intake.error)] if intake.error else []
+        parts += [failure(one) for one in intake.arrivals if one.stage == "failed"]
+        if parts and session.book:
             parts.append('<p class="quiet">The book below stays open.</p>')
-        if self._opening is not None:
-            parts.append(f'<h3 class="book-title">{render.escape(self._opening)}</h3>')
-            parts.append(self._running())
-        elif self._book is not None:
-            parts += [_facts(self._book), self._running() if self.reading else self._rest()]
-            parts += [_meter(self._book), _warnings(self._book)]
-        elif not self._error:
+        if intake.shelf.books:
+            parts.append(self._titles())
+        parts += [progress(one) for one in intake.arrivals if one.stage != "failed"]
+        if intake.too_long:
+            parts.append(self._too_long())
+        if intake.doing is not None:
+            parts.append(_running(*_doing(self)))
+        elif not self.reading and session.book:
+            parts.append(self._rest())
+        if intake.note:
+            parts.append(f'<p class="quiet" role="status">{render.escape(intake.note)}</p>')
+        if fit := fit_of(session):
+            parts.append(budget(fit, len(intake.shelf.books)))
+        parts.append(_warnings(self._warned()))
+        if intake.shelf.books:
+            parts.append(self._buttons())
+        if not any(parts):
             parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
         return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
 
-    def _running(self) -> str:
-        bar = '<div class="bar busy"><span></span></div>'
-        if self._share is not None:
-            bar = render.bar(self._share, self._step)
+    def _titles(self) -> str:
+        books = self._intake.shelf.books
+        if len(books) == 1:
+            return _facts(books[0], self._num_tokens(books[0]))
+        rows = "".join(
+            f"<li><span>{render.escape(one.document.title)}</span>"
+            f"<i>{self._num_tokens(one)}{'' if one.is_whole else ' · in part'}</i></li>"
+            for one in books[:MOST_TITLES]
+        )
+        more = f'<p class="quiet">and {len(books) - MOST_TITLES} more</p>' if len(books) > MOST_TITLES else ""
+        title = render.plural(len(books), "document") + ", read in this order"
+        return f'<h3 class="book-title">{title}</h3><ol class="titles">{rows}</ol>{more}'
+
+    def _num_tokens(self, book: Shelved) -> str:
+        """Exact where the book is open alone, counted by pages elsewhere."""
+        opened, meter = self._session.book, self._intake.meter
+        if opened and opened.shelf is self._intake.shelf and len(opened.shelf.books) == 1:
+            return render.plural(opened.num_tokens, "token")
+        return render.plural(meter.book(book), "token") if meter else ""
+
+    def _too_long(self) -> str:
+        fit, books = self._intake.fit, self._intake.shelf.books
+        assert fit is not None, "too long by no measure"
+        error = ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
+        fitting = [offer for offer in fit.offers if offer.fits]
+        shown = "".join(offer_button(books, offer) for offer in fitting[:MOST_OFFERS])
+        alone = "".join(
+            f'<button type="button" class="offer" data-act="only:{one.key}">'
+            f"Read only {render.escape(one.document.title)}</button>"
+            for one in books[:MOST_OFFERS]
+            if len(books) > 1
+        )
+        fresh = ""
+        if fit.talk and fit.needed - fit.talk <= fit.context:
+            fresh = (
+                '<button type="button" class="offer" data-act="fresh">Begin a new conversation: all fits then</button>'
+            )
+        opened = self._session.book
+        meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
+        nothing = "" if shown or alone or fresh else f"<p>{render.escape(error.hint)}</p>"
+        problem = f"Too long to read at once: {render.escape(error.problem)}"
         return (
-            f'<div class="step" role="status"><p>{render.escape(self._step)}</p>{bar}'
-            f'<p class="quiet">{render.escape(self._detail) or "&nbsp;"}</p></div>'
+            f'<div class="problem too-long" role="alert"><strong>{problem}</strong>'
+            f"<span>Nothing is cut by itself. Choose what is read. {meanwhile}</span>{nothing}"
+            f'<div class="offers">{shown}{alone}{fresh}</div></div>'
         )
 
     def _rest(self) -> str:
-        mark = "paused" if self.paused else "done"
-        return f'<div class="step {mark}" role="status"><p>{render.escape(self._note)}</p></div>'
+        session = self._session
+        assert session.book is not None
+        if not session.is_read:
+            note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
+            note += " Asking reads the rest first."
+            return f'<div class="step paused" role="status"><p>{note}</p></div>'
+        how = f" once, in {render.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
+        return f'<div class="step done" role="status"><p>Read{how}. Questions cost only their own tokens.</p></div>'
+
+    def _warned(self) -> list[str]:
+        books = self._intake.shelf.books
+        several = len(books) > 1
+        warned = [
+            f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings
+        ]
+        if self._session.book and self._session.book.note and not self._intake.too_long:
+            warned.append(self._session.book.note)
+        return warned
+
+    def _buttons(self) -> str:
+        talk = " and the conversation about it" if self._session.exchanges else ""
+        return (
+            '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
+            f'<button type="button" class="link" data-act="start-over" title="Take everything off the shelf{talk}">'
+            "Start over</button></p>"
+        )
 
 
-def _facts(book: Book) -> str:
+def _doing(view: BookView) -> tuple[str, str, float | None]:
+    """What is being done, how far it is, and as a share."""
+    doing = view._intake.doing
+    assert doing is not None
+    if isinstance(doing, Waiting):
+        step = OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason]
+        return step, "", None
+    read, detail = doing.done_tokens - doing.reused_tokens, ""
+    if read > 0 and doing.elapsed_seconds > 0:
+        detail = f"{render.figure(read / doing.elapsed_seconds)} tokens/s"
+    if doing.remaining_seconds is not None and doing.done_tokens < doing.total_tokens:
+        detail += f" · {render.duration(doing.remaining_seconds)} left"
+    step = f"Reading · {doing.done_tokens:,} of {doing.total_tokens:,} tokens"
+    return step, detail, doing.done_tokens / max(doing.total_tokens, 1)
+
+
+def _running(step: str, detail: str, share: float | None) -> str:
+    bar = '<div class="bar busy"><span></span></div>' if share is None else render.bar(share, step)
+    return (
+        f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
+        f'<p class="quiet">{render.escape(detail) or "&nbsp;"}</p></div>'
+    )
+
+
+def progress(arrival: Arrival) -> str:
+    """A file on its way: its name, what is being done, how far."""
+    share, detail = None, ""
+    match arrival.stage:
+        case "waiting":
+            step = "Waits until the text before it is extracted"
+        case "extracting":
+            step, done, pages = "Extracting text", arrival.num_done, arrival.num_pages
+            if pages is not None:
+                share, detail = done / max(pages, 1), f"page {min(done + 1, pages):,} of {pages:,}"
+            elif done:
+                detail = f"page {done + 1:,}"
+        case "extracted":
+            step = "Waits to be counted"
+        case _:
+            step = "Counting tokens"
+    title = f'<h3 class="book-title">{render.escape(arrival.name)}</h3>'
+    return f'<div class="arrival">{title}{_running(step, detail, share)}</div>'
+
+
+def failure(arrival: Arrival) -> str:
+    """A file that could not be read, and why."""
+    error = arrival.error or CoreError(f"{arrival.name} cannot be read.", hint="Choose another file.")
+    return (
+        f'<div class="problem" role="alert"><strong>{render.escape(error.problem)}</strong>'
+        f"<span>{render.escape(error.hint)}</span>"
+        f'<button type="button" class="close" data-act="dismiss:{arrival.number}" aria-label="Dismiss">×</button></div>'
+    )
+
+
+def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
+    """A choice that can be made with a click; `fits` is said in words and shown as a mark."""
+    book = books[offer.book]
+    name = f"{book.document.title}: {offer.label}" if len(books) > 1 else offer.label
+    mark = '<em class="fits">fits</em>' if offer.fits else '<em class="not">too long</em>'
+    return (
+        f'<button type="button" class="offer" data-act="choose:{book.key}:{written(offer.choice)}">'
+        f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i>{mark}</button>"
+    )
+
+
+def _facts(book: Shelved, num_tokens: str) -> str:
     document = book.document
-    facts = f"{FORMATS[document.format]} · {_extent(document)} · {render.plural(book.num_tokens, 'token')}"
+    chosen = "" if book.is_whole else label(document, book.choice)
+    facts = " · ".join(filter(None, (FORMATS[document.format], extent(book), chosen, num_tokens)))
     stem = document.name.rpartition(".")[0]
     name = "" if document.title in (document.name, stem) else document.name
     file = f'<p class="quiet file">{render.escape(name)}</p>' if name else ""
-    return f'<h3 class="book-title">{render.escape(document.title)}</h3>{file}<p class="facts">{facts}</p>'
+    title = f'<h3 class="book-title">{render.escape(document.title)}</h3>'
+    return f'{title}{file}<p class="facts">{render.escape(facts)}</p>'
 
 
-def _meter(book: Book) -> str:
-    share = book.num_tokens / book.context
-    label = f"{render.percent(share)} of the context ({book.context:,} tokens)"
-    return f'<div class="context"><p class="quiet">{label}</p>{render.bar(share, label, tone="meter")}</div>'
+def extent(book: Shelved) -> str:
+    """How long a document is, as its own format counts."""
+    if book.document.has_own_pages:
+        return render.plural(len(book.document.pages), "page")
+    return render.plural(book.num_words, "word")
 
 
-def _extent(document: Document) -> str:
-    if document.has_own_pages:
-        return render.plural(len(document.pages), "page")
-    return render.plural(len(document.text.split()), "word")
-
-
-def _warnings(book: Book) -> str:
-    items = "".join(f"<li>{render.escape(warning)}</li>" for warning in book.document.warnings)
+def _warnings(warned: list[str]) -> str:
+    items = "".join(f"<li>{render.escape(warning)}</li>" for warning in warned)
     return f'<ul class="warnings" aria-label="Warnings">{items}</ul>' if items else ""

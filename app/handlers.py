@@ -10,11 +10,14 @@ from gradio.blocks import Block
 
 from app.book_view import BookView
 from app.chat_view import ChatView
+from app.library_tab import LibraryParts, ShelfDrawing
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
 from app.pace import paced
 from app.samples import Sample, open_questions
 from app.sessions import Session
+from app.shelf_events import BookOpened, ShelfClosed
+from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
 from core.config import GenerationConfig, SamplingParams
 from core.errors import CoreError, InvalidSetting
@@ -24,8 +27,8 @@ Updates = dict[Block, Any]  # component -> its new value, or an update of its pr
 WITH_DRAFT = [("TriForce", "triforce"), ("Plain", "autoregressive")]
 WITHOUT_DRAFT = [("Retrieval", "retrieval"), ("Plain", "autoregressive")]
 WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
-<ol><li><b>Open a book.</b> Drop a PDF, EPUB, Word, web page, text or Markdown file, or choose a sample.</li>
-<li><b>It is read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
+<ol><li><b>Open a book, or several.</b> Drop PDF, EPUB, Word, web page, text or Markdown files, or choose a sample.</li>
+<li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
 <li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
 BOOK_OPEN = """<div class="welcome"><h2>The book is open</h2>
 <p>Ask anything about it. You can ask before the reading has ended: the answer then starts right after.</p></div>"""
@@ -42,6 +45,8 @@ class Parts:
     stop_reading: gr.Button
     read_on: gr.Button
     drop: gr.File
+    library: LibraryParts
+    where: WhereParts
     method: gr.Radio
     strip: gr.HTML
     chat: gr.Chatbot
@@ -51,12 +56,14 @@ class Parts:
     @property
     def of_book(self) -> list[Block]:
         """What opening and reading a book changes."""
-        return [self.card, self.stop_reading, self.read_on, self.drop, self.chat, self.strip, *self.suggestions]
+        shelf = [self.drop, self.library.drop, *self.library.of_shelf, *self.where.all]
+        return [self.card, self.stop_reading, self.read_on, *shelf, self.chat, self.strip, *self.suggestions]
 
     @property
     def of_answer(self) -> list[Block]:
         """What an answer changes."""
-        return [self.strip, self.chat, self.box, self.card, self.stop_reading, self.read_on, *self.suggestions]
+        book = [self.card, self.stop_reading, self.read_on, *self.where.all]
+        return [self.strip, self.chat, self.box, *book, *self.suggestions]
 
 
 class Handlers:
@@ -79,6 +86,8 @@ class Handlers:
             parts.card: BookView(current).html(),
             parts.chat: gr.update(value=ChatView(current.exchanges).messages(), placeholder=placeholder),
             parts.strip: strip.html(),
+            **ShelfDrawing(parts.library, current).updates(),
+            **parts.where.updates(current),
         } | self._suggest(current)
 
     def watch_model(self, _session_id: str) -> Iterator[Updates]:
@@ -91,19 +100,21 @@ class Handlers:
 
     # -------------------- a book
 
-    def open_upload(self, session_id: str, path: str) -> Iterator[Updates]:
-        """A file was dropped. Its copy on disk goes when its text is in memory, or when it cannot be read."""
+    def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
+        """Files were dropped. Their copies on disk go when their text is in memory, or when they cannot be read."""
+        files = [Path(path) for path in paths or ()]
         try:
-            yield {self._parts.drop: None}
-            yield from self._open(session_id, Path(path))
+            yield {self._parts.drop: None, self._parts.library.drop: None}
+            yield from self._open(session_id, files)
         finally:
-            Path(path).unlink(missing_ok=True)
+            for file in files:
+                file.unlink(missing_ok=True)
 
     def open_sample(self, sample: Sample) -> Callable[[str], Iterator[Updates]]:
         """The handler of one sample's button."""
 
         def open_it(session_id: str) -> Iterator[Updates]:
-            yield from self._open(session_id, sample.file)
+            yield from self._open(session_id, [sample.file])
 
         return open_it
 
@@ -112,47 +123,52 @@ class Handlers:
         try:
             current = self._worker.sessions.get(session_id)
         except CoreError as error:
-            yield {self._parts.card: BookView(Session("")).fail(error).html()}
+            current = Session("")
+            current.intake.error = error
+            yield {self._parts.card: BookView(current).html()}
             return
-        yield from self._watch_book(current, BookView(current), self._worker.read_book(session_id))
+        yield from self.watch_shelf(current, self._worker.read_book(current.id))
 
-    def _open(self, session_id: str, file: Path) -> Iterator[Updates]:
+    def _open(self, session_id: str, files: list[Path]) -> Iterator[Updates]:
         current = self._worker.sessions.enter(session_id)
-        view = BookView(current).open(file.name)
-        events = self._worker.open_book(current.id, file)
-        yield self._book(view)
-        yield from self._watch_book(current, view, events)
+        yield from self.watch_shelf(current, self._worker.open_books(current.id, files))
 
-    def _watch_book(self, current: Session, view: BookView, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
-        number = current.opening  # a file dropped meanwhile takes the card over
+    def watch_shelf(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
+        """Show the shelf and the reading while something happens to them; another event may show the same meanwhile."""
+        drawing = ShelfDrawing(self._parts.library, current)
+        yield self._book(current) | drawing.updates()
         try:
             for batch in paced(events):
-                if current.opening == number:
-                    yield self._book(view.apply(batch)) | (self._fresh(current) if view.take_opened() else {})
-            view.end()
+                changed = any(isinstance(event, BookOpened | ShelfClosed) for event in batch)
+                yield self._book(current) | drawing.updates() | (self._fresh(current) if changed else {})
         except CoreError as error:
-            view.fail(error)
-        if current.opening == number:
-            yield self._book(view)
+            current.intake.error = error
+        yield self._book(current) | drawing.updates()
 
-    def _book(self, view: BookView) -> Updates:
+    def _book(self, current: Session) -> Updates:
+        view = BookView(current)
         return {
             self._parts.card: view.html(),
             self._parts.stop_reading: gr.update(visible=view.reading),
-            self._parts.read_on: gr.update(visible=view.paused and not view.reading),
+            self._parts.read_on: gr.update(visible=view.paused),
         }
 
     def _fresh(self, current: Session) -> Updates:
-        """Nothing was asked about this book yet."""
-        chat = gr.update(value=[], placeholder=BOOK_OPEN)
-        return {self._parts.chat: chat, self._parts.strip: LiveStrip().html()} | self._suggest(current)
+        """Another book: the conversation as far as it goes on, and nothing loaded for its answers."""
+        placeholder = BOOK_OPEN if current.book else WELCOME
+        chat = gr.update(value=ChatView(current.exchanges).messages(), placeholder=placeholder)
+        updates = {self._parts.chat: chat, **self._parts.where.updates(current)}
+        if not current.exchanges:
+            updates[self._parts.strip] = LiveStrip().html()
+        return updates | self._suggest(current)
 
     def _suggest(self, current: Session) -> Updates:
         """Questions for a sample book that were not asked yet."""
         buttons = self._parts.suggestions
-        name = current.book.document.name if current.book else ""
+        names = current.book.names if current.book else ()
         asked = tuple(exchange.question for exchange in current.exchanges)
-        questions = open_questions(self._samples, name, asked, len(buttons))
+        questions = [one for name in names for one in open_questions(self._samples, name, asked, len(buttons))]
+        questions = questions[: len(buttons)]
         shown = [*questions, *[""] * (len(buttons) - len(questions))]
         return {button: gr.update(value=text, visible=bool(text)) for button, text in zip(buttons, shown, strict=True)}
 
@@ -186,7 +202,8 @@ class Handlers:
     def clear(self, session_id: str) -> Updates:
         """A new conversation about the same book."""
         self._worker.clear(session_id)
-        return {self._parts.strip: LiveStrip().html()} | self._suggest(self._worker.sessions.get(session_id))
+        current = self._worker.sessions.get(session_id)
+        return {self._parts.strip: LiveStrip().html(), **self._parts.where.updates(current)} | self._suggest(current)
 
     def _watch_answer(
         self,
@@ -199,13 +216,14 @@ class Handlers:
         parts = self._parts
         box = gr.update(value="", submit_btn=False, stop_btn=True)
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
-        for batch in paced(events):
-            yield {parts.strip: strip.apply(batch).html(), parts.chat: chat.apply(batch).messages()}
         current = self._worker.sessions.get(session_id)
+        for batch in paced(events):
+            shown = {parts.strip: strip.apply(batch).html(), parts.chat: chat.apply(batch).messages()}
+            yield shown | parts.where.follow(current, batch)
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box()}
         if not chat.answered:
             updates |= {parts.chat: ChatView(current.exchanges).messages(), parts.box: idle_box(question)}
-        yield updates | self._book(BookView(current)) | self._suggest(current)
+        yield updates | self._book(current) | parts.where.updates(current) | self._suggest(current)
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
         parts = self._parts

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from app.documents.document import Chapter, Document, Page
 from core.errors import CoreError
 
-BETWEEN = "\n\n"  # documents
+BETWEEN = "\n\n"  # what stands between documents, and between a title and its text
 LEFT_OUT = "\n\n[...]\n\n"  # between two parts of a document, so that nobody takes them for one
 PREVIEW_CHARS = 20_000  # ten printed pages; a page may be as long as its file makes it
 
@@ -121,11 +121,17 @@ class Book:
     document: Document
     choice: Choice = Whole()
     digest: bytes  # of its text: what makes it the same book under another name
+    num_words: int = 0  # as white space tells; counted once, when it is put on a shelf
 
     @property
     def is_whole(self) -> bool:
         """Whether all of it is chosen."""
         return spans(self.document, self.choice) == (Span(0, len(self.document.text)),)
+
+    @property
+    def key(self) -> str:
+        """A short name of it for programs: 64 bits of its digest."""
+        return self.digest[:8].hex()
 
 
 class Part(NamedTuple):
@@ -167,6 +173,11 @@ class Shelf:
 
     books: tuple[Book, ...] = ()
 
+    @classmethod
+    def of(cls, documents: Sequence[Document]) -> "Shelf":
+        """Whole documents in their order, whether or not one comes twice."""
+        return cls(tuple(Book(document=document, digest=b"") for document in documents))
+
     def add(self, document: Document) -> "Shelf":
         """With another document at the end, all of it chosen.
 
@@ -177,7 +188,11 @@ class Shelf:
         for book in self.books:
             if book.digest == digest:
                 raise AlreadyThere(document.name, book.document.name)
-        return Shelf((*self.books, Book(document=document, digest=digest)))
+        return Shelf((*self.books, Book(document=document, digest=digest, num_words=len(document.text.split()))))
+
+    def index(self, key: str) -> int | None:
+        """Where the book with a key stands; None: it is not there."""
+        return next((index for index, book in enumerate(self.books) if book.key == key), None)
 
     def remove(self, index: int) -> "Shelf":
         """Without a book."""
@@ -200,15 +215,18 @@ class Shelf:
 
     @cached_property
     def text(self) -> str:
-        """What the model reads: one document as it is, several each with its title before it."""
-        return "".join(part.text for part in self._parts)
+        """What the model reads: the first document as it is, every further one behind its title.
+
+        A document at the end changes nothing before it, so that what was read of the others stays read.
+        """
+        return "".join(part.text for part in self.parts)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """The parts of documents that the joined text is made of, in order."""
         pieces: list[Piece] = []
         length = 0
-        for part in self._parts:
+        for part in self.parts:
             if part.source:
                 pieces.append(Piece(part.book, part.source, length))
             length += len(part.text)
@@ -246,13 +264,15 @@ class Shelf:
         return None
 
     @cached_property
-    def _parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[Part, ...]:
+        """The strings that make the joined text. What a tokenizer makes of one does not depend on the others."""
         return tuple(self._join())
 
     def _join(self) -> Iterator[Part]:
         for index, book in enumerate(self.books):
-            if len(self.books) > 1:
-                yield Part((BETWEEN if index else "") + title_lines(book.document), index, None)
+            if index:
+                yield Part(end_line(self.books[index - 1].document), index, None)
+                yield Part(title_lines(book.document), index, None)
             for number, span in enumerate(spans(book.document, book.choice)):
                 if number:
                     yield Part(LEFT_OUT, index, None)
@@ -272,9 +292,14 @@ class Shelf:
                 yield Placed(piece.book, number, start + offset, end + offset)
 
 
+def end_line(document: Document) -> str:
+    """What stands behind a document that another one follows: the first one's title is told here, not before it."""
+    return f"{BETWEEN}[End of: {document.title}]"
+
+
 def title_lines(document: Document) -> str:
-    """What stands before a document that is not alone."""
-    return f"# {document.title}\n\n"
+    """What stands before a document that is not the first."""
+    return f"{BETWEEN}# {document.title}{BETWEEN}"
 
 
 def page_text(document: Document, number: int, max_chars: int = PREVIEW_CHARS) -> str:
@@ -350,13 +375,24 @@ class Meter:
             self._costs[book.digest] = Costs.counted(book.document, self._count)
         return self._costs[book.digest]
 
-    def book(self, book: Book, *, alone: bool) -> int:
-        """The tokens of what is chosen of a book, and of its title if it is not alone."""
+    def warm(self, shelf: Shelf) -> None:
+        """Count whatever can be asked about a shelf's books later, in any order: nothing is counted after that."""
+        self._string(LEFT_OUT)
+        for book in shelf.books:
+            self.costs(book)
+            self._string(end_line(book.document))
+            self._string(title_lines(book.document))
+
+    def book(self, book: Book) -> int:
+        """The tokens of what is chosen of a book."""
         chosen = spans(book.document, book.choice)
-        costs = self.costs(book)
-        title = 0 if alone else self._string(BETWEEN + title_lines(book.document))
         gaps = (len(chosen) - 1) * self._string(LEFT_OUT) if len(chosen) > 1 else 0
-        return title + sum(map(costs.of, chosen)) + gaps
+        return sum(map(self.costs(book).of, chosen)) + gaps
+
+    def between(self, shelf: Shelf) -> int:
+        """The tokens of all that stands between a shelf's books."""
+        ends = sum(self._string(end_line(book.document)) for book in shelf.books[:-1])
+        return ends + sum(self._string(title_lines(book.document)) for book in shelf.books[1:])
 
     def page(self, book: Book, number: int) -> int:
         """The tokens of one page."""
@@ -370,7 +406,7 @@ class Meter:
 
     def shelf(self, shelf: Shelf) -> int:
         """The tokens of a shelf."""
-        return sum(self.book(book, alone=len(shelf.books) == 1) for book in shelf.books)
+        return sum(map(self.book, shelf.books)) + self.between(shelf)
 
     def _string(self, text: str) -> int:
         if text not in self._strings:
@@ -406,10 +442,10 @@ def offers(shelf: Shelf, index: int, meter: Meter, budget: int) -> tuple[Offer, 
         there are none) that each do; then every chapter alone, whether it fits or not. No choice comes twice.
     """
     book = shelf.books[index]
-    rest = meter.shelf(shelf) - meter.book(book, alone=len(shelf.books) == 1)
+    rest = meter.shelf(shelf) - meter.book(book)
 
     def offer(choice: Choice) -> Offer:
-        num_tokens = meter.book(replace(book, choice=choice), alone=len(shelf.books) == 1)
+        num_tokens = meter.book(replace(book, choice=choice))
         return Offer(
             book=index,
             choice=choice,

@@ -29,6 +29,8 @@ ENDINGS: dict[StopReason, str] = {
 }
 OWN_JOBS = {
     "reading": "Waiting until the book is read",
+    "counting": "Waiting until the book is counted",
+    "survey": "Waiting",
     "answer": "Waiting until this page’s answer is written",
     "race": "Waiting until this page’s race has ended",
 }

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from core.hardware import Machine
 
 ASSETS = catalog.ROOT / "assets"
-CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css", "inside.css", "system.css"))
-SCRIPT = ASSETS / "js" / "page.js"
+STYLES = ("theme", "page", "race", "inside", "library", "system")
+CSS = tuple(ASSETS / "css" / f"{name}.css" for name in STYLES)
+SCRIPTS = tuple(ASSETS / "js" / name for name in ("page.js", "shelf.js"))
 MOST_UPLOAD = "300mb"
 
 
@@ -110,9 +111,9 @@ def serve(
 
 
 def head() -> str:
-    """Style sheets and script, as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
+    """Style sheets and scripts as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
     styles = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
-    return f"{styles}<script>\n{SCRIPT.read_text(encoding='utf-8')}</script>"
+    return styles + "".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in SCRIPTS)
 
 
 # -------------------- what may be reached from where

@@ -8,12 +8,14 @@ import gradio as gr
 from app.book_view import BookView
 from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts
 from app.inside_tab import INTERVAL_SECONDS, build_inside_tab
+from app.library_tab import CLICKS, LibraryHandlers, build_library_tab, listen
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
 from app.race_tab import build_race_tab
 from app.samples import Sample
 from app.sessions import Session
 from app.system_tab import build_system_tab
+from app.where_panel import build_where, listen_where
 from app.worker import EngineWorker
 from core.config import GenerationConfig
 
@@ -58,11 +60,13 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Read", id="read", elem_id="read-tab") as read_tab, gr.Row(elem_id="shell"):
                 with gr.Column(elem_id="side", min_width=280, scale=0):
-                    card = gr.HTML(BookView(Session("")).html(), elem_id="book")
+                    card = gr.HTML(BookView(Session("")).html(), elem_id="book", js_on_load=CLICKS)
                     with gr.Row(elem_id="reading-buttons"):
                         stop_reading = gr.Button("Stop reading", size="sm", visible=False, elem_id="stop-reading")
                         read_on = gr.Button("Read on", size="sm", visible=False, elem_id="read-on")
-                    drop = gr.File(show_label=False, label="Open a book", elem_id="drop", height=104)
+                    drop = gr.File(
+                        show_label=False, label="Open books", elem_id="drop", file_count="multiple", height=104
+                    )
                     sample_buttons = build_samples(samples)
                     method = gr.Radio(
                         WITH_DRAFT, value=DEFAULTS.method, label="Decoding", info=METHOD_INFO, elem_id="method"
@@ -70,6 +74,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                     settings = [method, *build_settings()]
                 with gr.Column(elem_id="main", scale=1, min_width=320):
                     strip = gr.HTML(LiveStrip().html(), elem_id="strip")
+                    where = build_where()
                     chat = build_chat()
                     with gr.Row(elem_id="suggestions"):
                         suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))
@@ -82,20 +87,24 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                         elem_id="question",
                     )
                     gr.HTML(f'<p class="note">{note}</p>' if note else "", elem_id="note")
+            library_tab, library = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)
             build_inside_tab(worker, session, ticking, AT_ONCE)
             system_tab = build_system_tab(worker, session, STREAM)
-        for tab in (read_tab, race_tab, system_tab):
+        for tab in (read_tab, library_tab, race_tab, system_tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **AT_ONCE)
 
-        parts = Parts(session, head, banner, card, stop_reading, read_on, drop, method, strip, chat, suggestions, box)
+        reading = (card, stop_reading, read_on, drop, library, where)
+        parts = Parts(session, head, banner, *reading, method, strip, chat, suggestions, box)
         handlers = Handlers(worker, tuple(samples), parts)
+        listen(LibraryHandlers(worker, library, handlers), session, card, parts.of_book, STREAM)
+        listen_where(worker, where, session, library.act, AT_ONCE)
 
         entered = page.load(
             handlers.enter,
             session,
-            [session, card, chat, strip, *suggestions],
+            [session, card, chat, strip, *suggestions, *library.of_shelf, *where.all],
             api_name="enter",
             **AT_ONCE,
         )
@@ -109,16 +118,19 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **AT_ONCE)
         entered.then(handlers.read_on, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
 
-        drop.upload(
-            handlers.open_upload,
-            [session, drop],
-            parts.of_book,
-            api_name="open",
-            trigger_mode="multiple",  # another file while the first is being read: it takes over
-            **STREAM,
-        )
+        for dropped, public in ((drop, True), (library.drop, False)):
+            dropped.upload(
+                handlers.open_upload,
+                [session, dropped],
+                parts.of_book,
+                api_name="open" if public else None,
+                api_visibility="public" if public else "private",
+                trigger_mode="multiple",  # more files while the first are being read: they come to the shelf too
+                **STREAM,
+            )
         for sample, button in zip(samples, sample_buttons, strict=True):
-            button.click(handlers.open_sample(sample), session, parts.of_book, api_visibility="private", **STREAM)
+            opening = handlers.open_sample(sample)
+            button.click(opening, session, parts.of_book, api_visibility="private", trigger_mode="multiple", **STREAM)
         read_on.click(handlers.read_on, session, parts.of_book, api_name="read_on", **STREAM)
         stop_reading.click(worker.stop_reading, session, None, api_name="stop_reading", **AT_ONCE)
 
@@ -129,7 +141,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             )
         box.stop(worker.stop_answer, session, None, api_name="stop", **AT_ONCE)
         chat.retry(handlers.regenerate, [session, *settings], parts.of_answer, api_name="regenerate", **STREAM)
-        chat.clear(handlers.clear, session, [strip, *suggestions], api_name="clear", **AT_ONCE)
+        chat.clear(handlers.clear, session, [strip, *where.all, *suggestions], api_name="clear", **AT_ONCE)
     return page
 
 

@@ -3,30 +3,60 @@
 import re
 import secrets
 import threading
+from array import array
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from app.documents.document import Document
+from app.intake import Intake
+from app.library import Choice, Shelf
 from app.trace import Race, Trace
 from core.errors import CoreError
 from core.events import Finished
 
 if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
+    from app.where import Loaded
     from core.session import Conversation
 
 ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
 MOST_SESSIONS = 64  # the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Book:
-    """A document and what it costs in tokens."""
+    """What the model reads: a shelf that fits, or what is chosen of it, and what it costs in tokens."""
 
-    document: Document
+    document: Document  # the first one
     num_tokens: int  # of the text
     num_opening: int  # of everything before the first question, the chat template included
     context: int
+    shelf: Shelf = field(default_factory=Shelf)
+    starts: "array[int]" = field(default_factory=lambda: array("I"))  # in its text, of each token; empty: not known
+    chunk_size: int = 1  # of the retrieval cache, tokens
+    chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in shelf.pages
+    note: str = ""  # what the model may not be able to do with this text
+
+    @property
+    def title(self) -> str:
+        """One title, or the first and how many more."""
+        more = len(self.shelf.books) - 1
+        return f"{self.document.title} and {more} more" if more > 0 else self.document.title
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files it comes from."""
+        return tuple(book.document.name for book in self.shelf.books) or (self.document.name,)
+
+    @property
+    def first_token(self) -> int:
+        """Where its text begins in a prompt."""
+        return self.num_opening - self.num_tokens
+
+    @property
+    def parts(self) -> tuple[tuple[bytes, Choice], ...]:
+        """What makes two books the same."""
+        return tuple((book.digest, book.choice) for book in self.shelf.books)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +77,16 @@ class Session:
     exchanges: tuple[Exchange, ...] = ()
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # what that took, as far as it was done before a question
+    num_talk: int = 0  # tokens of the conversation after its latest answer
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
     trace: Trace | None = None  # of the newest answer, which may still be written
     race: Race | None = None  # the newest one, which may still run
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
+    intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
+    where: "Loaded | None" = None  # what was loaded of the book for the newest answer
+    usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
     num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
-    opening: int = 0  # counts the files opened: an earlier one that is still being read is superseded
-    stop_extracting: threading.Event = field(default_factory=threading.Event)
 
     @property
     def is_read(self) -> bool:

@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 import time
+from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,14 +17,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from app.documents.document import Document, Extracting
-from app.documents.readers import extract_document
+from app.documents.readers import display_name, extract_document
+from app.intake import ON_THE_WAY, Arrival, Interrupted
+from app.library import Shelf
+from app.opening import open_shelf
 from app.pace import INTERVAL_SECONDS, Pause
-from app.reach import reach_note
-from app.sessions import Book, Exchange, NoBook, Session, Sessions
+from app.sessions import Exchange, NoBook, Session, Sessions
+from app.shelf_events import ShelfEvent
 from app.trace import Judgement, Race, Trace
+from app.where import USUAL_QUESTIONS, Loaded, mean
 from core.config import GenerationConfig
-from core.errors import ContextTooSmall, CoreError, EmptyQuestion, InvalidSetting
-from core.events import Event, Finished, LaneEvent, PrefillProgress
+from core.errors import CoreError, EmptyQuestion, InvalidSetting
+from core.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
     from core.engine import Engine, EngineInfo
@@ -32,9 +37,9 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
 log = logging.getLogger(__name__)
 
 CUT_SHORT = {"time_up", "cancelled"}
-ROOM_FOR_A_QUESTION = 512  # tokens a book must leave free for a question and an answer
+LOOK_SECONDS = 0.5  # between two looks at what the retrieval cache holds
 
-Kind = Literal["reading", "answer", "race"]
+Kind = Literal["counting", "reading", "answer", "race", "survey"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +76,6 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
-    """The text is being cut into tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class BookOpened:
-    """The book is in its session; nothing of it has been read by the model yet."""
-
-    book: Book
-
-
-@dataclass(frozen=True, slots=True)
 class ReadingEnded:
     """The model has read the book, or was stopped on the way."""
 
@@ -99,6 +92,13 @@ class AnswerBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class PagesLoaded:
+    """What the retrieval cache held up to now for the answer that is being written, or has just ended."""
+
+    loaded: Loaded
+
+
+@dataclass(frozen=True, slots=True)
 class RaceBegun:
     """It is this race's turn. The engine's thread goes on recording in `race`."""
 
@@ -110,9 +110,9 @@ class RaceEnded:
     """All lanes have ended and exact texts were compared."""
 
 
-BookEvent = Extracting | Counting | BookOpened | ReadingEnded
+BookEvent = Extracting | ShelfEvent | ReadingEnded
 RaceEvent = RaceBegun | LaneEvent | RaceEnded
-WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | Event | RaceEvent
+WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | PagesLoaded | Event | RaceEvent
 Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
 
 
@@ -183,53 +183,94 @@ class EngineWorker:
                 self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading))
             yield self._state
 
-    def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
-        """Extract a file's text, count its tokens, make it the session's book and let the model read it.
+    def open_books(self, session_id: str, files: Sequence[Path]) -> Iterator[WorkerEvent]:
+        """Extract the texts of files, put them on the session's shelf, and let the model read it if it fits.
 
-        Until BookOpened the session keeps the book and the conversation it has. A file opened meanwhile in the same
-        session ends this stream without another event.
+        A file that cannot be read is told in `Session.intake`, and the others come all the same. Where several of these
+        streams run at once, the one whose last text comes last counts and reads for all.
 
         Raises:
-            SessionGone: at once. While iterating: DocumentError; ContextTooSmall; the error of the model's loading.
+            SessionGone: at once. While iterating: the error of the model's loading.
         """
         session = self.sessions.get(session_id)
-        session.opening += 1
-        self.stop_reading(session_id)
-        session.stop_extracting = threading.Event()
-        return self._open(session, session.opening, session.stop_extracting, file)
+        return self._extract(session, session.intake.expect([display_name(file) for file in files]), files)
 
-    def _open(self, session: Session, mine: int, stop: threading.Event, file: Path) -> Iterator[WorkerEvent]:
-        document: Document | None = None
-        with closing(cast("Generator[Extracting | Document]", extract_document(file))) as steps:
-            for step in steps:
-                if stop.is_set():
-                    return
-                if isinstance(step, Document):
-                    document = step
-                else:
-                    yield step
-        assert document is not None, f"{file} was read without an error and without a document"
-        yield Counting()
-        self.stop_answer(session.id)
-        self.stop_race(session.id)
-        for event in self._stream(session, "reading", partial(_admit, session, document)):
-            if session.opening != mine:
-                return
-            yield event
-        for event in self.read_book(session.id):
-            if session.opening != mine:
-                return
-            yield event
+    def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
+        """`open_books` for one file."""
+        return self.open_books(session_id, [file])
+
+    def _extract(self, session: Session, arrivals: Sequence[Arrival], files: Sequence[Path]) -> Iterator[WorkerEvent]:
+        try:
+            for arrival, file in zip(arrivals, files, strict=True):
+                try:
+                    yield from _extract_one(arrival, file)
+                except CoreError as error:
+                    arrival.fail(error)
+        finally:
+            for arrival in arrivals:
+                if arrival.stage in ON_THE_WAY:
+                    arrival.fail(Interrupted(arrival.name))
+        yield from self._catch_up(session)
+
+    def arrange(self, session_id: str, change: Callable[[Shelf], Shelf]) -> Iterator[WorkerEvent]:
+        """Change the session's shelf, and let the model read what is new of it.
+
+        The conversation goes on as long as one of the books stays. An answer that is being written is ended only if
+        the shelf is empty.
+
+        Raises:
+            SessionGone; what `change` raises. While iterating: the error of the model's loading.
+        """
+        session = self.sessions.get(session_id)
+        session.intake.change(change)
+        if not session.intake.shelf.books:
+            self.stop_answer(session_id)
+            self.stop_race(session_id)
+        return self._catch_up(session)
 
     def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Let the model read what it has not read of the session's book. Yields nothing if there is no book.
+        """Open what is new on the session's shelf, and read what was not read. Yields nothing if there is nothing.
 
         Raises:
             SessionGone; the error the model's loading ended with.
         """
-        session = self.sessions.get(session_id)
-        if session.book is not None and not session.is_read:
+        yield from self._catch_up(self.sessions.get(session_id))
+
+    def _catch_up(self, session: Session) -> Iterator[WorkerEvent]:
+        """Count, open and read, unless a text is still on its way: whoever brings it goes on from there."""
+        intake, mine = session.intake, None
+        try:
+            for event in self._steps(session):
+                if isinstance(event, Waiting | PrefillProgress):
+                    intake.doing = mine = event
+                yield event
+        finally:
+            if intake.doing is mine:
+                intake.doing = None
+
+    def _steps(self, session: Session) -> Iterator[WorkerEvent]:
+        if session.intake.extracting:
+            return
+        if session.intake.behind:
+            self._cancel(session.id, "reading")  # what was read stays read
+            yield from self._stream(session, "counting", partial(open_shelf, session))
+        if session.book is not None and not session.is_read and not session.intake.behind:
             yield from self._stream(session, "reading", partial(_read, session))
+        self._survey_later(session)
+
+    def _surveyed(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
+        yield from events
+        self._survey_later(session)
+
+    def _survey_later(self, session: Session) -> None:
+        """When nobody waits: see what the retrieval cache holds whatever is asked about the book."""
+        book = session.book
+        if book is None or not book.chunk_pages or session.usual is not None or not session.is_read:
+            return
+        with self._changed:
+            if not any(job.session is session and job.kind == "survey" for job in self._jobs):
+                self._jobs.append(_Job(session, "survey", partial(self._survey, session)))
+                self._changed.notify_all()
 
     def answer(self, session_id: str, question: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
         """Answer a new question about the session's book.
@@ -241,7 +282,8 @@ class EngineWorker:
             SessionGone, EmptyQuestion, NoBook: at once. ContextTooSmall and others of the engine: when it is its turn.
         """
         session = self._ready_to_answer(session_id, question)
-        return self._stream(session, "answer", partial(self._answer, session, None, question, config))
+        work = partial(self._answer, session, None, question, config)
+        return self._surveyed(session, self._stream(session, "answer", work))
 
     def regenerate(self, session_id: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
         """Answer the last question once more, in place of the answer it has. Raises what `answer` does."""
@@ -249,7 +291,8 @@ class EngineWorker:
         question = session.exchanges[-1].question if session.exchanges else ""
         session = self._ready_to_answer(session_id, question)
         last = len(session.exchanges) - 1
-        return self._stream(session, "answer", partial(self._answer, session, last, question, config))
+        work = partial(self._answer, session, last, question, config)
+        return self._surveyed(session, self._stream(session, "answer", work))
 
     def race(
         self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None
@@ -282,7 +325,7 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         session.num_cleared += 1
         self.stop_answer(session_id)
-        session.trace = None
+        session.trace = session.where = None
         if session.conversation is not None:
             session.conversation, session.exchanges = session.conversation.until(0), ()
 
@@ -291,8 +334,9 @@ class EngineWorker:
         self._cancel(session_id, "answer")
 
     def stop_reading(self, session_id: str) -> None:
-        """Stop opening or reading the session's book. What was read stays read."""
-        self.sessions.get(session_id).stop_extracting.set()
+        """Stop extracting, counting or reading. What was read stays read, what is on the shelf stays there."""
+        self.sessions.get(session_id).intake.stop()
+        self._cancel(session_id, "counting")
         self._cancel(session_id, "reading")
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
@@ -353,7 +397,9 @@ class EngineWorker:
                 return Waiting("loading", 0)
             if job not in self._jobs[1:]:
                 return None
-            ahead = self._jobs[: self._jobs.index(job)]
+            ahead = [before for before in self._jobs[: self._jobs.index(job)] if before.kind != "survey"]
+            if not ahead:
+                return None
         others = sum(other.session is not job.session for other in ahead)
         if others:
             return Waiting("another page", others)
@@ -417,22 +463,55 @@ class EngineWorker:
     ) -> Iterator[WorkerEvent]:
         """Write the next answer, or the one that replaces number `replaced`, and record it."""
         book, conversation, num_cleared = session.book, session.conversation, session.num_cleared
-        assert book is not None and conversation is not None, "an answer without a book"
+        if book is None or conversation is None:  # it was taken from the shelf before this answer's turn
+            raise NoBook
         kept = session.exchanges if replaced is None else session.exchanges[:replaced]
         asked = conversation.until(len(kept)).ask(question)
         seeded = replace(config, seed=self._seed + session.num_drawn)
         trace = session.trace = Trace(question.strip(), config.method)
         session.newest = "answer"
         yield AnswerBegun(book.num_tokens, session.num_read)
+        loaded, looked = Loaded(question.strip(), config.method, engine.retrieves(config.method)), -LOOK_SECONDS
+        session.where = loaded
         for event in engine.generate(asked.prompt_ids(engine.text), seeded, cancel):
             trace.apply(event)
+            if isinstance(event, Finished) or (
+                isinstance(event, RoundDone) and time.monotonic() - looked >= LOOK_SECONDS
+            ):
+                looked = time.monotonic()
+                if loaded.retrieves:
+                    loaded = loaded.seen(engine.chunk_weights().tolist(), all_held=engine.holds_all_chunks)
+                if isinstance(event, Finished):
+                    loaded = replace(loaded, answer=event.text)
+                if session.num_cleared == num_cleared:
+                    session.where = loaded
+                    yield PagesLoaded(loaded)
             if isinstance(event, PrefillProgress):
                 session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
             if isinstance(event, Finished) and event.token_ids and session.num_cleared == num_cleared:
                 session.num_drawn += 1
+                session.num_talk = event.prompt_tokens + len(event.token_ids) - book.num_opening
                 session.conversation = asked.answered(event.token_ids, engine.text.eos_ids)
                 session.exchanges = (*kept, Exchange(question.strip(), event))
             yield event
+
+    def _survey(self, session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+        """Put the usual questions to the book; whoever comes meanwhile goes first, and the rest is asked after that."""
+        book, conversation = session.book, session.conversation
+        if book is None or conversation is None or session.usual is not None:
+            return
+        usual = array("d")
+        for number, question in enumerate(USUAL_QUESTIONS):
+            prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
+            if len(self._jobs) > 1 or engine.cached_prefix(prompt) < book.num_opening - 1:
+                return  # somebody waits, or another page's book is in the cache: this is not worth reading it again
+            weights = engine.weights_after(prompt, cancel)
+            if weights is None:
+                return
+            usual = mean(usual, number, weights.tolist())
+            yield Pause()
+        if session.book is book:
+            session.usual = usual
 
     def _race(
         self,
@@ -445,14 +524,15 @@ class EngineWorker:
     ) -> Iterator[WorkerEvent]:
         """Run the lanes, then compare the exact ones with plain decoding."""
         book, conversation = session.book, session.conversation
-        assert book is not None and conversation is not None, "a race without a book"
+        if book is None or conversation is None:
+            raise NoBook
         prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
         race = Race(
             question=question.strip(),
             lanes=tuple(Trace(question.strip(), config.method) for config in configs),
             configs=configs,
             seconds=seconds,
-            book=book.document.title,
+            book=book.title,
             num_book=book.num_tokens,
             num_read_before=session.num_read,
         )
@@ -474,6 +554,20 @@ class EngineWorker:
         yield RaceEnded()
 
 
+def _extract_one(arrival: Arrival, file: Path) -> Iterator[Extracting]:
+    """A file's text into its arrival."""
+    arrival.stage = "extracting"
+    with closing(cast("Generator[Extracting | Document]", extract_document(file))) as steps:
+        for step in steps:
+            if arrival.stop.is_set():
+                raise Interrupted(arrival.name)
+            if isinstance(step, Document):
+                arrival.document, arrival.stage = step, "extracted"
+            else:
+                arrival.num_done, arrival.num_pages = step.num_done, step.num_pages
+                yield step
+
+
 def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
     """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
     plain, found = race.plain, {}
@@ -493,29 +587,11 @@ def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Jud
     return found
 
 
-def _admit(session: Session, document: Document, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-    """Make a document the session's book, in one step, if the context holds it."""
-    from core.session import Conversation  # loaded by now: the engine is
-
-    conversation = Conversation(book_ids=tuple(engine.text.encode(document.text)))
-    num_opening = len(conversation.opening_ids(engine.text))
-    if num_opening + ROOM_FOR_A_QUESTION > engine.context:
-        raise ContextTooSmall(num_opening + ROOM_FOR_A_QUESTION, engine.context, possible=engine.info.most_context)
-    if cancel.is_set():
-        return
-    if note := reach_note(engine.info.limits, document.text, len(conversation.book_ids)):
-        document = replace(document, warnings=(*document.warnings, note))
-    book = Book(document, len(conversation.book_ids), num_opening, engine.context)
-    session.book, session.conversation, session.exchanges = book, conversation, ()
-    session.num_read, session.read_seconds = 0, 0.0
-    session.trace = session.race = None
-    yield BookOpened(book)
-
-
 def _read(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
     """Prefill everything before the first question."""
-    book, conversation = session.book, session.conversation
-    assert book is not None and conversation is not None, "reading without a book"
+    conversation = session.conversation
+    if conversation is None:  # it was taken from the shelf before the reading's turn
+        return
     before = session.read_seconds
     for progress in engine.read(conversation.opening_ids(engine.text), cancel):
         session.num_read = max(session.num_read, progress.done_tokens)

@@ -15,11 +15,11 @@ import torch
 from core.answering import LONGEST_ROUND, Answer
 from core.caches.full import FullCache, Offload
 from core.caches.retrieval import RetrievalCache
-from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks
+from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks, chosen_weights
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.lookup import TokenIndex
-from core.decoding.methods import Decoder, Parts
+from core.decoding.methods import Decoder, Parts, judges_of
 from core.errors import ContextTooSmall, UnsupportedModel
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import this_machine
@@ -90,7 +90,8 @@ class Engine:
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
         self._full = FullCache(target.shape, context, chunk_size, possible=possible, backend=backend, offload=offload)
-        self._retrieval = RetrievalCache(self._full, TopChunks(self._full, config.retrieval))
+        self._chooser = TopChunks(self._full, config.retrieval)
+        self._retrieval = RetrievalCache(self._full, self._chooser)
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
         if draft is not None:
@@ -174,6 +175,37 @@ class Engine:
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
         return self._retrieval.held_chunks()
+
+    def retrieves(self, method: str) -> bool:
+        """Whether a method drafts with the retrieval cache, so that `held_chunks` speaks of its answers."""
+        return self._parts.retrieval in judges_of(method, self._parts)
+
+    def chunk_weights(self) -> torch.Tensor:
+        """How much each chunk counted when those in the retrieval cache were chosen, [C] float32; empty: none was.
+
+        See `core.caches.selection.chosen_weights`. What was loaded for drafting, not a proof.
+        """
+        held = self.held_chunks()
+        if held.shape[2] == 0:
+            return torch.empty(0)
+        return chosen_weights(held, [self._chooser.scores[layer] for layer in range(held.shape[0])])
+
+    @property
+    def holds_all_chunks(self) -> bool:
+        """Whether there was no choice to make: the retrieval cache has room for every chunk."""
+        return self.held_chunks().shape[2] < self._chooser.max_chunks
+
+    def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> torch.Tensor | None:
+        """`chunk_weights` as they would be for the answer to a prompt; None: cancelled.
+
+        Reads what is new of the prompt, and leaves the caches at it. Raises what `read` raises.
+        """
+        for _ in self.read(prompt_ids, cancel):
+            pass
+        if cancel and cancel.is_set():
+            return None
+        self._retrieval.select()
+        return self.chunk_weights()
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.

@@ -41,6 +41,11 @@ class ChatText:
         encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return cast(list[int], encoded["input_ids"])
 
+    @property
+    def knows_offsets(self) -> bool:
+        """Whether `offsets` can be asked; tokenizers written in Python do not know them."""
+        return bool(self._tokenizer.is_fast)
+
     def offsets(self, text: str) -> list[int]:
         """Index of the first character of each token of `encode(text)`."""
         encoded = self._tokenizer(

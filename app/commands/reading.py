@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from app.documents import Document, read_document
+from app.library import Shelf
 from app.reach import reach_note
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
@@ -38,10 +39,8 @@ def read_documents(files: Sequence[Path]) -> list[Document]:
 
 
 def whole_text(documents: Sequence[Document]) -> str:
-    """One text of all documents; with several, each begins with its title."""
-    if len(documents) == 1:
-        return documents[0].text
-    return "\n\n".join(f"# {document.title}\n\n{document.text}" for document in documents)
+    """One text of all documents, joined as the page joins them."""
+    return Shelf.of(documents).text
 
 
 def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversation:

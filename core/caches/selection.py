@@ -5,6 +5,7 @@ attention mass (what PillarAttn-style methods read off a verification pass), acc
 arXiv 2306.14048). Choices: top chunks, or sink alone (StreamingLLM, arXiv 2309.17453).
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -86,6 +87,21 @@ def top_chunks(scores: Tensor, num_chunks: int) -> Tensor:
     return scores.topk(min(num_chunks, scores.shape[1])).indices.sort().values
 
 
+def chosen_weights(held: Tensor, scores: Sequence[Tensor]) -> Tensor:
+    """The share of its head's score by which each chunk was chosen, averaged over layers and heads.
+
+    Args:
+        held: [L, H_kv, n] int64 chunk numbers; scores: one [H_kv, C] per layer, any scale.
+    Returns:
+        [C] float32 with a sum of at most 1; 0 where no head holds a chunk.
+    """
+    weights = torch.zeros(scores[0].shape[1], device=scores[0].device)
+    for chunks, layer in zip(held, scores, strict=True):
+        shares = layer / layer.sum(1, keepdim=True).clamp_min(torch.finfo(layer.dtype).tiny)
+        weights.index_add_(0, chunks.flatten(), shares.gather(1, chunks).flatten())
+    return weights / (held.shape[0] * held.shape[1])
+
+
 class ChunkPolicy(Protocol):
     """Chooses what an evicting cache keeps beside its local window."""
 
@@ -104,6 +120,7 @@ class TopChunks:
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
         self._full, self._config = full, config
         self.local_window, self.max_chunks = config.local_window, config.num_chunks
+        self.scores: dict[int, Tensor] = {}  # of the latest choice, by layer: [H_kv, C] float32
 
     def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Score by landmarks or, if so configured, by exact attention."""
@@ -113,6 +130,7 @@ class TopChunks:
         else:
             keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
             scores = attention_scores(queries, keys, self._full.chunk_size, scaling)
+        self.scores[layer] = scores
         return top_chunks(spilled(scores, self._config.spill), self.max_chunks)
 
 

@@ -9,9 +9,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
+from torch import Tensor
 
-from app.worker import BookOpened, EngineWorker, WorkerEvent
-from core.config import GenerationConfig
+from app.shelf_events import BookOpened
+from app.worker import EngineWorker, WorkerEvent
+from core.config import EngineConfig, GenerationConfig, RetrievalConfig
 from core.engine import Engine, Equality
 from core.errors import ContextTooSmall
 from core.events import Event, Finished, LaneEvent, Origin, PrefillProgress, RoundDone, StopReason, TokenRecord
@@ -36,8 +39,13 @@ class FakeText:
 
     eos_ids = frozenset({0})
 
+    knows_offsets = True
+
     def encode(self, text: str) -> list[int]:
         return [ord(char) for char in text]
+
+    def offsets(self, text: str) -> list[int]:
+        return list(range(len(text)))
 
     def opening(self, book_ids: Sequence[int]) -> list[int]:
         return [1, *book_ids]
@@ -82,6 +90,10 @@ class FakeEngine:
             target_layers=4,
             draft_layers=2 if has_draft else 0,
         )
+        self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
+        self.weights: list[float] = []  # of the chunks while an answer is written
+        self.usual: list[float] = []  # ... and for any other question
+        self.holds_all_chunks = False
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
         self.writing.set()
@@ -93,6 +105,24 @@ class FakeEngine:
     def enqueue(self, answer: str | Exception) -> None:
         """What the next `generate` writes, or raises after its first word."""
         self._scripts.append(answer if isinstance(answer, Exception) else [f"{word} " for word in answer.split()])
+
+    def retrieves(self, method: str) -> bool:
+        return method in ("triforce", "retrieval", "lookup", "triforce-lookup")
+
+    def chunk_weights(self) -> Tensor:
+        assert threading.current_thread().name == "engine"
+        return torch.tensor(self.weights)
+
+    def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor:
+        assert threading.current_thread().name == "engine"
+        return torch.tensor(self.usual)
+
+    def forget(self) -> None:
+        """As if another page's book had been read."""
+        self._seen = []
+
+    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
+        return common_prefix(self._seen, list(prompt_ids))
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         self.threads.add(threading.current_thread().name)

@@ -120,9 +120,20 @@ def test_a_chosen_character_is_found_and_leads_back_to_its_page(shelf: Shelf) ->
 
 def test_titles_and_gaps_belong_to_the_page_that_follows() -> None:
     shelf = Shelf().add(a_document("one", ["aa", "bb"])).add(a_document("two", ["cc"]))
-    assert shelf.text == "# one\n\naabb\n\n# two\n\ncc"
+    between = "\n\n[End of: one]\n\n# two\n\n"
+    assert shelf.text == f"aabb{between}cc"
     where = [(shelf.place(char).book, shelf.place(char).page.number) for char in range(len(shelf.text))]
-    assert where == [(0, 1)] * 9 + [(0, 2)] * 2 + [(1, 1)] * 11
+    assert where == [(0, 1)] * 2 + [(0, 2)] * 2 + [(1, 1)] * (len(between) + 2)
+
+
+@given(documents(), documents().filter(lambda document: document.text))
+def test_a_book_at_the_end_changes_nothing_before_it(first: Document, second: Document) -> None:
+    """What the model has read of the first book stays read: also part by part, as a tokenizer sees it."""
+    shelf = Shelf().add(first)
+    if first.text == second.text:
+        return
+    longer = shelf.add(second)
+    assert longer.text.startswith(shelf.text) and longer.parts[: len(shelf.parts)] == shelf.parts
 
 
 def test_parts_that_do_not_touch_are_seen_to_be_parts() -> None:
@@ -207,7 +218,18 @@ def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> 
 
 def test_several_books_cost_their_titles_too() -> None:
     shelf = Shelf().add(a_document("one", ["a b"])).add(a_document("two", ["c"]))
-    assert Meter(count).shelf(shelf) == count(shelf.text) == 3 + 2 * 2
+    assert Meter(count).shelf(shelf) == count(shelf.text) == 3 + 3 + 2
+
+
+def test_a_warm_meter_counts_nothing_more() -> None:
+    shelf = Shelf().add(ten_pages()).add(a_document("b", ["other " * 20]))
+    counted: list[str] = []
+    meter = Meter(lambda text: counted.append(text) or count(text))
+    meter.warm(shelf)
+    before = len(counted)
+    for one in (shelf, shelf.move(0, 1), shelf.choose(0, Chapters((1, 3)))):
+        assert meter.shelf(one) == count(one.text)
+    assert len(counted) == before
 
 
 def test_token_offsets_give_the_same_costs_without_counting_again() -> None:

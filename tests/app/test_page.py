@@ -1,6 +1,7 @@
 """The page as another program drives it: upload, ask, stop, and everything a user can get wrong."""
 
 import argparse
+import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from gradio_client import Client, handle_file
 
 from app.worker import EngineWorker
+from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import UnknownModel
 from core.models import catalog
@@ -21,6 +23,7 @@ from tests.core.toys import tiny_engine
 pytestmark = GRADIO_WARNINGS
 
 SETTINGS = ("triforce", 0.0, 1.0, 24)
+CARD, LIST, PREVIEW = 0, 4, 5  # among the outputs of a click on the shelf
 ServeOn = Callable[[EngineWorker], str]
 
 
@@ -43,8 +46,21 @@ def run(client: Client, *inputs: Any, api: str) -> list[tuple[Any, ...]]:
 
 def open_book(client: Client, session_id: str, file: Path) -> str:
     """The card after a file was dropped."""
-    card, *_ = run(client, session_id, handle_file(str(file)), api="/open")[-1]
+    return drop(client, session_id, file)
+
+
+def drop(client: Client, session_id: str, *files: Path) -> str:
+    """The card after files were dropped together."""
+    card, *_ = run(client, session_id, [handle_file(str(file)) for file in files], api="/open")[-1]
     return str(card)
+
+
+def click(client: Client, session_id: str, action: str) -> tuple[str, str, str]:
+    """Card, list and preview after a click on the shelf; empty where it does not change."""
+    outputs = run(client, session_id, action, api="/shelf")
+    shown = ([update[at] for update in outputs if isinstance(update[at], str)] for at in (CARD, LIST, PREVIEW))
+    card, listed, page = (found[-1] if found else "" for found in shown)
+    return card, listed, page
 
 
 def texts(messages: list[dict[str, Any]]) -> list[str]:
@@ -135,15 +151,66 @@ def test_bad_files_are_explained_and_the_app_goes_on(served: Client, tmp_path: P
     binary.write_bytes(bytes(range(256)) * 40)
     cut = tmp_path / "cut.pdf"
     cut.write_bytes(b"%PDF-1.7\n1 0 obj")
-    for file in (
-        write_book(tmp_path, "", "empty.txt"),
-        write_book(tmp_path, "A long text. " * 2000, "long.txt"),
-        binary,
-        cut,
-    ):
+    for file in (write_book(tmp_path, "", "empty.txt"), binary, cut):
         card = open_book(served, session_id, file)
         assert 'role="alert"' in card and "The book below stays open" in card and "good" in card, card
+    card = open_book(served, session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt"))
+    assert 'role="alert"' in card and "Until then questions go to good" in card, card
     assert "Answer complete" in run(served, session_id, "Still here?", *SETTINGS, api="/ask")[-1][0]
+
+
+def test_several_files_are_one_shelf(served: Client, engine: FakeEngine, worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = enter(served)
+    files = [write_book(tmp_path, f"The book {name}. " * 40, f"{name}.txt") for name in "ab"]
+    card = drop(served, session_id, *files, write_book(tmp_path, "", "empty.txt"))
+    assert "2 documents, read in this order" in card and "Read once" in card and "empty.txt is empty." in card
+    session = worker.sessions.get(session_id)
+    first, second = (book.key for book in session.intake.shelf.books)
+    card, listed, _ = click(served, session_id, f"up:{second}")
+    assert listed.index(">b<") < listed.index(">a<") and "Read once" in card
+    *_, page = click(served, session_id, f"preview:{first}:1")
+    assert "The book a." in page and "of 1" in page and "480 tokens" in page
+    assert "already there" in drop(served, session_id, write_book(tmp_path, "The book a. " * 40, "a.txt"))
+    card, *_ = click(served, session_id, f"choose:{first}:9-12")
+    assert "a.txt has no part “9-12”." in card and 'role="alert"' in card
+    card, listed, _ = click(served, session_id, f"remove:{second}")
+    assert "documents" not in card and ">b<" not in listed
+    card, listed, page = click(served, session_id, "start-over")
+    assert "No book yet" in card and "Nothing on the shelf yet" in listed and "Choose “Preview”" in page
+    assert list((tmp_path / "data" / "uploads").rglob("*.txt")) == []
+
+
+def test_what_is_too_long_is_chosen_from_and_then_read(
+    served: Client, engine: FakeEngine, worker: EngineWorker, tmp_path: Path
+) -> None:
+    session_id = enter(served)
+    card = open_book(served, session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt"))
+    assert "Too long to read at once" in card and "fits" in card and "Read once" not in card
+    offer = re.search(r'data-act="(choose:[^"]+)"', card)
+    assert offer
+    card, listed, _ = click(served, session_id, offer[1])
+    assert "Read once" in card and "Too long" not in card and "Read page 1:" in listed
+    book = worker.sessions.get(session_id).book
+    assert book is not None and book.num_opening + 512 <= engine.context
+    assert "Answer complete" in run(served, session_id, "How long?", *SETTINGS, api="/ask")[-1][0]
+
+
+def test_a_click_on_the_strip_opens_the_page_with_what_was_loaded(
+    served: Client, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = enter(served)
+    open_book(served, session_id, write_book(tmp_path, "The teapot was lost in the great spring tide. " * 60))
+    engine.weights = [0.5, 0.0, 0.0, 0.5]
+    engine.enqueue('It says "the teapot was lost in the great" and "nobody ever found it again".')
+    *_, last = run(served, session_id, "When?", *SETTINGS, api="/ask")
+    (strip,) = (one for one in last if isinstance(one, str) and "Where in the book" in one)
+    assert "not a proof" in strip and 'data-act="page:0"' in strip and "most loaded" in strip
+    assert "<b>page 1</b>" in strip and "<b>not in the book</b>" in strip
+    page = served.predict(session_id, "page:0", api_name="/where")
+    assert '<mark class="strong">the great</mark>' in page, "tokens 24 to 31 of the prompt, and a letter for the word"
+    page = served.predict(session_id, "quote:0", api_name="/where")
+    assert '<mark class="quoted">The teapot was lost in the great</mark>' in page
+    assert served.predict(session_id, "close", api_name="/where") == ""
 
 
 def test_questions_without_a_book_or_without_words(served: Client, tmp_path: Path) -> None:
@@ -159,9 +226,10 @@ def test_a_reload_shows_the_conversation_again(served: Client, engine: FakeEngin
     open_book(served, session_id, write_book(tmp_path))
     engine.enqueue("Dark.")
     run(served, session_id, "How was it?", *SETTINGS, api="/ask")
-    again, card, chat, strip, *_ = served.predict(session_id, api_name="/enter")
+    again, card, chat, strip, *rest = served.predict(session_id, api_name="/enter")
     assert again == session_id and "Read once" in card and "Answer complete" in strip
     assert texts(chat["value"]) == ["How was it?", "Dark. "]
+    assert any("book.txt" in str(one) and "Preview" in str(one) for one in rest), "the shelf"
 
 
 def test_a_model_that_does_not_load_is_explained_in_the_page(serve: ServeOn) -> None:
@@ -199,8 +267,6 @@ def test_auth_guards_the_page(serve: ServeOn, worker: EngineWorker, arguments: a
 def test_the_bundled_model_answers_through_the_page(
     serve: ServeOn, start_worker: Callable[..., EngineWorker], tmp_path: Path
 ) -> None:
-    from core.config import EngineConfig
-
     engine = Engine.load(EngineConfig(context=2048))
     client = Client(serve(start_worker(engine)), verbose=False)
     session_id = enter(client)

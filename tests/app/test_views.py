@@ -1,36 +1,39 @@
 """What the views say for a sequence of events."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from app.book_view import BookView
+from app.budget_view import budget
 from app.chat_view import EMPTY_ANSWER, PENDING, ChatView
 from app.documents import Document
-from app.documents.document import Extracting, make_pages
+from app.documents.document import make_pages
+from app.documents.errors import EmptyDocument
+from app.intake import Fit
+from app.library import Meter, Offer, Pages, Shelf, Whole
+from app.library_view import incoming, listing, preview
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
 from app.sessions import Book, Exchange, Session
 from app.worker import (
     AnswerBegun,
-    BookOpened,
-    Counting,
     LoadFailed,
     Loading,
-    ReadingEnded,
     Ready,
     Waiting,
 )
-from core.errors import ContextTooSmall, CoreError
+from core.errors import CoreError
 from core.events import PrefillProgress
 from tests.app.fakes import MACHINE, FakeEngine, finished, round_done
 
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-def a_book(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Book:
-    document = Document(
+def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Document:
+    return Document(
         name=name,
         title=title,
         format="pdf",
@@ -39,7 +42,17 @@ def a_book(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, .
         has_own_pages=True,
         warnings=warnings,
     )
-    return Book(document, num_tokens=8123, num_opening=8125, context=131_072)
+
+
+def a_session(document: Document | None = None, *, num_read: int = 8124) -> Session:
+    """A page with an open book."""
+    shelf = Shelf().add(document or a_document())
+    book = Book(shelf.books[0].document, num_tokens=8123, num_opening=8125, context=131_072, shelf=shelf)
+    session = Session("x", book=book, num_read=num_read)
+    session.intake.shelf = session.intake.settled = shelf
+    session.intake.meter = Meter(len)
+    session.intake.fit = Fit(books=8123, frame=2, talk=0, reserve=512, context=131_072, possible=131_072)
+    return session
 
 
 def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgress:
@@ -58,44 +71,93 @@ def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgres
 
 def test_the_card_shows_every_state_of_a_book() -> None:
     session = Session("x")
-    view = BookView(session)
-    assert "No book yet" in view.html() and not view.reading
-    assert "book.pdf" in view.open("book.pdf").html() and view.reading
-    assert "page 3 of 12" in view.apply([Extracting(num_done=2, num_pages=12)]).html()
-    assert "Counting tokens" in view.apply([Counting()]).html()
-    session.book = a_book(warnings=("2 pages are images.",))
-    html = view.apply([BookOpened(session.book)]).html()
-    assert "3 pages · 8,123 tokens" in html and "6% of the context (131,072 tokens)" in html
+    assert "No book yet" in BookView(session).html() and not BookView(session).reading
+    (arrival,) = session.intake.expect(["book.pdf"])
+    assert "book.pdf" in BookView(session).html() and BookView(session).reading
+    arrival.stage, arrival.num_done, arrival.num_pages = "extracting", 2, 12
+    assert "page 3 of 12" in BookView(session).html()
+    arrival.stage = "extracted"
+    assert "Waits to be counted" in BookView(session).html()
+    arrival.stage = "counting"
+    assert "Counting tokens" in BookView(session).html()
+    session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
+    session.intake.doing = progress(0)
+    html = BookView(session).html()
+    assert "3 pages · 8,123 tokens" in html and "of 131,072 tokens of context" in html
     assert "2 pages are images." in html
-    html = view.apply([progress(2048)]).html()
-    assert "2,048 of 8,124 tokens" in html and "1,000 tokens/s · 6.1 s left" in html and view.reading
-    session.num_read, session.read_seconds = 8124, 8.1
-    html = view.apply([progress(8124), ReadingEnded(8124, True)]).html()
-    assert "Read once, in 8.1 s" in html and not view.reading and not view.paused
+    session.intake.doing = progress(2048)
+    html = BookView(session).html()
+    assert "2,048 of 8,124 tokens" in html and "1,000 tokens/s · 6.1 s left" in html and BookView(session).reading
+    session.intake.doing, session.num_read, session.read_seconds = None, 8124, 8.1
+    view = BookView(session)
+    assert "Read once, in 8.1 s" in view.html() and not view.reading and not view.paused
 
 
 def test_the_card_says_how_far_a_stopped_reading_came() -> None:
-    session = Session("x", book=a_book(), num_read=2048)
-    view = BookView(session)
+    view = BookView(a_session(num_read=2048))
     assert view.paused and "Stopped at 2,048 of 8,124 tokens" in view.html()
 
 
-def test_a_failure_shows_problem_and_action_and_keeps_the_book() -> None:
-    session = Session("x", book=a_book("The old one"), num_read=8124)
-    html = BookView(session).open("new.pdf").fail(ContextTooSmall(9_000, 4_096, possible=8_192)).html()
-    assert "9,000 tokens" in html and "Choose fewer pages" in html
-    assert "The old one" in html and "new.pdf" not in html
+def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
+    session = a_session(a_document("The old one"))
+    (arrival,) = session.intake.expect(["new.pdf"])
+    arrival.fail(EmptyDocument("new.pdf is empty.", hint="Choose a file with text in it."))
+    html = BookView(session).html()
+    assert "new.pdf is empty." in html and "Choose a file with text" in html and "The book below stays open" in html
+    assert "The old one" in html and f"dismiss:{arrival.number}" in html
+    session.intake.dismiss(arrival.number)
+    assert "new.pdf" not in BookView(session).html()
 
 
 @pytest.mark.parametrize("reason", ["loading", "own job", "another page"])
 def test_the_card_says_what_it_waits_for(reason: Any) -> None:
-    assert "Wait" in BookView(Session("x")).open("a.pdf").apply([Waiting(reason, 1)]).html()
+    session = a_session(num_read=0)
+    session.intake.doing = Waiting(reason, 1)
+    assert "Waits" in BookView(session).html()
+
+
+def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
+    session = a_session()
+    session.intake.shelf = session.intake.settled = session.intake.shelf.add(
+        replace(a_document("Two"), text="xyz" * 10)
+    )
+    fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
+    offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70, fits=True)
+    session.intake.fit = replace(fit, offers=(offer, replace(offer, choice=Whole(), label="everything", fits=False)))
+    html = BookView(session).html()
+    key = session.intake.shelf.books[1].key
+    assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
+    assert f'data-act="choose:{key}:#1-#2"' in html and "Two: pages 1–2" in html and "20 tokens" in html
+    assert "Read only A book" in html and 'data-act="fresh"' in html, "without the conversation it would fit"
+    assert "Until then questions go to A book." in html and "Two: everything" not in html
+    assert not BookView(session).paused
+
+
+def test_the_budget_is_told_in_tokens_and_percent() -> None:
+    fit = Fit(books=600, frame=10, talk=100, reserve=90, context=1000, possible=1000)
+    html = budget(fit, 2)
+    assert "Books 610 tokens, Conversation 100 tokens, Kept for an answer 90 tokens, Free 200 tokens" in html
+    assert "61%" in html and "20%" in html
+    html = budget(replace(fit, books=1600), 1)
+    assert "800 tokens too many" in html and "Free" not in html
 
 
 def test_nothing_of_a_book_is_html() -> None:
-    session = Session("x", book=a_book(EVIL, f"{EVIL}.pdf", (EVIL,)), num_read=8124)
-    html = BookView(session).html() + BookView(session).open(EVIL).fail(CoreError(EVIL, hint=EVIL)).html()
-    assert "<img" not in html and "&lt;img" in html
+    session = a_session(a_document(EVIL, f"{EVIL}.pdf", (EVIL,)))
+    coming, failed = session.intake.expect([EVIL, EVIL])
+    failed.fail(CoreError(EVIL, hint=EVIL))
+    session.intake.note = EVIL
+    for too_long in (False, True):
+        session.intake.shelf = session.intake.shelf.add(replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30))
+        offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70, fits=True)
+        fit = Fit(
+            books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,)
+        )
+        session.intake.settled, session.intake.fit = session.intake.shelf, fit
+        key = session.intake.shelf.books[0].key
+        html = BookView(session).html() + incoming(session) + listing(session) + preview(session, key, 1)
+        assert "<img" not in html and html.count("&lt;img") > 8
+    assert coming.stage == "waiting"
 
 
 # -------------------- the live strip

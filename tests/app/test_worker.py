@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from app.documents import read_document
 from app.documents.errors import EmptyDocument
+from app.library import Shelf
 from app.pace import Pause
 from app.sessions import NoBook, SessionGone
+from app.shelf_events import BookOpened, ShelfTooLong
 from app.worker import (
     AnswerBegun,
-    BookOpened,
     EngineFault,
     EngineWorker,
     LoadFailed,
     Loading,
+    PagesLoaded,
     ReadingEnded,
     Ready,
     Waiting,
@@ -199,35 +202,173 @@ def test_a_question_during_the_reading_is_answered_after_it(
     assert isinstance(events[-1], Finished)
 
 
-def test_another_file_takes_over_from_the_one_that_is_being_read(
+def test_a_file_that_comes_while_another_is_read_is_added_and_nothing_is_read_twice(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = worker.sessions.enter("").id
+    first = "It was a dark and stormy night. " * 8
+    list(worker.open_book(session_id, write_book(tmp_path, first)))
+    events = list(worker.open_book(session_id, write_book(tmp_path, "The other book. " * 9, "other.txt")))
+    book = worker.sessions.get(session_id).book
+    assert book is not None and book.names == ("book.txt", "other.txt")
+    progress = next(event for event in events if isinstance(event, PrefillProgress))
+    assert progress.reused_tokens >= len(first) and isinstance(events[-1], ReadingEnded)
+
+
+def test_a_reading_makes_way_for_a_longer_shelf_and_goes_on_with_it(
     worker: EngineWorker, engine: FakeEngine, tmp_path: Path
 ) -> None:
     session_id = worker.sessions.enter("").id
     engine.reading.clear()
     slow = worker.open_book(session_id, write_book(tmp_path))
     until(PrefillProgress, slow)
-    fast = worker.open_book(session_id, write_book(tmp_path, "The better book. " * 9, "better.txt"))
+    thread, _ = in_thread(
+        worker.open_books(session_id, [write_book(tmp_path, "Another book. " * 9, f"{n}.txt" * n) for n in (1, 2)])
+    )
+    rest = list(without_pauses(slow))
+    assert isinstance(rest[-1], ReadingEnded) and not rest[-1].complete
     engine.reading.set()
-    assert list(slow) == []
-    assert isinstance(list(fast)[-1], ReadingEnded)
-    book = worker.sessions.get(session_id).book
-    assert book is not None and book.document.name == "better.txt"
+    thread.join(SECONDS)
+    session = worker.sessions.get(session_id)
+    assert session.is_read and session.book is not None and len(session.book.shelf.books) == 2
+    (failed,) = session.intake.arrivals
+    assert failed.error is not None and "holds the same text as 1.txt" in failed.error.problem
 
 
-@pytest.mark.parametrize("bad", ["empty", "long"])
-def test_a_file_that_cannot_be_used_leaves_the_book_that_is_open(
-    bad: str, worker: EngineWorker, tmp_path: Path
+def test_an_empty_file_is_told_and_leaves_what_is_open(worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    session = worker.sessions.get(session_id)
+    book, exchanges = session.book, session.exchanges
+    list(worker.open_book(session_id, write_book(tmp_path, "", "bad.txt")))
+    (failed,) = session.intake.arrivals
+    assert failed.stage == "failed" and isinstance(failed.error, EmptyDocument)
+    assert session.book is book and session.exchanges is exchanges
+    assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
+
+
+def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
+    worker: EngineWorker, tmp_path: Path
 ) -> None:
     session_id = opened(worker, write_book(tmp_path))
     list(worker.answer(session_id, "One?", PLAIN))
-    before = worker.sessions.get(session_id)
-    book, exchanges = before.book, before.exchanges
-    text, error = {"empty": ("", EmptyDocument), "long": ("A long text. " * 2000, ContextTooSmall)}[bad]
-    with pytest.raises(error):
-        list(worker.open_book(session_id, write_book(tmp_path, text, "bad.txt")))
-    after = worker.sessions.get(session_id)
-    assert after.book is book and after.exchanges is exchanges
+    session = worker.sessions.get(session_id)
+    book, exchanges = session.book, session.exchanges
+    events = list(worker.open_book(session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
+    told = next(event for event in events if isinstance(event, ShelfTooLong))
+    assert session.book is book and session.exchanges is exchanges and session.intake.too_long
+    fitting = [offer for offer in told.fit.offers if offer.fits and offer.book == 1]
+    assert fitting and told.fit.needed > told.fit.context
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
+    events = list(worker.arrange(session_id, lambda shelf: shelf.choose(1, fitting[0].choice)))
+    assert session.book is not None and session.book is not book and session.is_read
+    assert session.intake.fit is not None and session.intake.fit.needed <= 4096
+    assert [one.question for one in session.exchanges] == ["One?", "Two?"], "the conversation goes on"
+    progress = next(event for event in events if isinstance(event, PrefillProgress))
+    assert book is not None and progress.reused_tokens >= book.num_tokens
+
+
+def test_the_last_book_that_goes_takes_the_conversation_along_and_says_so(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    session = worker.sessions.get(session_id)
+    list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 9, "other.txt")))
+    assert len(session.exchanges) == 1 and "goes on" in session.intake.note
+    list(worker.arrange(session_id, lambda shelf: shelf.remove(0)))
+    assert len(session.exchanges) == 1, "the other book was there when it was answered"
+    engine.enqueue("One two | three")
+    stream = worker.answer(session_id, "Long?", PLAIN)
+    until(RoundDone, stream)
+    list(worker.arrange(session_id, lambda _: Shelf()))
+    list(stream)
+    assert session.book is None and session.exchanges == () and session.intake.shelf.books == ()
+    with pytest.raises(NoBook):
+        worker.answer(session_id, "Two?", PLAIN)
+
+
+def test_a_shelf_of_other_books_begins_a_new_conversation(worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    session = worker.sessions.get(session_id)
+    other = Shelf().add(read_document(write_book(tmp_path, "Another book. " * 9, "other.txt")))
+    list(worker.arrange(session_id, lambda _: other))
+    assert session.exchanges == () and session.is_read and "A new conversation" in session.intake.note
+
+
+def test_an_order_that_is_changed_is_read_anew_from_where_it_changes(worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = worker.sessions.enter("").id
+    files = [write_book(tmp_path, f"Book {name}. " * 30, f"{name}.txt") for name in "abc"]
+    list(worker.open_books(session_id, files))
+    session = worker.sessions.get(session_id)
+    assert session.book is not None and session.book.names == ("a.txt", "b.txt", "c.txt")
+    events = list(worker.arrange(session_id, lambda shelf: shelf.move(2, 1)))
+    assert session.book.names == ("a.txt", "c.txt", "b.txt") and session.is_read
+    progress = next(event for event in events if isinstance(event, PrefillProgress))
+    assert len("Book a. " * 30) <= progress.reused_tokens < 2 * len("Book a. " * 30)
+
+
+def test_stop_keeps_what_is_not_opened_yet_for_later(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    busy = opened(worker, write_book(tmp_path))
+    engine.writing.clear()
+    in_thread(worker.answer(busy, "Long?", PLAIN))
+    wait_for(lambda: len(engine.configs) == 1)
+    session = worker.sessions.enter("")
+    thread, events = in_thread(worker.open_book(session.id, write_book(tmp_path, "Another. " * 20, "other.txt")))
+    wait_for(lambda: Waiting("another page", 1) in events)
+    worker.stop_reading(session.id)
+    thread.join(SECONDS)
+    assert session.book is None and session.intake.behind
+    engine.writing.set()
+    list(worker.read_book(session.id))
+    assert session.is_read and not session.intake.behind
+
+
+# -------------------- where in the book
+
+
+def test_what_is_loaded_is_told_while_an_answer_is_written(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.weights = [0.5, 0.0, 0.25]
+    engine.enqueue("One two.")
+    told = [event.loaded for event in worker.answer(session_id, "Where?", PLAIN) if isinstance(event, PagesLoaded)]
+    assert list(told[-1].weights) == [0.5, 0, 0.25] and told[-1].num_seen >= 2
+    assert told[0].answer == "" and told[-1].answer == "One two. "
+    assert worker.sessions.get(session_id).where is told[-1]
+    plain = worker.answer(session_id, "And now?", GenerationConfig(method="autoregressive"))
+    *_, last = (event.loaded for event in plain if isinstance(event, PagesLoaded))
+    assert not last.retrieves and last.num_seen == 0
+
+
+def test_usual_questions_are_not_worth_reading_a_book_again(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session = worker.sessions.enter("")
+    stream = worker.open_book(session.id, write_book(tmp_path))
+    ended = until(ReadingEnded, stream)
+    assert isinstance(ended, ReadingEnded) and ended.complete
+    engine.forget()
+    list(stream)
+    wait_for(lambda: not worker._jobs)
+    assert session.usual is None
+
+
+def test_usual_questions_are_put_to_a_book_once_and_again_to_another(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.usual = [1.0, 0.5, 0.5]
+    session_id = opened(worker, write_book(tmp_path))
+    session = worker.sessions.get(session_id)
+    wait_for(lambda: session.usual is not None)
+    assert list(session.usual or ()) == [1, 0.5, 0.5]
+    engine.usual = [1.0]
+    list(worker.answer(session_id, "And?", PLAIN))
+    assert len(session.usual or ()) == 3
+    list(worker.open_book(session_id, write_book(tmp_path, "Another. " * 20, "other.txt")))
+    wait_for(lambda: session.usual is not None and len(session.usual) == 1)
 
 
 @pytest.mark.parametrize(

@@ -308,3 +308,39 @@ def test_statistics_add_up() -> None:
     assert set(stats.seconds_by_part) == {"draft", "retrieval", "full", "other"}
     assert sum(stats.seconds_by_part.values()) == pytest.approx(stats.decode_seconds, rel=0.2)
     assert stats.kv_bytes_read > 0 and stats.kv_bytes_read_plain > 0
+
+
+# -------------------- what the retrieval cache holds
+
+
+def test_weights_of_chunks_depend_on_the_question_and_no_book_is_read_again() -> None:
+    engine, book = tiny_engine(noise=0.05), random_prompt(900)
+    one, other, again = (engine.weights_after([*book, *question]) for question in ([5, 6, 7], [9, 8, 4], [5, 6, 7]))
+    assert one is not None and other is not None and again is not None
+    assert engine.cached_prefix(book) == len(book)
+    assert torch.equal(one, again) and not torch.allclose(one, other)
+    assert one.shape[0] <= 904 // 8 and 0 < float(one.sum()) <= 1 + 1e-5
+    held = torch.zeros(len(one)).index_fill(0, engine.held_chunks().flatten(), 1)
+    assert bool((one[held == 0] == 0).all()) and not engine.holds_all_chunks
+    short = tiny_engine()
+    short.weights_after(book[:100])
+    assert short.holds_all_chunks
+
+
+def test_asking_for_weights_changes_no_answer_and_stops_when_told() -> None:
+    prompt = random_prompt(700)
+    engine = tiny_engine(noise=0.05)
+    assert len(engine.chunk_weights()) == 0
+    alone = answer(engine, prompt, method="triforce")
+    engine = tiny_engine(noise=0.05)
+    engine.weights_after([*prompt[:650], 5, 6, 7])
+    assert answer(engine, prompt, method="triforce").token_ids == alone.token_ids
+    stop = threading.Event()
+    stop.set()
+    assert engine.weights_after(random_prompt(800, seed=3), stop) is None
+
+
+def test_methods_that_draft_with_the_retrieval_cache() -> None:
+    engine = tiny_engine()
+    retrieving = [method for method in (*EXACT_METHODS, *LOSSY_METHODS) if engine.retrieves(method)]
+    assert retrieving == ["triforce", "retrieval", "lookup", "triforce-lookup"]

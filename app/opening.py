@@ -1,0 +1,156 @@
+"""On the engine's thread: texts are counted and put on the shelf, and a shelf that fits becomes the session's book.
+
+Nothing is cut: a shelf that is too long stays as it is beside the book that is open, with offers of what would fit.
+"""
+
+import threading
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.intake import Arrival, Fit, Intake
+from app.library import Costs, Meter, Shelf, Span, fits
+from app.reach import reach_note
+from app.sessions import Book, Session
+from app.shelf_events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
+from app.where import chunk_pages
+from core.errors import CoreError
+from core.tokens import common_prefix
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+    from core.text import ChatText, Turn
+
+    Ids = tuple[int, ...]
+
+ROOM_FOR_A_QUESTION = 512  # tokens a shelf must leave free for a question and an answer
+SLACK = 16  # tokens by which parts that were counted alone may differ from the same parts together
+NEW_CONVERSATION = "A new conversation: nothing that the last one was about is on the shelf any more."
+SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the shelf as it was."
+
+
+def open_shelf(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
+    """Put what was extracted on the shelf, then open the shelf, if the context holds it."""
+    intake = session.intake
+    meter = intake.meter = intake.meter or Meter(lambda text: len(engine.text.encode(text)))
+    for arrival in intake.extracted:
+        if cancel.is_set():
+            return
+        arrival.stage = "counting"
+        yield Counting()
+        try:
+            _put(arrival, intake, meter)
+        except CoreError as error:
+            arrival.fail(error)
+    shelf = intake.shelf
+    meter.forget(shelf)
+    meter.warm(shelf)
+    for event in _open(session, shelf, meter, engine):
+        if cancel.is_set():
+            return
+        yield event
+
+
+def _put(arrival: Arrival, intake: Intake, meter: Meter) -> None:
+    document = arrival.document
+    assert document is not None, f"{arrival.name} is said to be extracted"
+    meter.warm(intake.shelf.add(document))
+    intake.add(document)
+    intake.leave(arrival)
+
+
+def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Iterator[ShelfEvent]:
+    intake, book, conversation = session.intake, session.book, session.conversation
+    if not shelf.books:
+        yield _close(session, shelf)
+        return
+    stays = book is not None and any(shelf.index(one.key) is not None for one in book.shelf.books)
+    turns = conversation.turns if stays and conversation else ()
+    fit = Fit(
+        books=meter.shelf(shelf),
+        frame=len(engine.text.opening(())),
+        talk=talk_tokens(engine.text, turns),
+        reserve=ROOM_FOR_A_QUESTION,
+        context=engine.context,
+        possible=engine.info.most_context,
+    )
+    opened = None
+    if fit.needed <= fit.context + fit.books // 64:  # counted page by page: perhaps a little too much
+        opened = _book(shelf, meter, engine)
+        fit = replace(fit, books=opened[0].num_tokens)
+    if opened is None or not fit.fits:
+        intake.fit, intake.settled = replace(fit, offers=fits(shelf, meter, room(fit))), shelf
+        yield ShelfTooLong(intake.fit)
+        return
+    if book is None or book.parts != opened[0].parts:
+        yield _adopt(session, *opened, stays=stays, text=engine.text)
+    session.num_talk = fit.talk
+    intake.fit, intake.settled = fit, shelf
+
+
+def room(fit: Fit) -> int:
+    """Tokens that books may have together for the context to hold the rest too, counted part by part."""
+    return fit.context - (fit.needed - fit.books) - SLACK
+
+
+def _close(session: Session, shelf: Shelf) -> ShelfClosed:
+    session.book = session.conversation = session.trace = session.race = session.where = None
+    session.exchanges, session.num_read, session.read_seconds = (), 0, 0.0
+    session.intake.fit, session.intake.settled = None, shelf
+    return ShelfClosed()
+
+
+def talk_tokens(text: "ChatText", turns: "tuple[Turn, ...]") -> int:
+    """What questions and answers take of a prompt."""
+    from core.session import Conversation  # loaded by now: the engine is
+
+    asked, alone = (Conversation((), kept).ask("?").prompt_ids(text) for kept in (turns, ()))
+    return len(asked) - len(alone)
+
+
+def _book(shelf: Shelf, meter: Meter, engine: "Engine") -> "tuple[Book, Ids]":
+    """A shelf as a book, and its token ids. Every part is cut into tokens by itself, so that others do not matter."""
+    ids: list[int] = []
+    starts = array("I")
+    length = 0
+    for part in shelf.parts:
+        ids += engine.text.encode(part.text)
+        own = array("I", engine.text.offsets(part.text) if engine.text.knows_offsets else ())
+        book = shelf.books[part.book]
+        if own and part.source == Span(0, len(book.document.text)):
+            meter.know(book, Costs.of_tokens(book.document, own))
+        starts.extend(start + length for start in own)
+        length += len(part.text)
+    size, num_opening = engine.config.retrieval.chunk_size, len(engine.text.opening(ids))
+    made = Book(
+        shelf.books[0].document,
+        len(ids),
+        num_opening,
+        engine.context,
+        shelf=shelf,
+        starts=starts,
+        chunk_size=size,
+        chunk_pages=chunk_pages(shelf, starts, num_opening - len(ids), size),
+        note=reach_note(engine.info.limits, shelf.text, len(ids)),
+    )
+    return made, tuple(ids)
+
+
+def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "ChatText") -> BookOpened:
+    """Make a book the session's, in one step."""
+    from core.session import Conversation
+
+    before = session.conversation or Conversation()
+    after = replace(before, book_ids=ids) if stays else Conversation(book_ids=ids)
+    shared = common_prefix(before.opening_ids(text), after.opening_ids(text)) if session.book else 0
+    if session.exchanges:
+        session.intake.note = SAME_CONVERSATION if stays else NEW_CONVERSATION
+    session.num_read = min(session.num_read, shared)
+    if session.num_read == 0:
+        session.read_seconds = 0.0
+    if not stays:
+        session.exchanges, session.trace, session.race = (), None, None
+    session.usual = session.where = None
+    session.book, session.conversation = book, after
+    return BookOpened(book)
