@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.conversations import Conversations
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
 from core.config import EngineConfig
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from core.hardware import Machine
 
 ASSETS = catalog.ROOT / "assets"
-CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css", "inside.css"))
-SCRIPT = ASSETS / "js" / "page.js"
+CSS = tuple(ASSETS / "css" / name for name in ("theme.css", "page.css", "race.css", "inside.css", "chat.css"))
+SCRIPTS = tuple(ASSETS / "js" / name for name in ("page.js", "chat.js"))
 MOST_UPLOAD = "300mb"
 
 
@@ -49,8 +50,9 @@ def run(args: argparse.Namespace) -> int:
     config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context)
     entry = catalog.find(config.model)
     check_port(args.host, args.port)
-    prepare_process(data_dir(args.data_dir))
-    worker = EngineWorker(lambda: load(config), seed=args.seed)
+    folder = data_dir(args.data_dir)
+    prepare_process(folder)
+    worker = EngineWorker(lambda: load(config), seed=args.seed, conversations=Conversations(folder / "conversations"))
     page = serve(args, worker, auth, note=f"{entry.limits}; load a full model for other texts." if entry.limits else "")
     worker.start()
     try:
@@ -112,7 +114,8 @@ def serve(
 def head() -> str:
     """Style sheets and script, as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
     styles = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
-    return f"{styles}<script>\n{SCRIPT.read_text(encoding='utf-8')}</script>"
+    scripts = "".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in SCRIPTS)
+    return styles + scripts
 
 
 # -------------------- what may be reached from where

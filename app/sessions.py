@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 from app.documents.document import Document
 from app.trace import Race, Trace
+from core.config import SamplingParams
 from core.errors import CoreError
 from core.events import Finished
 
 if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
+    from app.dialogue import Dialogue
     from core.session import Conversation
 
 ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
@@ -31,10 +33,17 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question and its answer, complete or stopped."""
+    """A question and its answer, complete or stopped; `finished` adds up all stretches it was written in."""
 
     question: str
     finished: Finished
+    first_token_seconds: float | None = None  # from its turn to its first token
+    num_reread: int = 0  # tokens of the book that had been read before and were read again
+    methods: tuple[str, ...] = ()  # in the order they were used, each once
+    sampling: SamplingParams | None = None  # of the newest stretch
+    seed: int | None = None  # of the newest stretch
+    model: str = ""
+    weights: str = ""  # the number format the model ran in
 
 
 @dataclass(slots=True)
@@ -43,8 +52,12 @@ class Session:
 
     id: str
     book: Book | None = None
-    conversation: "Conversation | None" = None
-    exchanges: tuple[Exchange, ...] = ()
+    conversation: "Conversation | None" = None  # the book's tokens; what was said follows from `exchanges`
+    digest: str = ""  # of the book's text
+    dialogue: "Dialogue | None" = None  # what is shown; None before the first question
+    incognito: bool = False  # nothing of this conversation is written
+    editing: str | None = None  # the exchange whose question is being changed
+    entered: bool = False  # the page has said hello, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # what that took, as far as it was done before a question
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
@@ -52,9 +65,20 @@ class Session:
     race: Race | None = None  # the newest one, which may still run
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
-    num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
+    num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a change of it
     opening: int = 0  # counts the files opened: an earlier one that is still being read is superseded
     stop_extracting: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def fits(self) -> bool:
+        """The conversation can go on: it is about the book that is open, or there is none yet."""
+        return self.dialogue is None or (self.book is not None and self.dialogue.book.digest == self.digest)
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What was asked about the open book and answered, on the branch that is shown."""
+        return self.dialogue.exchanges if self.dialogue is not None and self.fits else ()
 
     @property
     def is_read(self) -> bool:
@@ -76,6 +100,16 @@ class NoBook(CoreError):
 
     def __init__(self) -> None:
         super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
+
+
+class OtherBook(CoreError):
+    """A question in a conversation about a book that is not open."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(
+            f"This conversation is about {title}, which is not open.",
+            hint="Open that book again, or begin a new conversation.",
+        )
 
 
 class Sessions:

@@ -15,11 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from app.conversations import Conversations
+from app.dialogue import digest_of
 from app.documents.document import Document, Extracting
 from app.documents.readers import extract_document
 from app.pace import INTERVAL_SECONDS, Pause
 from app.reach import reach_note
-from app.sessions import Book, Exchange, NoBook, Session, Sessions
+from app.recording import Place, Recording, streamed_text
+from app.sessions import Book, Exchange, NoBook, OtherBook, Session, Sessions
 from app.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, InvalidSetting
@@ -28,10 +31,12 @@ from core.events import Event, Finished, LaneEvent, PrefillProgress
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
     from core.engine import Engine, EngineInfo
     from core.hardware import Machine
+    from core.session import Conversation
 
 log = logging.getLogger(__name__)
 
 CUT_SHORT = {"time_up", "cancelled"}
+MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 ROOM_FOR_A_QUESTION = 512  # tokens a book must leave free for a question and an answer
 
 Kind = Literal["reading", "answer", "race"]
@@ -143,8 +148,14 @@ class _Job:
 class EngineWorker:
     """One engine, one thread, many pages that take turns."""
 
-    def __init__(self, load: "Callable[[], tuple[Engine, Machine]]", *, seed: int = 0) -> None:
-        self.sessions = Sessions()
+    def __init__(
+        self,
+        load: "Callable[[], tuple[Engine, Machine]]",
+        *,
+        seed: int = 0,
+        conversations: Conversations | None = None,
+    ) -> None:
+        self.sessions, self.conversations = Sessions(), conversations or Conversations()
         self._load, self._seed = load, seed
         self._engine: Engine | None = None
         self._state: ModelState = Loading()
@@ -168,6 +179,7 @@ class EngineWorker:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
+        self.conversations.close()
 
     @property
     def state(self) -> ModelState:
@@ -230,25 +242,57 @@ class EngineWorker:
         if session.book is not None and not session.is_read:
             yield from self._stream(session, "reading", partial(_read, session))
 
-    def answer(self, session_id: str, question: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
-        """Answer a new question about the session's book.
+    def answer(
+        self,
+        session_id: str,
+        question: str,
+        config: GenerationConfig,
+        *,
+        parent: str | None = None,
+        own_seed: bool = True,
+    ) -> Iterator[WorkerEvent]:
+        """Answer a question about the session's book.
 
         A stream that ends without Finished was stopped before its turn. An answer that was stopped before its first
         token leaves the conversation as it was.
 
+        Args:
+            parent: the exchange it follows, ROOT for none; None for the newest of the branch that is shown.
+            own_seed: draw with a seed of this answer's own, not with the one in `config`.
         Raises:
-            SessionGone, EmptyQuestion, NoBook: at once. ContextTooSmall and others of the engine: when it is its turn.
+            SessionGone, EmptyQuestion, NoBook, OtherBook: at once. ContextTooSmall and others of the engine: when it
+            is its turn.
         """
         session = self._ready_to_answer(session_id, question)
-        return self._stream(session, "answer", partial(self._answer, session, None, question, config))
+        place = Place(question=question.strip(), parent=parent)
+        return self._stream(session, "answer", partial(self._answer, session, place, config, own_seed))
 
-    def regenerate(self, session_id: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
-        """Answer the last question once more, in place of the answer it has. Raises what `answer` does."""
+    def regenerate(
+        self, session_id: str, config: GenerationConfig, node_id: str | None = None, *, own_seed: bool = True
+    ) -> Iterator[WorkerEvent]:
+        """Answer a question once more, beside the answer it has; `node_id` None: the last question shown.
+
+        Raises what `answer` does.
+        """
         session = self.sessions.get(session_id)
-        question = session.exchanges[-1].question if session.exchanges else ""
-        session = self._ready_to_answer(session_id, question)
-        last = len(session.exchanges) - 1
-        return self._stream(session, "answer", partial(self._answer, session, last, question, config))
+        path = session.dialogue.path if session.dialogue else ()
+        node = next((one for one in reversed(path) if node_id in (None, one.id)), None)
+        session = self._ready_to_answer(session_id, node.question if node else "")
+        assert node is not None, "a question without a node"
+        again = node.id if node.exchange is None else None  # it was never answered: now it is, where it stands
+        place = Place(question=node.question, parent=node.parent, goes_on=again)
+        return self._stream(session, "answer", partial(self._answer, session, place, config, own_seed))
+
+    def go_on(self, session_id: str, config: GenerationConfig, *, own_seed: bool = True) -> Iterator[WorkerEvent]:
+        """Continue the last answer where it was cut; nothing is read again. Finished has the whole answer.
+
+        Raises what `answer` does.
+        """
+        session = self.sessions.get(session_id)
+        path = session.dialogue.path if session.dialogue else ()
+        session = self._ready_to_answer(session_id, path[-1].question if path else "")
+        place = Place(question=path[-1].question, goes_on=path[-1].id)
+        return self._stream(session, "answer", partial(self._answer, session, place, config, own_seed))
 
     def race(
         self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None
@@ -277,13 +321,23 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         session.num_cleared += 1
         self.stop_answer(session_id)
-        session.trace = None
-        if session.conversation is not None:
-            session.conversation, session.exchanges = session.conversation.until(0), ()
+        session.trace = session.editing = None
+        with session.lock:
+            session.dialogue = None
 
     def stop_answer(self, session_id: str) -> None:
         """End the session's answer after the round it is in, or before its turn."""
         self._cancel(session_id, "answer")
+
+    def end_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> None:
+        """Stop the session's answer and wait until it is recorded."""
+        self.stop_answer(session_id)
+        with self._changed:
+            self._changed.wait_for(lambda: not self.has_answer(session_id), timeout_seconds)
+
+    def has_answer(self, session_id: str) -> bool:
+        """An answer of the session is being written, or waits for its turn."""
+        return any(job.session.id == session_id and job.kind == "answer" for job in self._jobs)
 
     def stop_reading(self, session_id: str) -> None:
         """Stop opening or reading the session's book. What was read stays read."""
@@ -292,6 +346,8 @@ class EngineWorker:
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)
+        if session.dialogue is not None and not session.fits:
+            raise OtherBook(session.dialogue.book.title)
         if session.book is None:
             raise NoBook
         if not question.strip():
@@ -339,6 +395,7 @@ class EngineWorker:
             begun = self._jobs[:1] == [job] and not isinstance(self._state, Loading) and not self._closed
             if job in self._jobs and job.cancel.is_set() and not begun:
                 self._jobs.remove(job)
+                self._changed.notify_all()
                 return True
             return False
 
@@ -399,35 +456,52 @@ class EngineWorker:
             with self._changed:
                 if job in self._jobs:  # not withdrawn while the program ends
                     self._jobs.remove(job)
+                self._changed.notify_all()
             job.events.put(_Done())
 
     def _answer(
         self,
         session: Session,
-        replaced: int | None,
-        question: str,
+        place: Place,
         config: GenerationConfig,
+        own_seed: bool,
         engine: "Engine",
         cancel: threading.Event,
     ) -> Iterator[WorkerEvent]:
-        """Write the next answer, or the one that replaces number `replaced`, and record it."""
-        book, conversation, num_cleared = session.book, session.conversation, session.num_cleared
+        """Write an answer, or more of one, and record it."""
+        book, conversation = session.book, session.conversation
         assert book is not None and conversation is not None, "an answer without a book"
-        kept = session.exchanges if replaced is None else session.exchanges[:replaced]
-        asked = conversation.until(len(kept)).ask(question)
-        seeded = replace(config, seed=self._seed + session.num_drawn)
-        trace = session.trace = Trace(question.strip(), config.method)
+        if cancel.is_set():
+            return
+        if not session.fits and session.dialogue is not None:
+            raise OtherBook(session.dialogue.book.title)
+        seeded = replace(config, seed=self._seed + session.num_drawn) if own_seed else config
+        number_format = str(engine.info.plan.dtype.value).removeprefix("torch.")
+        num_read_before = session.num_read
+        recording = Recording(
+            session, self.conversations, place, seeded, model=engine.info.model, weights=number_format
+        )
+        before = recording.before
+        if before is not None and before.seed is not None and own_seed:
+            recording.config = seeded = replace(
+                seeded, seed=before.seed
+            )  # plain decoding then draws what it would have
+        written = answer_ids(before, engine) if before else ()
+        trace = session.trace = Trace(f"{place.question} (continued)" if before else place.question, config.method)
         session.newest = "answer"
-        yield AnswerBegun(book.num_tokens, session.num_read)
-        for event in engine.generate(asked.prompt_ids(engine.text), seeded, cancel):
-            trace.apply(event)
-            if isinstance(event, PrefillProgress):
-                session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
-            if isinstance(event, Finished) and event.token_ids and session.num_cleared == num_cleared:
-                session.num_drawn += 1
-                session.conversation = asked.answered(event.token_ids, engine.text.eos_ids)
-                session.exchanges = (*kept, Exchange(question.strip(), event))
-            yield event
+        yield AnswerBegun(book.num_tokens, num_read_before)
+        prompt = prompt_of(conversation, recording.past, place.question, engine)
+        try:
+            for event in engine.generate(prompt, seeded, cancel, written=written):
+                trace.apply(only_new(event, before))
+                if isinstance(event, PrefillProgress):
+                    session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
+                if isinstance(event, Finished) and len(event.token_ids) > len(written):
+                    session.num_drawn += 1
+                recording.apply(event)
+                yield event
+        finally:
+            recording.end()
 
     def _race(
         self,
@@ -469,6 +543,30 @@ class EngineWorker:
         yield RaceEnded()
 
 
+def prompt_of(conversation: "Conversation", past: Sequence[Exchange], question: str, engine: "Engine") -> list[int]:
+    """The tokens in front of an answer: those of earlier answers are the very ones that were written."""
+    for exchange in past:
+        conversation = conversation.ask(exchange.question).answered(answer_ids(exchange, engine), engine.text.eos_ids)
+    return conversation.ask(question).prompt_ids(engine.text)
+
+
+def answer_ids(exchange: Exchange, engine: "Engine") -> tuple[int, ...]:
+    """The tokens an answer was written with, or those of its text where another model wrote it."""
+    if exchange.model == engine.info.model:
+        return exchange.finished.token_ids
+    return tuple(engine.text.encode(exchange.finished.text))
+
+
+def only_new(event: Event, before: Exchange | None) -> Event:
+    """The end of a continued answer without what was there before; all other events are of what is new anyway."""
+    if before is None or not isinstance(event, Finished):
+        return event
+    had = before.finished
+    return replace(
+        event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[len(had.token_ids) :]
+    )
+
+
 def _judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
     """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
     plain, found = race.plain, {}
@@ -501,7 +599,10 @@ def _admit(session: Session, document: Document, engine: "Engine", cancel: threa
     if note := reach_note(engine.info.limits, document.text, len(conversation.book_ids)):
         document = replace(document, warnings=(*document.warnings, note))
     book = Book(document, len(conversation.book_ids), num_opening, engine.context)
-    session.book, session.conversation, session.exchanges = book, conversation, ()
+    session.book, session.conversation, session.digest = book, conversation, digest_of(document.text)
+    with session.lock:
+        if not session.fits:
+            session.dialogue = session.editing = None  # it stays in the list; one about this very text goes on
     session.num_read, session.read_seconds = 0, 0.0
     session.trace = session.race = None
     yield BookOpened(book)
