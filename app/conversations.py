@@ -96,7 +96,7 @@ class Conversations:
         self._deleted: set[str] = set()
         self._unwritten: dict[str, Dialogue] = {}
         self._failed: dict[str, Dialogue] = {}  # to be tried again as soon as a write succeeds
-        self._writing = ""  # the id of the file that is being written
+        self._writing: str | None = None  # the id of the file that is being written
         self._seen: dict[str, _Seen] = {}
         self._set_aside: list[str] = []
         self._trouble = ""  # why the latest write failed
@@ -172,12 +172,12 @@ class Conversations:
             trouble = ""
             try:
                 self._write(dialogue)
-            except OSError as error:
-                trouble = error.strerror or type(error).__name__
+            except (OSError, ValueError) as error:  # a value that is no JSON is a bug, and no reason to stop saving
+                trouble = str(getattr(error, "strerror", None) or error)
                 log.warning("a conversation could not be saved: %s", error)
             with self._lock:
                 self._trouble = trouble
-                self._writing = ""
+                self._writing = None
                 if trouble:
                     self._failed[dialogue.id] = dialogue
                 else:

@@ -203,21 +203,20 @@ class Handlers:
 
     def ask(self, session_id: str, question: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question; it goes back into the box when there is no answer."""
+        current = self._worker.sessions.find(session_id)
+        editing, head = (current.editing, head_of(current)) if current else (None, "")
         try:
             wanted, current = wish(method, *fields), self._worker.sessions.get(session_id)
-            editing = current.editing
             parent = self.conversing.parent_for(current, question)
-            try:
-                events = self._worker.answer(
-                    session_id, question, wanted.config, parent=parent, own_seed=wanted.own_seed
-                )
-            except CoreError:
-                current.editing = editing
-                raise
+            events = self._worker.answer(session_id, question, wanted.config, parent=parent, own_seed=wanted.own_seed)
             view = ChatView(self._past(current, parent), question.strip())
-            yield from self._watch_answer(session_id, LiveStrip(wanted.config.method), view, question, events)
+            strip = LiveStrip(wanted.config.method)
+            yield from self._watch_answer(session_id, strip, view, question, events, editing)
         except CoreError as error:
-            yield self._no_answer(session_id, error, question)
+            broke_off = current is not None and head_of(current) != head  # question and beginning stand in the chat
+            if current is not None and not broke_off:
+                current.editing = editing
+            yield self._no_answer(session_id, error, None if broke_off else question)
 
     def again(self, session_id: str, act: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question once more, or continue the last answer; `act` is what the page's script sends."""
@@ -256,6 +255,7 @@ class Handlers:
         chat: ChatView,
         question: str | None,
         events: Iterator[WorkerEvent],
+        editing: str | None = None,
     ) -> Iterator[Updates]:
         parts = self._parts
         current = self._worker.sessions.get(session_id)
@@ -267,6 +267,8 @@ class Handlers:
         if current.num_cleared != number:  # the page shows another conversation by now
             yield {parts.box: idle_box()}
             return
+        if not chat.answered:
+            current.editing = editing
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(None if chat.answered else question)}
         updates[parts.chat] = conversation(current)
         yield updates | self._book(BookView(current)) | self._around(current)
@@ -279,6 +281,11 @@ class Handlers:
             parts.chat: conversation(current),
             parts.box: idle_box(question),
         } | self._around(current)
+
+
+def head_of(session: Session) -> str:
+    """Where the shown branch ends."""
+    return session.dialogue.head if session.dialogue else ""
 
 
 def told(act: str) -> tuple[str, str]:

@@ -41,7 +41,7 @@ class Fields:
     top_p: gr.Number
     max_new_tokens: gr.Number
     top_k: gr.Number
-    seed: gr.Number
+    seed: gr.Textbox
     variant: gr.Dropdown
     rounds: gr.Radio
     gamma1: gr.Number
@@ -77,7 +77,7 @@ def generation(
     top_p: float | None,
     max_new_tokens: float | None,
     top_k: float | None = 0,
-    seed: float | None = None,
+    seed: str | None = "",
     variant: str | None = AS_CHOSEN,
     rounds: str | None = ADAPTIVE,
     gamma1: float | None = DEFAULTS.speculation.gamma1,
@@ -91,10 +91,6 @@ def generation(
     numbers = (temperature, top_p, max_new_tokens, top_k, gamma1, gamma2)
     if any(number is None for number in numbers):
         raise InvalidSetting("A field in Settings is empty.", hint="Fill it with a number.")
-    if seed is not None and not (0 <= seed <= MOST_SEED and seed == int(seed)):
-        raise InvalidSetting(
-            f"A seed of {seed:g} is not usable.", hint="Use a whole number from 0 up, or leave it empty."
-        )
     shape = SpeculationConfig()
     one, two = int(gamma1 or 0), int(gamma2 or 0)
     if rounds == FIXED:
@@ -106,14 +102,28 @@ def generation(
         max_new_tokens=int(max_new_tokens or 0),
         sampling=SamplingParams(temperature=float(temperature or 0), top_p=float(top_p or 0), top_k=int(top_k or 0)),
         speculation=shape,
-        seed=int(seed or 0),
+        seed=seed_of(seed) or 0,
     )
+
+
+def seed_of(text: str | None) -> int | None:
+    """The seed in a field; None: none was chosen.
+
+    Raises:
+        InvalidSetting: it is no whole number, or too large.
+    """
+    written = (text or "").strip()
+    if not written:
+        return None
+    if not written.isascii() or not written.isdigit() or int(written[:20]) > MOST_SEED:
+        raise InvalidSetting(f"The seed {written[:40]!r} is not usable.", hint="Use a whole number, or leave it empty.")
+    return int(written)
 
 
 def wish(method: str, *fields: Any) -> Wish:
     """Settings from the page's fields, in the order of `Fields.values`. Raises InvalidSetting."""
     seed = fields[4] if len(fields) > 4 else None
-    return Wish(generation(method, *fields), own_seed=seed is None)
+    return Wish(generation(method, *fields), own_seed=seed_of(seed) is None)
 
 
 def chosen_method(method: str, variant: str | None) -> str:
@@ -159,7 +169,7 @@ def build_settings() -> Fields:
                 sampling.top_p, label="top-p", info="Keep the likeliest tokens up to this mass; 1 keeps all.", step=0.05
             )
             top_k = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
-            seed = gr.Number(None, label="Seed", info="Empty: every answer has its own.", precision=0)
+            seed = gr.Textbox("", label="Seed", info="Empty: every answer has its own.", max_lines=1, elem_id="seed")
             variant = gr.Dropdown(VARIANTS, value=AS_CHOSEN, label="Speculation", elem_id="variant")
             rounds = gr.Radio(
                 [("Adaptive", ADAPTIVE), ("Fixed", FIXED)],
@@ -182,7 +192,7 @@ def wire_settings(fields: Fields, method: gr.Radio, page: gr.Blocks, at_once: di
     fields.preset.input(preset_values, fields.preset, sampling, **quiet).then(**keep)
     for field in (fields.temperature, fields.top_p, fields.top_k):
         field.input(preset_of, sampling, fields.preset, **quiet).then(**keep)
-    others: tuple[gr.Radio | gr.Number | gr.Dropdown, ...] = (
+    others: tuple[gr.Radio | gr.Number | gr.Dropdown | gr.Textbox, ...] = (
         method,
         fields.max_new_tokens,
         fields.seed,
