@@ -18,10 +18,6 @@ from core.stats import DecodeStats, LevelStats
 
 FORMAT = "triforce-conversation"
 VERSION = 1
-# What is written as it is named; everything else of these classes has a line of its own below.
-COUNTS = ("new_tokens", "full_passes", "kv_bytes_read", "kv_bytes_read_plain", "reselections")
-LEVEL_COUNTS = ("rounds", "guessed", "tested", "accepted")
-BY_POSITION = ("tested_at", "accepted_at")
 
 
 class NewerVersion(ValueError):
@@ -179,11 +175,15 @@ def _sampling(data: Mapping[str, Any]) -> SamplingParams:
 def _stats(data: Mapping[str, Any]) -> DecodeStats:
     parts = _object(data, "seconds_by_part")
     return DecodeStats(
-        **{name: _whole(data, name) for name in COUNTS},  # type: ignore[arg-type]
+        new_tokens=_whole(data, "new_tokens"),
         decode_seconds=_number(data, "decode_seconds"),
-        seconds_by_part={name: _number(parts, name) for name in parts},
+        full_passes=_whole(data, "full_passes"),
         level1=_level(data, "level1"),
         level2=_level(data, "level2"),
+        seconds_by_part={name: _number(parts, name) for name in parts},
+        kv_bytes_read=_whole(data, "kv_bytes_read"),
+        kv_bytes_read_plain=_whole(data, "kv_bytes_read_plain"),
+        reselections=_whole(data, "reselections"),
     )
 
 
@@ -195,8 +195,12 @@ def _level(data: Mapping[str, Any], key: str) -> LevelStats | None:
     if not all(isinstance(size, str) and size.isdecimal() for size in committed):
         raise Damaged("committed_per_round")
     return LevelStats(
-        **{name: _whole(level, name) for name in LEVEL_COUNTS},  # type: ignore[arg-type]
-        **{name: _wholes(level, name) for name in BY_POSITION},
+        rounds=_whole(level, "rounds"),
+        guessed=_whole(level, "guessed"),
+        tested=_whole(level, "tested"),
+        accepted=_whole(level, "accepted"),
+        tested_at=_wholes(level, "tested_at"),
+        accepted_at=_wholes(level, "accepted_at"),
         committed_per_round={int(size): _whole(committed, size) for size in committed},
     )
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from app.conversations import Conversations
 from app.worker import BookOpened, EngineWorker, WorkerEvent
 from core.config import GenerationConfig
 from core.engine import Engine, Equality
@@ -283,9 +284,9 @@ def finished(
     )
 
 
-def worker_of(engine: Any, seed: int = 0) -> EngineWorker:
+def worker_of(engine: Any, seed: int = 0, conversations: Conversations | None = None) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE), seed=seed)
+    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE), seed=seed, conversations=conversations)
     worker.start()
     return worker
 
