@@ -7,9 +7,9 @@ the buttons' values. Every value names an exchange by its random id, so no text 
 from app import render
 from app.dialogue import Dialogue, Node
 from app.live_strip import METHOD_NAMES
+from app.recording import CUT
 from app.sessions import Exchange
 
-CUT = frozenset({"max_new_tokens", "cancelled", "time_up"})  # endings behind which an answer can go on
 PLAIN_FORMATS = ("float", "bfloat")  # number formats of weights as they were trained; others are quantised
 WHY_CUT = {
     "max_new_tokens": "It ended at the limit of new tokens.",

@@ -10,9 +10,10 @@ from typing import Literal, NamedTuple
 from app.conversation_export import as_json, as_markdown
 from app.conversations import ConversationGone
 from app.dialogue import Dialogue, Node, tab_of
+from app.recording import ExchangeGone
 from app.sessions import Session
 from app.worker import EngineWorker
-from core.errors import CoreError, EmptyQuestion
+from core.errors import EmptyQuestion
 
 Kind = Literal["markdown", "json"]
 TYPES: dict[Kind, tuple[str, str]] = {"markdown": ("md", "text/markdown"), "json": ("json", "application/json")}
@@ -31,13 +32,6 @@ class Parcel(NamedTuple):
     def packed(self) -> str:
         """As JSON for the page's script."""
         return json.dumps(self._asdict())
-
-
-class ExchangeGone(CoreError):
-    """The exchange was deleted, here or in another tab."""
-
-    def __init__(self) -> None:
-        super().__init__("That exchange is not there any more.", hint="Reload the page to see the conversation.")
 
 
 class Conversing:
@@ -105,13 +99,13 @@ class Conversing:
             SessionGone, ConversationGone.
         """
         session = self._worker.sessions.get(session_id)
+        renamed = None
         with session.lock:
-            shown = session.dialogue is not None and session.dialogue.id == dialogue_id
-            known = session.dialogue if shown and session.dialogue else self._store.open(dialogue_id)
-            renamed = known.rename(title)
-            if shown:
-                session.dialogue = renamed
-        if not (shown and session.incognito):
+            if session.dialogue is not None and session.dialogue.id == dialogue_id:
+                renamed = session.dialogue = session.dialogue.rename(title)
+        if renamed is None:
+            self._store.save(self._store.open(dialogue_id).rename(title))
+        elif not session.incognito:
             self._store.save(renamed)
 
     def delete(self, session_id: str, dialogue_id: str) -> None:

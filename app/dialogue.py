@@ -131,7 +131,7 @@ class Dialogue:
     def rename(self, title: str) -> "Dialogue":
         """With another title; an empty one changes nothing."""
         cleaned = title_of(title)
-        return self._changed(title=cleaned) if cleaned else self
+        return replace(self, title=cleaned) if cleaned else self
 
     def joined(self, other: "Dialogue", removed: frozenset[str] = frozenset()) -> "Dialogue":
         """With the nodes that only another state of the same conversation has, `removed` ones left out.
@@ -149,16 +149,8 @@ class Dialogue:
     def _with(self, node_id: str, change: Callable[[Node], Node]) -> "Dialogue":
         return self._changed(nodes=tuple(change(node) if node.id == node_id else node for node in self.nodes))
 
-    def _changed(
-        self, *, nodes: tuple[Node, ...] | None = None, head: str | None = None, title: str = ""
-    ) -> "Dialogue":
-        return replace(
-            self,
-            nodes=self.nodes if nodes is None else nodes,
-            head=self.head if head is None else head,
-            title=title or self.title,
-            changed=now(),
-        )
+    def _changed(self, *, nodes: tuple[Node, ...], head: str | None = None) -> "Dialogue":
+        return replace(self, nodes=nodes, head=self.head if head is None else head, changed=now())
 
     def _new_id(self) -> str:
         return secrets.token_hex(6)

@@ -224,6 +224,8 @@ class Handlers:
             wanted, (verb, node_id) = wish(method, *fields), told(act)
             current = self._worker.sessions.get(session_id)
             path = current.dialogue.path if current.dialogue else ()
+            if verb == "continue":
+                node_id = ""  # only the last answer goes on
             node = next((one for one in reversed(path) if node_id in ("", one.id)), None)
             if verb == "continue":
                 events = self._worker.go_on(session_id, wanted.config, own_seed=wanted.own_seed)

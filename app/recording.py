@@ -14,11 +14,27 @@ from app.dialogue import ROOT, BookRef, Dialogue, Node, tab_of
 from app.sessions import Exchange, Session
 from app.trace import LOSSY
 from core.config import GenerationConfig
+from core.errors import CoreError
 from core.events import Event, Finished, PrefillProgress, RoundDone
 from core.stats import DecodeStats, joined
 
 PARTIAL_SECONDS = 3.0  # between states of an unfinished answer
+CUT = frozenset({"max_new_tokens", "cancelled", "time_up"})  # endings behind which an answer can go on
 REPLACEMENT = "\ufffd"  # what stands for the beginning of a character
+
+
+class ExchangeGone(CoreError):
+    """The exchange was deleted, here or in another tab."""
+
+    def __init__(self) -> None:
+        super().__init__("That exchange is not there any more.", hint="Reload the page to see the conversation.")
+
+
+class AnswerComplete(CoreError):
+    """There is nothing to continue."""
+
+    def __init__(self) -> None:
+        super().__init__("This answer has ended by itself.", hint="Ask a further question, or regenerate it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +96,7 @@ class Recording:
                 dialogue, node = dialogue.ask(parent, place.question)
             self.node: Node = node
             self.before = node.exchange
+            self.written = node.exchange.finished.token_ids if node.exchange else ()  # as the model of now reads them
             dialogue = dialogue.show(node.id)
             self._dialogue = session.dialogue = replace(dialogue, tab=tab_of(session.id))
         self._save()
@@ -106,8 +123,7 @@ class Recording:
                     self._saved = self._clock()
                     self._record(self._so_far(event.stats))
             case Finished():
-                num_before = len(self.before.finished.token_ids) if self.before else 0
-                if len(event.token_ids) > num_before:
+                if len(event.token_ids) > len(self.written):
                     self._record(event)
                     self._done = True
 
@@ -154,7 +170,7 @@ class Recording:
         progress, before = self._progress, self.before
         return Finished(
             text=(streamed_text(before) if before else "") + "".join(self._text),
-            token_ids=(*(before.finished.token_ids if before else ()), *self._ids),
+            token_ids=(*self.written, *self._ids),
             stop_reason="cancelled",
             stats=stats,
             prompt_tokens=progress.total_tokens + 1 if progress else 0,

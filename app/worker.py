@@ -21,7 +21,7 @@ from app.documents.document import Document, Extracting
 from app.documents.readers import extract_document
 from app.pace import INTERVAL_SECONDS, Pause
 from app.reach import reach_note
-from app.recording import Place, Recording, streamed_text
+from app.recording import CUT, AnswerComplete, ExchangeGone, Place, Recording, streamed_text
 from app.sessions import Book, Exchange, NoBook, OtherBook, Session, Sessions
 from app.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
@@ -277,6 +277,8 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         path = session.dialogue.path if session.dialogue else ()
         node = next((one for one in reversed(path) if node_id in (None, one.id)), None)
+        if node is None and node_id is not None:
+            raise ExchangeGone
         session = self._ready_to_answer(session_id, node.question if node else "")
         assert node is not None, "a question without a node"
         again = node.id if node.exchange is None else None  # it was never answered: now it is, where it stands
@@ -291,6 +293,9 @@ class EngineWorker:
         session = self.sessions.get(session_id)
         path = session.dialogue.path if session.dialogue else ()
         session = self._ready_to_answer(session_id, path[-1].question if path else "")
+        exchange = path[-1].exchange
+        if exchange is not None and exchange.finished.stop_reason not in CUT:
+            raise AnswerComplete
         place = Place(question=path[-1].question, goes_on=path[-1].id)
         return self._stream(session, "answer", partial(self._answer, session, place, config, own_seed))
 
@@ -486,14 +491,14 @@ class EngineWorker:
             recording.config = seeded = replace(
                 seeded, seed=before.seed
             )  # plain decoding then draws what it would have
-        written = answer_ids(before, engine) if before else ()
+        written = recording.written = answer_ids(before, engine) if before else ()
         trace = session.trace = Trace(f"{place.question} (continued)" if before else place.question, config.method)
         session.newest = "answer"
         yield AnswerBegun(book.num_tokens, num_read_before)
         prompt = prompt_of(conversation, recording.past, place.question, engine)
         try:
             for event in engine.generate(prompt, seeded, cancel, written=written):
-                trace.apply(only_new(event, before))
+                trace.apply(only_new(event, before, len(written)))
                 if isinstance(event, PrefillProgress):
                     session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
                 if isinstance(event, Finished) and len(event.token_ids) > len(written):
@@ -557,14 +562,11 @@ def answer_ids(exchange: Exchange, engine: "Engine") -> tuple[int, ...]:
     return tuple(engine.text.encode(exchange.finished.text))
 
 
-def only_new(event: Event, before: Exchange | None) -> Event:
+def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
     """The end of a continued answer without what was there before; all other events are of what is new anyway."""
     if before is None or not isinstance(event, Finished):
         return event
-    had = before.finished
-    return replace(
-        event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[len(had.token_ids) :]
-    )
+    return replace(event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[num_before:])
 
 
 def _judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from app.conversations import ConversationGone, Conversations
-from app.conversing import Conversing, ExchangeGone, file_name
+from app.conversing import Conversing, file_name
 from app.dialogue import ROOT, Dialogue
-from app.recording import PARTIAL_SECONDS, Place, Recording
+from app.recording import PARTIAL_SECONDS, AnswerComplete, ExchangeGone, Place, Recording
 from app.sessions import OtherBook, Session
 from app.worker import EngineWorker, WorkerEvent
-from core.config import GenerationConfig, SpeculationConfig
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.errors import EmptyQuestion
 from core.events import Finished, PrefillProgress, RoundDone
 from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
@@ -139,8 +139,6 @@ def test_a_continued_answer_equals_one_long_answer(
     temperature: float, start: Callable[..., tuple[EngineWorker, Conversing]], tmp_path: Path
 ) -> None:
     """Greedy by TriForce, and with a seed by plain decoding, where one token takes one draw."""
-    from core.config import SamplingParams
-
     worker, _ = start(with_words(tiny_engine(context=1024)))
     session = worker.sessions.get(opened(worker, write_book(tmp_path)))
     how = {
@@ -183,6 +181,10 @@ def test_a_stopped_answer_goes_on_where_it_stopped(
     assert exchange.finished.text == end.text == "One two three four. " and len(exchange.finished.token_ids) == 4
     assert exchange.methods == ("triforce", "autoregressive") and exchange.finished.stats.new_tokens == 4
     assert session.trace is not None and session.trace.text == "three four. ", "inside: what is new"
+    with pytest.raises(AnswerComplete):
+        worker.go_on(session.id, PLAIN)
+    with pytest.raises(ExchangeGone):
+        worker.regenerate(session.id, PLAIN, "unknown")
 
 
 # -------------------- on disk
