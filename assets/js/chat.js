@@ -9,6 +9,7 @@
   // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
 
   let asked = "{}";
+  let pressed = null; // the newest button in the chat
 
   function press(hidden, act, text = "") {
     asked = JSON.stringify({ act, text });
@@ -32,6 +33,7 @@
   function inChat(button) {
     const verb = button.value.split(":")[0];
     if (verb === "delete" && !armed(button)) return;
+    pressed = button;
     press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value);
   }
 
@@ -88,10 +90,23 @@
   function deliver(parcel) {
     if (!parcel) return "";
     const { copy, focus } = JSON.parse(parcel);
-    if (copy !== undefined) navigator.clipboard?.writeText(copy).catch(() => {});
+    if (copy !== undefined) copied(copy);
     else if (focus) setTimeout(focusQuestion);
     else window.triforceRace.save(parcel);
     return "";
+  }
+
+  async function copied(text) {
+    const [button, label] = [pressed, pressed?.textContent];
+    let said = "Copied";
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      said = "Not allowed here";
+    }
+    if (!button || label === said) return;
+    button.textContent = said;
+    setTimeout(() => (button.textContent = label), 1500);
   }
 
   function focusQuestion() {
