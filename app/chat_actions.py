@@ -12,7 +12,6 @@ from typing import Any
 import gradio as gr
 
 from app import render
-from app.conversation_view import conversation_list
 from app.handlers import Handlers, Parts, Updates
 from app.worker import EngineWorker
 from core.errors import CoreError, InvalidSetting
@@ -75,12 +74,12 @@ class ChatActions:
         """What a verb may change."""
         return [*self._parts.of_conversation, self._parts.box, self._own.parcel]
 
-    def now(self, session_id: str, packed: str, search: str) -> Updates:
+    def now(self, session_id: str, packed: str) -> Updates:
         """Do what was asked for and show the page as it is then."""
         parts = self._parts
         try:
             act = Act.parse(packed)
-            updates = self._special(session_id, act, search)
+            updates = self._special(session_id, act)
             if updates is not None:
                 return updates
             change = self._changes.get(act.verb)
@@ -88,11 +87,12 @@ class ChatActions:
                 raise InvalidSetting("The page sent something unknown.", hint="Reload the page.")
             change(session_id, act.id)
         except CoreError as error:
-            known = self._worker.sessions.find(session_id) is not None
-            return (self.show(session_id, search) if known else {}) | {parts.about: render.problem(error)}
-        return self.show(session_id, search) | ({parts.box: ""} if act.verb == "keep" else {})
+            known = self._worker.sessions.find(session_id)
+            return (self.handlers.talk(known) if known else {}) | {parts.about: render.problem(error)}
+        shown = self.handlers.talk(self._worker.sessions.get(session_id))
+        return shown | ({parts.box: ""} if act.verb == "keep" else {})
 
-    def _special(self, session_id: str, act: Act, search: str) -> Updates | None:
+    def _special(self, session_id: str, act: Act) -> Updates | None:
         """Verbs that leave the chat as it is."""
         conversing, parts = self._conversing, self._parts
         if act.verb in ("markdown", "json"):
@@ -102,24 +102,18 @@ class ChatActions:
             return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
         if act.verb == "rename":
             conversing.rename(session_id, act.id, act.text)
-            return {parts.listing: self._list(session_id, search)}
+            return {parts.listing: self.handlers.listing(self._worker.sessions.get(session_id))}
         if act.verb == "edit":
             question = conversing.edit(session_id, act.id)
-            return self.show(session_id, search) | {parts.box: question, self._own.parcel: json.dumps({"focus": True})}
+            shown = self.handlers.talk(self._worker.sessions.get(session_id))
+            return shown | {parts.box: question, self._own.parcel: json.dumps({"focus": True})}
         return None
-
-    def show(self, session_id: str, search: str) -> Updates:
-        """The page's conversation and the list."""
-        current = self._worker.sessions.get(session_id)
-        return self.handlers.talk(current) | {self._parts.listing: self._list(session_id, search)}
 
     def search(self, session_id: str, text: str) -> str:
         """The list with what has every word of a text."""
-        return self._list(session_id, text)
-
-    def _list(self, session_id: str, search: str) -> str:
-        session = self._worker.sessions.find(session_id)
-        return conversation_list(self._worker.conversations.listing(search), session, search=search)
+        session = self._worker.sessions.enter(session_id)
+        session.search = text or ""
+        return self.handlers.listing(session)
 
 
 def build_list() -> ListParts:
@@ -147,7 +141,7 @@ def wire_list(
     """The events. `stream` and `at_once` are how the page's events run."""
     done = own.now.click(
         actions.now,
-        [parts.session, own.act, own.search],
+        [parts.session, own.act],
         actions.outputs,
         api_name="act",
         **{**at_once, "js": TAKE},

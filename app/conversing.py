@@ -51,7 +51,7 @@ class Conversing:
         """
         if session.entered:
             self._worker.stop_answer(session.id)
-            session.editing = None
+            session.editing, session.search = None, ""
             return
         session.entered, first = True, not self._anyone_came
         self._anyone_came = True

@@ -117,10 +117,15 @@ class Handlers:
         """The list, and what stands above and below the chat."""
         parts = self._parts
         return {
-            parts.listing: conversation_list(self._worker.conversations.listing(), current),
+            parts.listing: self.listing(current),
             parts.about: book_notice(current, self._samples),
             parts.editing: editing_notice(current),
         } | self._suggest(current)
+
+    def listing(self, current: Session | None) -> str:
+        """The list of conversations, narrowed to what the page searches for."""
+        search = current.search if current else ""
+        return conversation_list(self._worker.conversations.listing(search), current, search=search)
 
     def watch_model(self, _session_id: str) -> Iterator[Updates]:
         """Show the model's state, and again when loading has ended."""

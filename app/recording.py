@@ -135,11 +135,10 @@ class Recording:
         if self._ids:  # it broke off: what was written is kept
             self._record(self._so_far(DecodeStats(new_tokens=len(self._ids))))
         elif self._is_new:
-            left = self._conversations.without(self._dialogue, self.node.id)
             with self._session.lock:
+                left = self._conversations.without(self._newest, self.node.id).show(self._head_before)
                 if self._in_view:
-                    self._session.dialogue = left.show(self._head_before) if left.nodes else None
-                    left = self._session.dialogue or left
+                    self._session.dialogue = left if left.nodes else None
             self._dialogue = left
             if left.nodes:
                 self._save()
@@ -153,13 +152,19 @@ class Recording:
             and session.num_cleared == self._num_cleared
         )
 
+    @property
+    def _newest(self) -> Dialogue:
+        """The conversation with what else was changed in it meanwhile, a title for example."""
+        shown = self._session.dialogue
+        return shown if shown is not None and self._in_view else self._dialogue
+
     def _record(self, finished: Finished) -> None:
         exchange = self._exchange(finished)
         with self._session.lock:
-            base = self._session.dialogue if self._in_view and self._session.dialogue else self._dialogue
-            self._dialogue = base.answer(self.node.id, exchange)
-            if self._in_view:
-                self._session.dialogue = self._dialogue
+            changed, in_view = self._newest.answer(self.node.id, exchange), self._in_view
+            self._dialogue = changed
+            if in_view:
+                self._session.dialogue = changed
         self._save()
 
     def _save(self) -> None:

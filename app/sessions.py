@@ -57,6 +57,7 @@ class Session:
     dialogue: "Dialogue | None" = None  # what is shown; None before the first question
     incognito: bool = False  # nothing of this conversation is written
     editing: str | None = None  # the exchange whose question is being changed
+    search: str = ""  # what the list of conversations is narrowed to
     entered: bool = False  # the page has said hello, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # what that took, as far as it was done before a question

@@ -3,6 +3,8 @@
 The browser keeps the fields; core checks every value and says what to do about a wrong one.
 """
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -183,8 +185,14 @@ def build_settings() -> Fields:
     return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2)
 
 
-def wire_settings(fields: Fields, method: gr.Radio, page: gr.Blocks, at_once: dict[str, Any]) -> None:
-    """Presets set the single fields and follow them; what the reader chose stays over a reload, in the browser."""
+def wire_settings(
+    fields: Fields, method: gr.Radio, methods: Sequence[str], page: gr.Blocks, at_once: dict[str, Any]
+) -> None:
+    """Presets set the single fields and follow them; what the reader chose stays over a reload, in the browser.
+
+    Args:
+        methods: what `method` offers at first; the browser may have kept the choice of another model's page.
+    """
     quiet = {**at_once, "js": None, "api_visibility": "private"}
     sampling: list[gr.components.Component] = [fields.temperature, fields.top_p, fields.top_k]
     kept = [method, fields.preset, *fields.values]
@@ -203,8 +211,8 @@ def wire_settings(fields: Fields, method: gr.Radio, page: gr.Blocks, at_once: di
     )
     for other in others:
         other.input(**keep)
-    page.load(None, kept, kept, js=RECALL, api_visibility="private")
+    recall = f"(...fields) => window.triforceChat.recall(fields, {json.dumps(methods)})"
+    page.load(None, kept, kept, js=recall, api_visibility="private")
 
 
 KEEP = "(...fields) => window.triforceChat.keep(fields)"
-RECALL = "(...fields) => window.triforceChat.recall(fields)"

@@ -161,11 +161,13 @@
     }
   }
 
-  function recall(fields) {
+  function recall(fields, methods) {
     try {
       const kept = JSON.parse(localStorage.getItem(KEPT) ?? "null");
       const fits = (value, at) => value === null || fields[at] === null || typeof value === typeof fields[at];
-      if (Array.isArray(kept) && kept.length === fields.length && kept.every(fits)) return kept;
+      if (Array.isArray(kept) && kept.length === fields.length && kept.every(fits)) {
+        return [methods.includes(kept[0]) ? kept[0] : fields[0], ...kept.slice(1)];
+      }
     } catch {
       // not ours, or not readable
     }

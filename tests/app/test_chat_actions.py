@@ -243,7 +243,7 @@ class Page:
         self.session = worker.sessions.get(session_id)
 
     def does(self, act: str, text: str = "") -> dict[Any, Any]:
-        return self.actions.now(self.session_id, json.dumps({"act": act, "text": text}), "")
+        return self.actions.now(self.session_id, json.dumps({"act": act, "text": text}))
 
     def asks(self, question: str) -> dict[Any, Any]:
         *_, last = self.handlers.ask(self.session_id, question, "triforce", 0, 1, 64)
@@ -321,6 +321,8 @@ def test_the_list_by_buttons(page: Page, engine: FakeEngine) -> None:
     assert "Renamed" in page.does(f"rename:{dialogue.id}", "Renamed")["listing"]
     assert "Renamed" in page.actions.search(page.session_id, "renam")
     assert "Nothing found" in page.actions.search(page.session_id, "teapot")
+    assert "Nothing found" in page.does("new:")["listing"], "the list stays narrowed"
+    page.actions.search(page.session_id, "")
     assert texts(page.does(f"open:{dialogue.id}")["chat"])[0] == "One?"
     assert json.loads(page.does(f"markdown:{dialogue.id}")["parcel"])["name"] == "Renamed.md"
     assert "Renamed" not in page.does(f"delete-conversation:{dialogue.id}")["listing"]
@@ -333,9 +335,9 @@ def test_the_list_by_buttons(page: Page, engine: FakeEngine) -> None:
 )
 def test_what_no_button_sends_is_refused(packed: str, page: Page) -> None:
     page.asks("One?")
-    update = page.actions.now(page.session_id, packed, "")
+    update = page.actions.now(page.session_id, packed)
     assert 'role="alert"' in update["about"] and page.session.exchanges
-    assert 'role="alert"' in page.actions.now("unknown", packed, "")["about"]
+    assert 'role="alert"' in page.actions.now("unknown", packed)["about"]
 
 
 def test_after_a_restart_the_page_says_which_book_to_open(
