@@ -25,8 +25,8 @@ class ListParts:
     listing: gr.HTML
     act: gr.Textbox  # what the script asks for
     parcel: gr.Textbox  # what the script is to save or to copy
-    now: gr.Button  # pressed by the script: something that is done at once
-    again: gr.Button  # pressed by the script: an answer
+    now: gr.Button  # not seen, pressed by the script: something that is done at once
+    again: gr.Button  # not seen, pressed by the script: an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ def build_list() -> ListParts:
         listing = gr.HTML(elem_id="conv-list")
     act = gr.Textbox(visible=False, show_label=False)
     parcel = gr.Textbox(visible=False, show_label=False)
-    now = gr.Button("Now", visible="hidden", elem_id="act-now")
-    again = gr.Button("Again", visible="hidden", elem_id="act-again")
+    now = gr.Button("Now", elem_id="act-now")
+    again = gr.Button("Again", elem_id="act-again")
     return ListParts(search, listing, act, parcel, now, again)
 
 
