@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from app.library import label
+from app.library import Book as Shelved
+from app.library import Chapters, label, ranges
 from app.sessions import Book, Exchange
 
 ROOT = ""  # parent of first questions
@@ -31,9 +32,7 @@ class BookRef:
     def of(cls, book: Book, digest: str) -> "BookRef":
         """The reference to an open book."""
         shelved = book.shelf.books
-        parts = (
-            () if all(one.is_whole for one in shelved) else tuple(label(one.document, one.choice) for one in shelved)
-        )
+        parts = () if all(one.is_whole for one in shelved) else tuple(_part(one) for one in shelved)
         return cls(names=book.names, title=book.title, digest=digest, num_tokens=book.num_tokens, parts=parts)
 
     @property
@@ -167,6 +166,15 @@ class Dialogue:
 
     def _new_id(self) -> str:
         return secrets.token_hex(6)
+
+
+def _part(book: Shelved) -> str:
+    """What is chosen of a document, in words of ours: a chapter's title would be text of the book."""
+    match book.choice:
+        case Chapters(numbers):
+            return f"chapter{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+        case _:
+            return label(book.document, book.choice)
 
 
 def now() -> str:

@@ -442,7 +442,7 @@ def test_parts_of_a_book_are_another_text_than_the_whole(
     start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
 ) -> None:
     worker, conversing = start()
-    file = write_book(tmp_path, "A page of words. " * 150)
+    file = write_book(tmp_path, "\f".join(f"Page {number} has words. " * 20 for number in (1, 2)))
     session = worker.sessions.get(opened(worker, file))
     list(worker.arrange(session.id, lambda shelf: shelf.choose(0, Pages(1, 1))))
     assert session.book is not None and not session.book.shelf.books[0].is_whole

@@ -119,7 +119,7 @@ def test_a_conversation_survives_the_round_trip() -> None:
 
 def test_no_text_of_the_book_is_kept() -> None:
     data = json.loads(dump(a_dialogue("One?")))
-    assert set(data["book"]) == {"names", "title", "digest", "num_tokens"}
+    assert set(data["book"]) == {"names", "title", "digest", "num_tokens", "parts"}
 
 
 def changed(path: tuple[Any, ...], value: object) -> str:
