@@ -143,6 +143,7 @@ class Engine:
         draft_dims = read_dims(entry.draft) if entry.draft else None
         plan = make_plan(dims, draft_dims, config, this_machine())
         device, dtype = torch.device(plan.device.value), plan.dtype.value
+        backend = choose_backend(device, dtype)
         tokenizer = load_tokenizer(entry.target)
         draft = None
         if entry.draft and draft_dims:
@@ -150,11 +151,10 @@ class Engine:
                 raise UnsupportedModel(
                     "Target and draft do not use the same tokens.", hint="Choose a draft of the same family."
                 )
-            draft = load_model(entry.draft, draft_dims, dtype, device)
-        target = load_model(entry.target, dims, dtype, device)
+            draft = load_model(entry.draft, draft_dims, dtype, device, backend)
+        target = load_model(entry.target, dims, dtype, device, backend)
         text = ChatText(tokenizer, target.eos_ids)
         named = {"name": entry.name, "description": entry.description, "limits": entry.limits}
-        backend = choose_backend(device, dtype)
         return cls(config, plan, text, target, draft, backend=backend, **named)
 
     def close(self) -> None:

@@ -14,7 +14,9 @@ from transformers.utils.logging import disable_progress_bar
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, UnsupportedModel
 from core.models.catalog import restore_hint
+from core.models.linear import use_few_rows_linear
 from core.models.seam import ATTENTION_NAME, register
+from core.ops.backend import STOCK, Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,9 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     )
 
 
-def load_model(folder: Path, dims: ModelDims, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+def load_model(
+    folder: Path, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend = STOCK
+) -> LoadedModel:
     """Load a causal language model for inference through our caches.
 
     Raises:
@@ -129,7 +133,9 @@ def load_model(folder: Path, dims: ModelDims, dtype: torch.dtype, device: torch.
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
     module = cast(nn.Module, model).to(device).eval().requires_grad_(False)
-    if device.type == "cpu":
+    if backend.linear is not None:
+        use_few_rows_linear(module, backend.linear)
+    elif device.type == "cpu":
         _column_major(module)
     eos: Any = getattr(cast(Any, model).generation_config, "eos_token_id", None)
     eos = cast(Any, model).config.eos_token_id if eos is None else eos

@@ -21,11 +21,12 @@ REPEATS = 7
 
 
 class Backend(NamedTuple):
-    """How caches attend."""
+    """How caches attend, and how models multiply by weights in passes of few rows."""
 
     name: str
     attend: Attend
     because: str
+    linear: Callable[[Tensor, Tensor], Tensor] | None = None  # x [..., I], weight [O, I]; None: torch's
 
 
 STOCK = Backend("torch", attend, "torch's own operations")
@@ -44,7 +45,11 @@ def choose_backend(device: torch.device, dtype: torch.dtype) -> Backend:
         return STOCK._replace(because=str(reason))
     stock, compiled = _seconds(attend, kernel)
     gain = f"{stock / compiled:.1f}x the speed of torch's for {ROWS} rows, measured"
-    return Backend("compiled", kernel, gain) if compiled < stock else STOCK._replace(because=f"the kernel has {gain}")
+    return (
+        Backend("compiled", kernel, gain, kernel.linear)
+        if compiled < stock
+        else STOCK._replace(because=f"the kernel has {gain}")
+    )
 
 
 def _seconds(*candidates: Attend) -> list[float]:

@@ -1,4 +1,4 @@
-"""An optional CPU kernel for passes of a few rows, compiled on first use by the system's C++ compiler.
+"""Optional CPU kernels for passes of a few rows, compiled on first use by the system's C++ compiler.
 
 Stock operations read keys and values once for a row, and about twice as long for ten (see `attention`). The kernel in
 small_rows.cpp reads them once for all rows. It is kept under the user's cache folder, checked against the stock result
@@ -38,9 +38,11 @@ class SmallRows:
     """Attention as `attention.attend` does it; float32 on CPU through the kernel, all else through stock operations."""
 
     def __init__(self, library: Path) -> None:
-        self._call = ctypes.CDLL(str(library)).small_rows_attention
-        self._call.restype = None
+        compiled = ctypes.CDLL(str(library))
+        self._call, self._call_linear = compiled.small_rows_attention, compiled.small_rows_linear
+        self._call.restype = self._call_linear.restype = None
         self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 11
+        self._call_linear.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """Causal attention; shapes as in `attention.attend`."""
@@ -61,6 +63,14 @@ class SmallRows:
         sizes = (kv_heads, rows, num_new, total, dim)
         self._call(*pointers, *sizes, k.stride(1), k.stride(2), v.stride(1), v.stride(2), shares, threads)
         return out.view(batch, heads, num_new, dim)
+
+    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [..., I] times the transpose of weight [O, I], O >= 8; both float32 on CPU, weight contiguous, few rows."""
+        rows = x.contiguous()
+        out = torch.empty(*x.shape[:-1], weight.shape[0])
+        sizes = (x.numel() // x.shape[-1], x.shape[-1], weight.shape[0])
+        self._call_linear(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, torch.get_num_threads())
+        return out
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:

@@ -63,15 +63,18 @@ inline Vec exp_negative(Vec x) {
   return vanishes ? all(0.0f) : y * scale;
 }
 
-// scores[0..8) = <q, k_j> for eight keys that lie `stride` floats apart.
+// <q, k_j> for eight keys that lie `stride` floats apart.
 inline Vec eight_scores(const float* q, const float* k, int64_t stride, int dim) {
   Vec acc[8];
   for (int j = 0; j < 8; ++j) acc[j] = all(0.0f);
-  for (int d = 0; d < dim; d += W) {
+  int d = 0;
+  for (; d + W <= dim; d += W) {
     const Vec x = load(q + d);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) acc[j] += x * load(k + j * stride + d);
   }
+  for (; d < dim; ++d)
+    for (int j = 0; j < 8; ++j) acc[j][d % W] += q[d] * k[j * stride + d];
   return sums(acc);
 }
 
@@ -253,4 +256,17 @@ extern "C" void small_rows_attention(
       for (int64_t d = 0; d < dim; d += W) store(row + d, load(row + d) * all(1.0f / sum));
       lse[head * rows + r] = top + std::log(sum);
     }
+}
+
+// out[r][o] = <x_r, w_o>: x [rows, in] and w [outs, in] contiguous, outs >= 8. Every weight is read once for all rows, and
+// every sum is taken in the same order whatever the number of rows.
+extern "C" void small_rows_linear(
+    const float* x, const float* w, float* out, int64_t rows, int64_t in, int64_t outs, int64_t threads) {
+  const int64_t tiles = (outs + W - 1) / W;
+#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t first = std::min(tile * W, outs - W);  // the last tile overlaps the one before
+    const float* some = w + first * in;
+    for (int64_t r = 0; r < rows; ++r) store(out + r * outs + first, eight_scores(x + r * in, some, in, int(in)));
+  }
 }

@@ -21,6 +21,10 @@ def to_device(rows: Tensor, device: torch.device) -> Tensor:
     return rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)
 
 
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+
 class Conveyor:
     """Brings equally shaped host pieces to the device, and takes device tensors to the host.
 
@@ -33,9 +37,9 @@ class Conveyor:
         self._slots = [torch.empty(tuple(shape), dtype=dtype, device=device) for _ in range(num_slots)]
         cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if cuda else None
-        self._arrived = [torch.cuda.Event() for _ in self._slots] if cuda else []
-        self._released = [torch.cuda.Event() for _ in self._slots] if cuda else []
-        self._stored = torch.cuda.Event() if cuda else None
+        self._arrived = [_event() for _ in self._slots] if cuda else []
+        self._released = [_event() for _ in self._slots] if cuda else []
+        self._stored = _event() if cuda else None
         self._pieces: Sequence[Tensor] = ()
         self._sent = self._taken = 0
         self.bytes_brought = 0  # host to device, since it was made

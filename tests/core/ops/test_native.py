@@ -112,3 +112,41 @@ def test_the_slower_backend_is_not_chosen(kernel: SmallRows, monkeypatch: pytest
 def test_only_float32_on_a_processor_is_compiled_for() -> None:
     assert choose_backend(CPU, torch.bfloat16).name == "torch"
     assert choose_backend(torch.device("cuda"), torch.float32).name == "torch"
+
+
+@pytest.mark.parametrize(("inner", "outer", "rows"), [(64, 8, 1), (162, 240, 5), (336, 3072, 13), (7, 9, 32)])
+def test_linear_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
+    kernel: SmallRows, inner: int, outer: int, rows: int
+) -> None:
+    generator = torch.Generator().manual_seed(inner)
+    x, weight = (torch.randn(n, inner, generator=generator) for n in (rows, outer))
+    together = kernel.linear(x[None], weight)
+    assert torch.allclose(together[0].double(), x.double() @ weight.double().T, atol=1e-5 * inner)
+    assert all(torch.equal(kernel.linear(x[row : row + 1], weight)[0], together[0, row]) for row in range(rows))
+
+
+def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(kernel: SmallRows) -> None:
+    """With the kernel a pass of many rows has the logits of passes of one row; without it the last bits differ."""
+    from core.caches.full import FullCache
+    from core.models.judge import Judge
+    from core.models.linear import FewRowsLinear, use_few_rows_linear
+    from core.ops.backend import Backend
+    from core.tokens import Context
+    from tests.core.toys import loaded, random_prompt, tiny_config
+
+    tokens, logits = Context(random_prompt(90)), {}
+    for name in ("torch", "compiled"):
+        model = loaded(tiny_config("qwen2", kv_heads=2), 5)  # its query layer has a bias
+        chosen = STOCK
+        if name == "compiled":
+            use_few_rows_linear(model.module, kernel.linear)
+            chosen = Backend(name, kernel, "test", kernel.linear)
+            assert any(isinstance(part, FewRowsLinear) and part.bias is not None for part in model.module.modules())
+        judge = Judge("full", model.module, FullCache(model.shape, 128, 8, backend=chosen), CPU)
+        judge.feed(tokens, range(80), 1)
+        logits[name] = judge.feed(tokens, range(80, 90), 10)
+        judge.cache.truncate(80)
+        alone = torch.cat([judge.feed(tokens, range(at, at + 1), 1) for at in range(80, 90)])
+        if name == "compiled":
+            assert torch.equal(alone, logits[name])
+    assert torch.allclose(logits["torch"], logits["compiled"], atol=1e-4)
