@@ -79,6 +79,7 @@ class LibraryHandlers:
             if verb == "fresh":
                 self._worker.clear(session.id)
                 session.intake.settled = Shelf()  # what did not fit may fit now
+                yield self._page.talk(session)
                 events = self._worker.read_book(session.id)
             elif change is not None:
                 events = self._worker.arrange(session.id, change)

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from app.dialogue import BookRef
 from app.intake import Arrival, Fit, Intake
 from app.library import Costs, Meter, Shelf, Span, fits
 from app.reach import reach_note
 from app.sessions import Book, Session
 from app.shelf_events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
+from app.telling import turns
 from app.where import chunk_pages
 from core.errors import CoreError
 from core.tokens import common_prefix
@@ -61,16 +63,16 @@ def _put(arrival: Arrival, intake: Intake, meter: Meter) -> None:
 
 
 def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Iterator[ShelfEvent]:
-    intake, book, conversation = session.intake, session.book, session.conversation
+    intake, book = session.intake, session.book
     if not shelf.books:
         yield _close(session, shelf)
         return
     stays = book is not None and any(shelf.index(one.key) is not None for one in book.shelf.books)
-    turns = conversation.turns if stays and conversation else ()
+    back = session.about({one.digest.hex() for one in shelf.books})  # a conversation of an earlier start goes on
     fit = Fit(
         books=meter.shelf(shelf),
         frame=len(engine.text.opening(())),
-        talk=talk_tokens(engine.text, turns),
+        talk=talk_tokens(engine.text, turns(session.exchanges if stays else back, engine)),
         reserve=ROOM_FOR_A_QUESTION,
         context=engine.context,
         possible=engine.info.most_context,
@@ -96,7 +98,9 @@ def room(fit: Fit) -> int:
 
 def _close(session: Session, shelf: Shelf) -> ShelfClosed:
     session.book = session.conversation = session.trace = session.race = session.where = None
-    session.exchanges, session.num_read, session.read_seconds = (), 0, 0.0
+    session.num_read, session.read_seconds = 0, 0.0
+    with session.lock:
+        session.dialogue = session.editing = None
     session.intake.fit, session.intake.settled = None, shelf
     return ShelfClosed()
 
@@ -144,13 +148,19 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Chat
     before = session.conversation or Conversation()
     after = replace(before, book_ids=ids) if stays else Conversation(book_ids=ids)
     shared = common_prefix(before.opening_ids(text), after.opening_ids(text)) if session.book else 0
+    goes_on = stays and session.dialogue is not None and session.fits
     if session.exchanges:
         session.intake.note = SAME_CONVERSATION if stays else NEW_CONVERSATION
     session.num_read = min(session.num_read, shared)
     if session.num_read == 0:
         session.read_seconds = 0.0
     if not stays:
-        session.exchanges, session.trace, session.race = (), None, None
+        session.trace = session.race = None
     session.usual = session.where = None
     session.book, session.conversation = book, after
+    with session.lock:
+        if session.dialogue is not None and goes_on:
+            session.dialogue = session.dialogue.about(BookRef.of(book))
+        elif not session.fits:
+            session.dialogue = session.editing = None  # it stays in the list
     return BookOpened(book)

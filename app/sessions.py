@@ -5,6 +5,7 @@ import secrets
 import threading
 from array import array
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -12,10 +13,12 @@ from app.documents.document import Document
 from app.intake import Intake
 from app.library import Choice, Shelf
 from app.trace import Race, Trace
+from core.config import SamplingParams
 from core.errors import CoreError
 from core.events import Finished
 
 if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
+    from app.dialogue import Dialogue
     from app.where import Loaded
     from core.session import Conversation
 
@@ -49,6 +52,11 @@ class Book:
         return tuple(book.document.name for book in self.shelf.books) or (self.document.name,)
 
     @property
+    def digests(self) -> tuple[str, ...]:
+        """What tells the documents from others: SHA-256 of each text, hexadecimal."""
+        return tuple(book.digest.hex() for book in self.shelf.books)
+
+    @property
     def first_token(self) -> int:
         """Where its text begins in a prompt."""
         return self.num_opening - self.num_tokens
@@ -61,10 +69,17 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question and its answer, complete or stopped."""
+    """A question and its answer, complete or stopped; `finished` adds up all stretches it was written in."""
 
     question: str
     finished: Finished
+    first_token_seconds: float | None = None  # from its turn to its first token
+    num_reread: int = 0  # tokens of the book that had been read before and were read again
+    methods: tuple[str, ...] = ()  # in the order they were used, each once
+    sampling: SamplingParams | None = None  # of the newest stretch
+    seed: int | None = None  # of the newest stretch
+    model: str = ""
+    weights: str = ""  # the number format the model ran in
 
 
 @dataclass(slots=True)
@@ -73,8 +88,12 @@ class Session:
 
     id: str
     book: Book | None = None
-    conversation: "Conversation | None" = None
-    exchanges: tuple[Exchange, ...] = ()
+    conversation: "Conversation | None" = None  # the book's tokens; what was said follows from `exchanges`
+    dialogue: "Dialogue | None" = None  # what is shown; None before the first question
+    incognito: bool = False  # nothing of this conversation is written
+    editing: str | None = None  # the exchange whose question is being changed
+    search: str = ""  # what the list of conversations is narrowed to
+    entered: bool = False  # the page has said hello, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # what that took, as far as it was done before a question
     num_talk: int = 0  # tokens of the conversation after its latest answer
@@ -86,7 +105,22 @@ class Session:
     where: "Loaded | None" = None  # what was loaded of the book for the newest answer
     usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
-    num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
+    num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a change of it
+
+    @property
+    def fits(self) -> bool:
+        """The conversation can go on: all it is about is open, or there is none yet."""
+        return self.dialogue is None or (self.book is not None and self.dialogue.fits(self.book.digests))
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What was asked about what is open and answered, on the branch that is shown."""
+        return self.about(self.book.digests) if self.book is not None else ()
+
+    def about(self, digests: Collection[str]) -> tuple[Exchange, ...]:
+        """What was said, if all it is about is among these documents."""
+        return self.dialogue.exchanges if self.dialogue is not None and self.dialogue.fits(digests) else ()
 
     @property
     def is_read(self) -> bool:
@@ -108,6 +142,16 @@ class NoBook(CoreError):
 
     def __init__(self) -> None:
         super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
+
+
+class OtherBook(CoreError):
+    """A question in a conversation about a book that is not open."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(
+            f"This conversation is about {title}, which is not open.",
+            hint="Open that book again, or begin a new conversation.",
+        )
 
 
 class Sessions:

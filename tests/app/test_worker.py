@@ -243,7 +243,7 @@ def test_an_empty_file_is_told_and_leaves_what_is_open(worker: EngineWorker, tmp
     list(worker.open_book(session_id, write_book(tmp_path, "", "bad.txt")))
     (failed,) = session.intake.arrivals
     assert failed.stage == "failed" and isinstance(failed.error, EmptyDocument)
-    assert session.book is book and session.exchanges is exchanges
+    assert session.book is book and session.exchanges == exchanges
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
 
 
@@ -256,7 +256,7 @@ def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
     book, exchanges = session.book, session.exchanges
     events = list(worker.open_book(session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
     told = next(event for event in events if isinstance(event, ShelfTooLong))
-    assert session.book is book and session.exchanges is exchanges and session.intake.too_long
+    assert session.book is book and session.exchanges == exchanges and session.intake.too_long
     fitting = [offer for offer in told.fit.offers if offer.fits and offer.book == 1]
     assert fitting and told.fit.needed > told.fit.context
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
@@ -382,7 +382,8 @@ def test_errors_cross_the_threads_and_the_worker_lives_on(
     engine.enqueue(error)
     with pytest.raises(raised):
         list(worker.answer(session_id, "Boom?", PLAIN))
-    assert worker.sessions.get(session_id).exchanges == ()
+    (exchange,) = worker.sessions.get(session_id).exchanges
+    assert exchange.finished.text == "Half " and exchange.finished.stop_reason == "cancelled", "nothing is lost"
     assert isinstance(list(worker.answer(session_id, "Still there?", PLAIN))[-1], Finished)
 
 
