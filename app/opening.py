@@ -68,11 +68,12 @@ def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Ite
         yield _close(session, shelf)
         return
     stays = book is not None and any(shelf.index(one.key) is not None for one in book.shelf.books)
-    back = session.about({one.digest.hex() for one in shelf.books})  # a conversation of an earlier start goes on
+    kept = session.exchanges if stays else ()
+    kept = kept or session.about({one.digest.hex() for one in shelf.books})  # one of an earlier start goes on
     fit = Fit(
         books=meter.shelf(shelf),
         frame=len(engine.text.opening(())),
-        talk=talk_tokens(engine.text, turns(session.exchanges if stays else back, engine)),
+        talk=talk_tokens(engine.text, turns(kept, engine)),
         reserve=ROOM_FOR_A_QUESTION,
         context=engine.context,
         possible=engine.info.most_context,
