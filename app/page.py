@@ -109,7 +109,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         entered = page.load(
             handlers.enter,
             session,
-            [session, card, *library.of_shelf, *parts.of_conversation],
+            [session, card, *parts.of_conversation, *library.of_shelf],
             api_name="enter",
             **AT_ONCE,
         )
