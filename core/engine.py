@@ -154,8 +154,17 @@ class Engine:
             draft = load_model(entry.draft, draft_dims, dtype, device, backend)
         target = load_model(entry.target, dims, dtype, device, backend)
         text = ChatText(tokenizer, target.eos_ids)
-        named = {"name": entry.name, "description": entry.description, "limits": entry.limits}
-        return cls(config, plan, text, target, draft, backend=backend, **named)
+        return cls(
+            config,
+            plan,
+            text,
+            target,
+            draft,
+            name=entry.name,
+            description=entry.description,
+            limits=entry.limits,
+            backend=backend,
+        )
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""
