@@ -139,7 +139,11 @@ class BookView:
         return warned
 
     def _buttons(self) -> str:
-        talk = " and the conversation about it" if self._session.exchanges else ""
+        talk = ""
+        if self._session.exchanges:
+            talk = (
+                " and end the incognito conversation" if self._session.incognito else "; the conversation stays listed"
+            )
         return (
             '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
             f'<button type="button" class="link" data-act="start-over" title="Take everything off the shelf{talk}">'

@@ -1,6 +1,7 @@
 """The budget of the context: books, conversation, what is kept for the next answer, and what is free."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from app import render
@@ -19,18 +20,11 @@ class Part(NamedTuple):
 
 
 def fit_of(session: Session) -> Fit | None:
-    """The budget as it is now: the conversation grows after a shelf was opened."""
+    """The budget as it is now: the conversation grows after a shelf was opened, and another branch is shorter."""
     fit = session.intake.fit
-    if fit is None or not fit.fits or session.book is None or not session.exchanges:
+    if fit is None or not fit.fits or session.book is None:
         return fit
-    return Fit(
-        books=fit.books,
-        frame=fit.frame,
-        talk=max(fit.talk, session.num_talk),
-        reserve=fit.reserve,
-        context=fit.context,
-        possible=fit.possible,
-    )
+    return replace(fit, talk=session.num_talk)
 
 
 def budget(fit: Fit, num_books: int) -> str:

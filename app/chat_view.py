@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from app import render
-from app.sessions import Exchange
+from app.answer_footer import answer_footer, question_footer
+from app.dialogue import Dialogue, Node
+from app.markdown import literal
+from app.recording import streamed_text
+from app.sessions import Exchange, Session
 from app.worker import WorkerEvent
 from core.events import Finished, RoundDone
 
@@ -27,11 +30,18 @@ class Message(TypedDict):
 
 
 class ChatView:
-    """Grows the last answer. The text is one string that only gets longer."""
+    """Grows the last answer. The text is one string that only gets longer.
 
-    def __init__(self, exchanges: Sequence[Exchange], question: str | None = None) -> None:
-        self._past = [message for exchange in exchanges for message in _messages(exchange)]
-        self._question, self._answer = question, ""
+    Args:
+        past: messages before the question.
+        question: what is being answered; None: nothing is.
+        before: the answer so far, if it is continued.
+    """
+
+    def __init__(self, past: Sequence[Message], question: str | None = None, before: Exchange | None = None) -> None:
+        self._past, self._question = list(past), question
+        self._num_before = len(before.finished.token_ids) if before else 0
+        self._answer = streamed_text(before) if before else ""
         self.finished: Finished | None = None
 
     def apply(self, events: Sequence[WorkerEvent]) -> "ChatView":
@@ -46,7 +56,7 @@ class ChatView:
     @property
     def answered(self) -> bool:
         """At least one token was written, so the exchange is part of the conversation."""
-        return self.finished is not None and bool(self.finished.token_ids)
+        return self.finished is not None and len(self.finished.token_ids) > self._num_before
 
     def messages(self) -> list[Message]:
         """For the chat component."""
@@ -59,11 +69,31 @@ class ChatView:
         return [*self._past, message("user", self._question), answer]
 
 
-def message(role: str, text: str, *, raw: bool = False) -> Message:
-    """A message; `raw` text is our own Markdown, all other text is shown as it is written."""
-    return {"role": role, "content": [{"type": "text", "text": text if raw else render.literal(text)}]}
+def conversation(session: Session | None) -> list[Message]:
+    """What a session shows, with figures and buttons."""
+    dialogue = session.dialogue if session else None
+    return shown(dialogue, dialogue.path) if dialogue else []
 
 
-def _messages(exchange: Exchange) -> list[Message]:
+def shown(dialogue: Dialogue, path: Sequence[Node]) -> list[Message]:
+    """A branch, or the beginning of one, with figures and buttons."""
+    messages: list[Message] = []
+    for node in path:
+        last = node is path[-1] and node.id == dialogue.head
+        messages += [
+            message("user", node.question),
+            message("user", question_footer(dialogue, node), raw=True),
+            *([message("assistant", *_answer_text(node.exchange))] if node.exchange else []),
+            message("assistant", answer_footer(dialogue, node, last=last), raw=True),
+        ]
+    return messages
+
+
+def _answer_text(exchange: Exchange) -> tuple[str, bool]:
     text = exchange.finished.text
-    return [message("user", exchange.question), message("assistant", text or EMPTY_ANSWER, raw=not text)]
+    return (text, False) if text else (EMPTY_ANSWER, True)
+
+
+def message(role: str, text: str, raw: bool = False) -> Message:
+    """A message; `raw` text is our own Markdown, all other text is shown as it is written."""
+    return {"role": role, "content": [{"type": "text", "text": text if raw else literal(text)}]}

@@ -1,5 +1,6 @@
 """What the page does on each event: a verb of the worker, its events through a view, updates of components."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,18 +10,20 @@ import gradio as gr
 from gradio.blocks import Block
 
 from app.book_view import BookView
-from app.chat_view import ChatView
+from app.chat_view import ChatView, Message, conversation, shown
+from app.conversation_view import book_notice, conversation_list, editing_notice
+from app.conversing import Conversing
 from app.library_tab import LibraryParts, ShelfDrawing
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
 from app.pace import paced
 from app.samples import Sample, open_questions
 from app.sessions import Session
+from app.settings import AS_CHOSEN, variants, wish
 from app.shelf_events import BookOpened, ShelfClosed
 from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
-from core.config import GenerationConfig, SamplingParams
-from core.errors import CoreError, InvalidSetting
+from core.errors import CoreError
 
 Updates = dict[Block, Any]  # component -> its new value, or an update of its properties
 
@@ -52,18 +55,31 @@ class Parts:
     chat: gr.Chatbot
     suggestions: tuple[gr.Button, ...]
     box: gr.Textbox
+    variant: gr.Dropdown
+    listing: gr.HTML  # of conversations
+    about: gr.HTML  # which book to open for the shown one
+    editing: gr.HTML  # that the box holds a question that is being changed
 
     @property
     def of_book(self) -> list[Block]:
         """What opening and reading a book changes."""
-        shelf = [self.drop, self.library.drop, *self.library.of_shelf, *self.where.all]
-        return [self.card, self.stop_reading, self.read_on, *shelf, self.chat, self.strip, *self.suggestions]
+        shelf = [self.drop, self.library.drop, *self.library.of_shelf]
+        return [self.card, self.stop_reading, self.read_on, *shelf, *self.of_conversation]
 
     @property
     def of_answer(self) -> list[Block]:
         """What an answer changes."""
-        book = [self.card, self.stop_reading, self.read_on, *self.where.all]
-        return [self.strip, self.chat, self.box, *book, *self.suggestions]
+        return [self.strip, self.chat, self.box, self.card, self.stop_reading, self.read_on, *self.of_talk]
+
+    @property
+    def of_conversation(self) -> list[Block]:
+        """What another conversation changes."""
+        return [self.chat, self.strip, *self.of_talk]
+
+    @property
+    def of_talk(self) -> list[Block]:
+        """What stands around the chat."""
+        return [*self.suggestions, self.listing, self.about, self.editing, *self.where.all]
 
 
 class Handlers:
@@ -71,24 +87,53 @@ class Handlers:
 
     def __init__(self, worker: EngineWorker, samples: tuple[Sample, ...], parts: Parts) -> None:
         self._worker, self._samples, self._parts = worker, samples, parts
+        self.conversing = Conversing(worker)
 
     # -------------------- the page is loaded
 
     def enter(self, session_id: str) -> Updates:
         """Find or make the page's session and show what it holds."""
         parts, current = self._parts, self._worker.sessions.enter(session_id)
-        strip = LiveStrip()
-        if current.exchanges and current.book:
-            strip.recall(current.exchanges[-1].finished, current.book.num_tokens)
-        placeholder = BOOK_OPEN if current.book else WELCOME
+        self.conversing.arrive(current)
         return {
             parts.session: current.id,  # for programs; a browser sends its own
             parts.card: BookView(current).html(),
-            parts.chat: gr.update(value=ChatView(current.exchanges).messages(), placeholder=placeholder),
-            parts.strip: strip.html(),
             **ShelfDrawing(parts.library, current).updates(),
+        } | self.talk(current)
+
+    def settle(self, session_id: str) -> Iterator[Updates]:
+        """An answer that was being written when the page was reloaded has lost its page: it ends, and is shown."""
+        current = self._worker.sessions.find(session_id)
+        if current is not None and self._worker.has_answer(session_id):
+            self._worker.end_answer(session_id)
+            yield self.talk(current)
+
+    def talk(self, current: Session) -> Updates:
+        """The conversation a session shows, and everything around it."""
+        parts, strip = self._parts, LiveStrip()
+        if current.exchanges and current.book:
+            last = current.exchanges[-1]
+            strip.recall(last.finished, current.book.num_tokens, last.num_reread)
+        placeholder = BOOK_OPEN if current.book else WELCOME
+        return {
+            parts.chat: gr.update(value=conversation(current), placeholder=placeholder),
+            parts.strip: strip.html(),
+        } | self._around(current)
+
+    def _around(self, current: Session | None) -> Updates:
+        """The list, what stands above and below the chat, and where in the book its last answer looks."""
+        parts = self._parts
+        return {
+            parts.listing: self.listing(current),
+            parts.about: book_notice(current, self._samples),
+            parts.editing: editing_notice(current),
             **parts.where.updates(current),
         } | self._suggest(current)
+
+    def listing(self, current: Session | None) -> str:
+        """The list of conversations, narrowed to what the page searches for."""
+        search = current.search if current else ""
+        return conversation_list(self._worker.conversations.listing(search), current, search=search)
 
     def watch_model(self, _session_id: str) -> Iterator[Updates]:
         """Show the model's state, and again when loading has ended."""
@@ -96,6 +141,7 @@ class Handlers:
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
             if isinstance(state, Ready) and not state.info.has_draft:
                 updates[self._parts.method] = gr.update(choices=WITHOUT_DRAFT, value="retrieval")
+                updates[self._parts.variant] = gr.update(choices=variants(False), value=AS_CHOSEN)
             yield updates
 
     # -------------------- a book
@@ -155,55 +201,69 @@ class Handlers:
 
     def _fresh(self, current: Session) -> Updates:
         """Another book: the conversation as far as it goes on, and nothing loaded for its answers."""
-        placeholder = BOOK_OPEN if current.book else WELCOME
-        chat = gr.update(value=ChatView(current.exchanges).messages(), placeholder=placeholder)
-        updates = {self._parts.chat: chat, **self._parts.where.updates(current)}
-        if not current.exchanges:
-            updates[self._parts.strip] = LiveStrip().html()
-        return updates | self._suggest(current)
+        return self.talk(current)
 
-    def _suggest(self, current: Session) -> Updates:
+    def _suggest(self, current: Session | None) -> Updates:
         """Questions for a sample book that were not asked yet."""
         buttons = self._parts.suggestions
-        names = current.book.names if current.book else ()
-        asked = tuple(exchange.question for exchange in current.exchanges)
-        questions = [one for name in names for one in open_questions(self._samples, name, asked, len(buttons))]
-        questions = questions[: len(buttons)]
-        shown = [*questions, *[""] * (len(buttons) - len(questions))]
-        return {button: gr.update(value=text, visible=bool(text)) for button, text in zip(buttons, shown, strict=True)}
+        names = current.book.names if current and current.book and current.fits else ()
+        asked = tuple(exchange.question for exchange in current.exchanges) if current else ()
+        found = [one for name in names for one in open_questions(self._samples, name, asked, len(buttons))]
+        offered = [*found, *[""] * len(buttons)][: len(buttons)]
+        return {
+            button: gr.update(value=text, visible=bool(text)) for button, text in zip(buttons, offered, strict=True)
+        }
 
     # -------------------- an answer
 
-    def ask(
-        self, session_id: str, question: str, method: str, temperature: float, top_p: float, max_new_tokens: float
-    ) -> Iterator[Updates]:
+    def ask(self, session_id: str, question: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question; it goes back into the box when there is no answer."""
+        current = self._worker.sessions.find(session_id)
+        editing, head = (current.editing, head_of(current)) if current else (None, "")
         try:
-            config = generation(method, temperature, top_p, max_new_tokens)
-            events = self._worker.answer(session_id, question, config)
-            view = ChatView(self._worker.sessions.get(session_id).exchanges, question.strip())
-            yield from self._watch_answer(session_id, LiveStrip(method), view, question, events)
+            wanted, current = wish(method, *fields), self._worker.sessions.get(session_id)
+            parent = self.conversing.parent_for(current, question)
+            events = self._worker.answer(session_id, question, wanted.config, parent=parent, own_seed=wanted.own_seed)
+            view = ChatView(self._past(current, parent), question.strip())
+            strip = LiveStrip(wanted.config.method)
+            yield from self._watch_answer(session_id, strip, view, question, events, editing)
         except CoreError as error:
-            yield self._no_answer(session_id, error, question)
+            broke_off = current is not None and head_of(current) != head  # question and beginning stand in the chat
+            if current is not None and not broke_off:
+                current.editing = editing
+            yield self._no_answer(session_id, error, None if broke_off else question)
 
-    def regenerate(
-        self, session_id: str, method: str, temperature: float, top_p: float, max_new_tokens: float
-    ) -> Iterator[Updates]:
-        """Answer the last question once more."""
+    def again(self, session_id: str, act: str, method: str, *fields: Any) -> Iterator[Updates]:
+        """Answer a question once more, or continue the last answer; `act` is what the page's script sends."""
         try:
-            config = generation(method, temperature, top_p, max_new_tokens)
-            events = self._worker.regenerate(session_id, config)
-            *past, last = self._worker.sessions.get(session_id).exchanges
-            view = ChatView(past, last.question)
-            yield from self._watch_answer(session_id, LiveStrip(method), view, None, events)
+            wanted, (verb, node_id) = wish(method, *fields), told(act)
+            current = self._worker.sessions.get(session_id)
+            path = current.dialogue.path if current.dialogue else ()
+            if verb == "continue":
+                node_id = ""  # only the last answer goes on
+            node = next((one for one in reversed(path) if node_id in ("", one.id)), None)
+            if verb == "continue":
+                events = self._worker.go_on(session_id, wanted.config, own_seed=wanted.own_seed)
+            else:
+                events = self._worker.regenerate(session_id, wanted.config, node_id or None, own_seed=wanted.own_seed)
+            assert node is not None, "an answer to nothing"
+            before = node.exchange if verb == "continue" else None
+            view = ChatView(self._past(current, node.parent), node.question, before)
+            yield from self._watch_answer(session_id, LiveStrip(wanted.config.method), view, None, events)
         except CoreError as error:
             yield self._no_answer(session_id, error, None)
+
+    def _past(self, current: Session, parent: str | None) -> list[Message]:
+        dialogue = current.dialogue
+        if dialogue is None:
+            return []
+        return shown(dialogue, dialogue.path_to(dialogue.tip if parent is None else parent))
 
     def clear(self, session_id: str) -> Updates:
         """A new conversation about the same book."""
         self._worker.clear(session_id)
         current = self._worker.sessions.get(session_id)
-        return {self._parts.strip: LiveStrip().html(), **self._parts.where.updates(current)} | self._suggest(current)
+        return {self._parts.strip: LiveStrip().html()} | self._around(current)
 
     def _watch_answer(
         self,
@@ -212,24 +272,48 @@ class Handlers:
         chat: ChatView,
         question: str | None,
         events: Iterator[WorkerEvent],
+        editing: str | None = None,
     ) -> Iterator[Updates]:
         parts = self._parts
-        box = gr.update(value="", submit_btn=False, stop_btn=True)
-        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
         current = self._worker.sessions.get(session_id)
+        number = current.num_cleared
+        box = gr.update(submit_btn=False, stop_btn=True) | ({} if question is None else {"value": ""})
+        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.editing: ""}
         for batch in paced(events):
-            shown = {parts.strip: strip.apply(batch).html(), parts.chat: chat.apply(batch).messages()}
-            yield shown | parts.where.follow(current, batch)
-        updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box()}
+            written: Updates = {parts.strip: strip.apply(batch).html(), parts.chat: chat.apply(batch).messages()}
+            if current.num_cleared == number:  # else the page shows another conversation by now
+                yield written | parts.where.follow(current, batch)
+        if current.num_cleared != number:
+            yield {parts.box: idle_box()}
+            return
         if not chat.answered:
-            updates |= {parts.chat: ChatView(current.exchanges).messages(), parts.box: idle_box(question)}
-        yield updates | self._book(current) | parts.where.updates(current) | self._suggest(current)
+            current.editing = editing
+        updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(None if chat.answered else question)}
+        updates[parts.chat] = conversation(current)
+        yield updates | self._book(current) | self._around(current)
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
-        parts = self._parts
-        past = self._worker.sessions.find(session_id)
-        chat = ChatView(past.exchanges if past else ()).messages()
-        return {parts.strip: LiveStrip().fail(error).html(), parts.chat: chat, parts.box: idle_box(question)}
+        parts, current = self._parts, self._worker.sessions.find(session_id)
+        strip = LiveStrip().fail(error).html()
+        return {
+            parts.strip: strip,
+            parts.chat: conversation(current),
+            parts.box: idle_box(question),
+        } | self._around(current)
+
+
+def head_of(session: Session) -> str:
+    """Where the shown branch ends."""
+    return session.dialogue.head if session.dialogue else ""
+
+
+def told(act: str) -> tuple[str, str]:
+    """Verb and exchange of what the page's script sends; of anything else, the last question once more."""
+    try:
+        verb, _, node_id = str(json.loads(act)["act"]).partition(":")
+    except (ValueError, TypeError, KeyError):
+        return "again", ""
+    return verb, node_id
 
 
 def idle_box(question: str | None = None) -> dict[str, Any]:
@@ -237,20 +321,3 @@ def idle_box(question: str | None = None) -> dict[str, Any]:
     if question is None:
         return gr.update(submit_btn=True, stop_btn=False)
     return gr.update(submit_btn=True, stop_btn=False, value=question)
-
-
-def generation(
-    method: str, temperature: float | None, top_p: float | None, max_new_tokens: float | None
-) -> GenerationConfig:
-    """Settings from the page's fields.
-
-    Raises:
-        InvalidSetting: a field is empty or out of range.
-    """
-    if temperature is None or top_p is None or max_new_tokens is None:
-        raise InvalidSetting("A field in Settings is empty.", hint="Fill it with a number.")
-    return GenerationConfig(
-        method=method,
-        max_new_tokens=int(max_new_tokens),
-        sampling=SamplingParams(temperature=float(temperature), top_p=float(top_p)),
-    )

@@ -78,6 +78,7 @@ class LibraryHandlers:
             events: Iterator[WorkerEvent] = iter(())
             if verb == "fresh":
                 self._worker.clear(session.id)
+                yield self._page.talk(session)
                 session.intake.settled = Shelf()  # what did not fit may fit now
                 events = self._worker.read_book(session.id)
             elif change is not None:

@@ -111,9 +111,9 @@ class LiveStrip:
         if finished.stats.new_tokens:
             self._status += f" · {tokens} in {render.duration(finished.stats.decode_seconds)}"
 
-    def recall(self, finished: Finished, num_book: int) -> "LiveStrip":
+    def recall(self, finished: Finished, num_book: int, num_reread: int | None = None) -> "LiveStrip":
         """Show an answer of the past, after a reload."""
-        self._num_book = num_book
+        self._num_book, self._num_reread = num_book, num_reread
         self._finish(finished)
         return self
 

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.conversations import Conversations
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
 from core.config import EngineConfig
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from core.hardware import Machine
 
 ASSETS = catalog.ROOT / "assets"
-STYLES = ("theme", "page", "race", "inside", "library", "system")
+STYLES = ("theme", "page", "race", "inside", "library", "system", "chat")
 CSS = tuple(ASSETS / "css" / f"{name}.css" for name in STYLES)
-SCRIPTS = tuple(ASSETS / "js" / name for name in ("page.js", "shelf.js"))
+SCRIPTS = tuple(ASSETS / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
 MOST_UPLOAD = "300mb"
 
 
@@ -50,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context)
     entry = catalog.find(config.model)
     check_port(args.host, args.port)
-    prepare_process(data_dir(args.data_dir))
-    worker = EngineWorker(lambda: load(config), seed=args.seed)
+    folder = data_dir(args.data_dir)
+    prepare_process(folder)
+    worker = EngineWorker(lambda: load(config), seed=args.seed, conversations=Conversations(folder / "conversations"))
     page = serve(args, worker, auth, note=f"{entry.limits}; load a full model for other texts." if entry.limits else "")
     worker.start()
     try:

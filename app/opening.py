@@ -7,10 +7,12 @@ import threading
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from app.dialogue import digest_of
 from app.intake import Arrival, Fit, Intake
 from app.library import Costs, Meter, Shelf, Span, fits
+from app.prompts import with_past
 from app.reach import reach_note
 from app.sessions import Book, Session
 from app.shelf_events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
@@ -26,14 +28,17 @@ if TYPE_CHECKING:
 
 ROOM_FOR_A_QUESTION = 512  # tokens a shelf must leave free for a question and an answer
 SLACK = 16  # tokens by which parts that were counted alone may differ from the same parts together
-NEW_CONVERSATION = "A new conversation: nothing that the last one was about is on the shelf any more."
+NEW_CONVERSATION = "A new conversation: nothing that the last one was about is on the shelf."
 SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the shelf as it was."
+ITS_SHELF = "The conversation goes on. Only what it is about is on the shelf now."
+IN_THE_LIST = " The last one stays in the list."
 
 
 def open_shelf(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
     """Put what was extracted on the shelf, then open the shelf, if the context holds it."""
     intake = session.intake
     meter = intake.meter = intake.meter or Meter(lambda text: len(engine.text.encode(text)))
+    _make_way(session)
     for arrival in intake.extracted:
         if cancel.is_set():
             return
@@ -52,6 +57,20 @@ def open_shelf(session: Session, engine: "Engine", cancel: threading.Event) -> I
         yield event
 
 
+def _make_way(session: Session) -> None:
+    """Take everything off the shelf if what comes is all that the conversation waits for, for example after a restart.
+
+    Beside other documents it would be another text, and the conversation could not go on.
+    """
+    intake, dialogue = session.intake, session.dialogue
+    coming = [arrival.document for arrival in intake.extracted if arrival.document]
+    if dialogue is None or session.fits or not coming:
+        return
+    if digest_of(Shelf.of(coming).text) == dialogue.book.digest and intake.shelf.books:
+        intake.change(lambda _: Shelf())
+        intake.note = ITS_SHELF
+
+
 def _put(arrival: Arrival, intake: Intake, meter: Meter) -> None:
     document = arrival.document
     assert document is not None, f"{arrival.name} is said to be extracted"
@@ -61,12 +80,14 @@ def _put(arrival: Arrival, intake: Intake, meter: Meter) -> None:
 
 
 def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Iterator[ShelfEvent]:
-    intake, book, conversation = session.intake, session.book, session.conversation
+    from core.session import Conversation  # loaded by now: the engine is
+
+    intake, book = session.intake, session.book
     if not shelf.books:
         yield _close(session, shelf)
         return
     stays = book is not None and any(shelf.index(one.key) is not None for one in book.shelf.books)
-    turns = conversation.turns if stays and conversation else ()
+    turns = with_past(Conversation(), session.exchanges, engine).turns if stays else ()
     fit = Fit(
         books=meter.shelf(shelf),
         frame=len(engine.text.opening(())),
@@ -85,7 +106,6 @@ def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Ite
         return
     if book is None or book.parts != opened[0].parts:
         yield _adopt(session, *opened, stays=stays, text=engine.text)
-    session.num_talk = fit.talk
     intake.fit, intake.settled = fit, shelf
 
 
@@ -95,8 +115,11 @@ def room(fit: Fit) -> int:
 
 
 def _close(session: Session, shelf: Shelf) -> ShelfClosed:
-    session.book = session.conversation = session.trace = session.race = session.where = None
-    session.exchanges, session.num_read, session.read_seconds = (), 0, 0.0
+    if session.fits:
+        _leave(session)
+    session.book = session.conversation = session.trace = session.race = session.usual = None
+    session.digest, session.num_read, session.read_seconds = "", 0, 0.0
+    session.loads.clear()
     session.intake.fit, session.intake.settled = None, shelf
     return ShelfClosed()
 
@@ -141,16 +164,45 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Chat
     """Make a book the session's, in one step."""
     from core.session import Conversation
 
-    before = session.conversation or Conversation()
-    after = replace(before, book_ids=ids) if stays else Conversation(book_ids=ids)
+    before, after = session.conversation or Conversation(), Conversation(book_ids=ids)
     shared = common_prefix(before.opening_ids(text), after.opening_ids(text)) if session.book else 0
-    if session.exchanges:
-        session.intake.note = SAME_CONVERSATION if stays else NEW_CONVERSATION
     session.num_read = min(session.num_read, shared)
     if session.num_read == 0:
         session.read_seconds = 0.0
     if not stays:
-        session.exchanges, session.trace, session.race = (), None, None
-    session.usual = session.where = None
-    session.book, session.conversation = book, after
+        session.trace = session.race = None
+    session.usual = None
+    session.loads.clear()
+    digest = digest_of(book.shelf.text)
+    fate = _fate(session, book, digest, stays=stays)
+    if fate == "left":
+        _leave(session)
+    elif fate == "carried" or (fate == "own" and session.dialogue is not None and session.fits):
+        session.intake.note = SAME_CONVERSATION
+    with session.lock:
+        session.book, session.conversation = book, after
+        session.digest, session.carried = digest, fate == "carried"
     return BookOpened(book)
+
+
+def _fate(session: Session, book: Book, digest: str, *, stays: bool) -> Literal["own", "carried", "waits", "left"]:
+    """What becomes of the conversation that is shown when a book is opened.
+
+    Where the text is its own, or one of the documents it was about stays on the shelf, it goes on. One that waits for
+    its shelf, as after a restart, waits while some of its documents are there. Any other stays behind in the list.
+    """
+    dialogue = session.dialogue
+    if dialogue is None or dialogue.book.digest == digest:
+        return "own"
+    if session.fits:
+        return "carried" if stays else "left"
+    return "waits" if set(book.names) & set(dialogue.book.names) else "left"
+
+
+def _leave(session: Session) -> None:
+    """Begin a new conversation; what was said stays in the list, unless nothing of it was to be written."""
+    if session.dialogue is not None:
+        session.intake.note = NEW_CONVERSATION + ("" if session.incognito else IN_THE_LIST)
+    with session.lock:
+        session.dialogue = session.editing = None
+        session.carried = False

@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from app.book_view import BookView
+from app.chat_actions import KEYS, ChatActions, build_list, wire_list
 from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts
 from app.inside_tab import INTERVAL_SECONDS, build_inside_tab
 from app.library_tab import CLICKS, LibraryHandlers, build_library_tab, listen
@@ -14,13 +15,12 @@ from app.masthead import masthead, notice
 from app.race_tab import build_race_tab
 from app.samples import Sample
 from app.sessions import Session
+from app.settings import DEFAULTS, build_settings, wire_settings
 from app.system_tab import build_system_tab
 from app.where_panel import build_where, listen_where
 from app.worker import EngineWorker
-from core.config import GenerationConfig
 
 NUM_SUGGESTIONS = 3
-DEFAULTS = GenerationConfig()
 METHOD_INFO = "Both write exactly what the model would write. TriForce needs fewer passes over the book."
 # Single dollars are left out: books have prices.
 LATEX: list[dict[str, str | bool]] = [
@@ -68,16 +68,20 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                         show_label=False, label="Open books", elem_id="drop", file_count="multiple", height=104
                     )
                     sample_buttons = build_samples(samples)
+                    own = build_list()
                     method = gr.Radio(
                         WITH_DRAFT, value=DEFAULTS.method, label="Decoding", info=METHOD_INFO, elem_id="method"
                     )
-                    settings = [method, *build_settings()]
+                    fields = build_settings()
+                    settings = [method, *fields.values]
                 with gr.Column(elem_id="main", scale=1, min_width=320):
                     strip = gr.HTML(LiveStrip().html(), elem_id="strip")
                     where = build_where()
+                    about = gr.HTML(elem_id="about-book")
                     chat = build_chat()
                     with gr.Row(elem_id="suggestions"):
                         suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))
+                    editing = gr.HTML(elem_id="editing")
                     box = gr.Textbox(
                         placeholder="Ask about the book",
                         show_label=False,
@@ -86,7 +90,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                         max_lines=6,
                         elem_id="question",
                     )
-                    gr.HTML(f'<p class="note">{note}</p>' if note else "", elem_id="note")
+                    gr.HTML((f'<p class="note">{note}</p>' if note else "") + KEYS, elem_id="note")
             library_tab, library = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)
@@ -95,8 +99,26 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         for tab in (read_tab, library_tab, race_tab, system_tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **AT_ONCE)
 
-        reading = (card, stop_reading, read_on, drop, library, where)
-        parts = Parts(session, head, banner, *reading, method, strip, chat, suggestions, box)
+        parts = Parts(
+            session,
+            head,
+            banner,
+            card,
+            stop_reading,
+            read_on,
+            drop,
+            library,
+            where,
+            method,
+            strip,
+            chat,
+            suggestions,
+            box,
+            variant=fields.variant,
+            listing=own.listing,
+            about=about,
+            editing=editing,
+        )
         handlers = Handlers(worker, tuple(samples), parts)
         listen(LibraryHandlers(worker, library, handlers), session, card, parts.of_book, STREAM)
         listen_where(worker, where, session, library.act, AT_ONCE)
@@ -104,17 +126,19 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         entered = page.load(
             handlers.enter,
             session,
-            [session, card, chat, strip, *suggestions, *library.of_shelf, *where.all],
+            [session, card, *parts.of_conversation, *library.of_shelf],
             api_name="enter",
             **AT_ONCE,
         )
+        entered.then(handlers.settle, session, parts.of_conversation, api_visibility="private", **STREAM)
         for shown in (
             entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **STREAM),
             race_tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **AT_ONCE),
         ):
             question, proposal = race.parts.question, race.parts.proposal
             shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")
-        loaded = entered.then(handlers.watch_model, session, [head, banner, method], api_name="watch_model", **STREAM)
+        of_model = [head, banner, method, fields.variant]
+        loaded = entered.then(handlers.watch_model, session, of_model, api_name="watch_model", **STREAM)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **AT_ONCE)
         entered.then(handlers.read_on, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
 
@@ -140,8 +164,9 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                 handlers.ask, [session, button, *settings], parts.of_answer, api_visibility="private", **STREAM
             )
         box.stop(worker.stop_answer, session, None, api_name="stop", **AT_ONCE)
-        chat.retry(handlers.regenerate, [session, *settings], parts.of_answer, api_name="regenerate", **STREAM)
-        chat.clear(handlers.clear, session, [strip, *where.all, *suggestions], api_name="clear", **AT_ONCE)
+        chat.clear(handlers.clear, session, [strip, *parts.of_talk], api_name="clear", **AT_ONCE)
+        wire_list(ChatActions(worker, handlers, parts, own), own, parts, settings, STREAM, AT_ONCE)
+        wire_settings(fields, method, [name for _, name in WITH_DRAFT], page, AT_ONCE)
     return page
 
 
@@ -154,38 +179,14 @@ def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:
         return [gr.Button(sample.file.name, size="sm", min_width=0) for sample in samples]
 
 
-def build_settings() -> list[gr.Number]:
-    """Temperature, top-p, most new tokens; folded. Their ranges are checked by core, which says what to do."""
-    with gr.Accordion("Settings", open=False, elem_id="settings"):
-        return [
-            gr.Number(
-                DEFAULTS.sampling.temperature,
-                label="Temperature",
-                info="0 always takes the likeliest token; 0.6 is lively.",
-                step=0.1,
-            ),
-            gr.Number(
-                DEFAULTS.sampling.top_p,
-                label="top-p",
-                info="Keep the likeliest tokens up to this mass; 1 keeps all.",
-                step=0.05,
-            ),
-            gr.Number(
-                DEFAULTS.max_new_tokens,
-                label="Most new tokens",
-                info="An answer ends here at the latest.",
-                precision=0,
-            ),
-        ]
-
-
 def build_chat() -> gr.Chatbot:
     """The conversation. Text reaches it with its HTML escaped, and it sanitises what it renders all the same."""
     return gr.Chatbot(
         show_label=False,
         elem_id="chat",
         height="100%",
-        buttons=["copy"],
+        buttons=[],
+        group_consecutive_messages=False,  # figures and buttons stand beside the text, not in it
         placeholder=WELCOME,
         latex_delimiters=LATEX,
         sanitize_html=True,

@@ -9,11 +9,12 @@ from typing import Any
 
 import gradio as gr
 
-from app.handlers import Updates, generation
+from app.handlers import Updates
 from app.live_strip import METHOD_NAMES
 from app.pace import INTERVAL_SECONDS, paced
 from app.race_view import RaceView
 from app.samples import Sample, race_questions
+from app.settings import generation
 from app.trace import LOSSY, PLAIN, Race
 from app.versions import versions
 from app.worker import EngineWorker, Ready

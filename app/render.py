@@ -1,38 +1,19 @@
 """Wording and number formats of the page: pure functions from values to text, and a few small pieces of HTML.
 
 Everything that comes from a book, a model or a file name passes through `escape` before it enters HTML, and through
-`literal` before it enters Markdown.
+`app.markdown.literal` before it enters Markdown.
 """
 
 import html
-import re
 
 from core.errors import CoreError
 
 NONE_YET = "–"  # a figure that has no value yet
-CODE = re.compile(r"(```.*?(?:```|\Z)|(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))", re.DOTALL)  # fences and code spans
 
 
 def escape(text: str) -> str:
     """Text as HTML, in content and in attributes."""
     return html.escape(text, quote=True)
-
-
-def literal(text: str) -> str:
-    """Text as Markdown in which no HTML and no image can be: tags and image marks show as they are written.
-
-    Code spans and fences are left alone, Markdown itself shows their content literally.
-    """
-    parts: list[str] = []
-    position = 0
-    for code in CODE.finditer(text):
-        parts += [_without_html(text[position : code.start()]), code.group()]
-        position = code.end()
-    return "".join([*parts, _without_html(text[position:])])
-
-
-def _without_html(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("![", "!\\[")
 
 
 def count(number: int) -> str:

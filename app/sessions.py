@@ -12,11 +12,13 @@ from app.documents.document import Document
 from app.intake import Intake
 from app.library import Choice, Shelf
 from app.trace import Race, Trace
+from app.where import Loaded, Loads
+from core.config import SamplingParams
 from core.errors import CoreError
 from core.events import Finished
 
 if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
-    from app.where import Loaded
+    from app.dialogue import Dialogue, Node
     from core.session import Conversation
 
 ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
@@ -61,10 +63,18 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question and its answer, complete or stopped."""
+    """A question and its answer, complete or stopped; `finished` adds up all stretches it was written in."""
 
     question: str
     finished: Finished
+    first_token_seconds: float | None = None  # from its turn to its first token
+    num_reread: int = 0  # tokens of the book that had been read before and were read again
+    methods: tuple[str, ...] = ()  # in the order they were used, each once
+    sampling: SamplingParams | None = None  # of the newest stretch
+    seed: int | None = None  # of the newest stretch
+    model: str = ""
+    weights: str = ""  # the number format the model ran in
+    digest: str = ""  # of the text it is about: a conversation goes on when its shelf changes
 
 
 @dataclass(slots=True)
@@ -73,20 +83,76 @@ class Session:
 
     id: str
     book: Book | None = None
-    conversation: "Conversation | None" = None
-    exchanges: tuple[Exchange, ...] = ()
+    conversation: "Conversation | None" = None  # the book's tokens; what was said follows from `exchanges`
+    digest: str = ""  # of the book's text, all documents of the shelf joined
+    dialogue: "Dialogue | None" = None  # what is shown; None before the first question
+    carried: bool = False  # the conversation goes on about the book, though it was about another shelf so far
+    incognito: bool = False  # nothing of this conversation is written
+    editing: str | None = None  # the exchange whose question is being changed
+    search: str = ""  # what the list of conversations is narrowed to
+    entered: bool = False  # the page has said hello, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # what that took, as far as it was done before a question
-    num_talk: int = 0  # tokens of the conversation after its latest answer
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
     trace: Trace | None = None  # of the newest answer, which may still be written
     race: Race | None = None  # the newest one, which may still run
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
-    where: "Loaded | None" = None  # what was loaded of the book for the newest answer
+    loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
     usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
-    num_cleared: int = 0  # an answer that began before the latest clearing is not recorded
+    num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a change of it
+
+    @property
+    def fits(self) -> bool:
+        """The conversation can go on: it is about the book that is open, or there is none yet."""
+        if self.dialogue is None:
+            return True
+        return self.book is not None and (self.carried or self.dialogue.book.digest == self.digest)
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What was asked about the open book and answered, on the branch that is shown."""
+        return self.dialogue.exchanges if self.dialogue is not None and self.fits else ()
+
+    @property
+    def num_talk(self) -> int:
+        """Tokens of the conversation that is shown, as far as the model was asked about the open book."""
+        exchanges = self.exchanges
+        if not exchanges or self.book is None:
+            return 0
+        last = exchanges[-1]
+        if last.digest != self.digest:  # nothing was asked since the shelf changed: counted when it was opened
+            return self.intake.fit.talk if self.intake.fit else 0
+        return max(0, last.finished.prompt_tokens + len(last.finished.token_ids) - self.book.num_opening)
+
+    @property
+    def where(self) -> Loaded | None:
+        """What was loaded of the open book for the last answer shown, or for the one that is being written.
+
+        None: nothing was asked about this book. The answer alone where what was loaded for it is not known any more.
+        """
+        node = self._last
+        if node is None:
+            return None
+        if (known := self.loads.get(node.id)) is not None:
+            return known
+        if node.exchange is None or node.exchange.digest != self.digest:
+            return None
+        return Loaded(
+            node.question, node.exchange.finished.method, False, answer=node.exchange.finished.text, kept=False
+        )
+
+    @property
+    def _last(self) -> "Node | None":
+        """The end of the branch that is shown: what is being answered, or the last answer."""
+        if self.dialogue is None or not self.fits:
+            return None
+        path = self.dialogue.path
+        if path and self.loads.get(path[-1].id) is not None:
+            return path[-1]
+        return next((node for node in reversed(path) if node.exchange is not None), None)
 
     @property
     def is_read(self) -> bool:
@@ -108,6 +174,16 @@ class NoBook(CoreError):
 
     def __init__(self) -> None:
         super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
+
+
+class OtherBook(CoreError):
+    """A question in a conversation about a book that is not open."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(
+            f"This conversation is about {title}, which is not open.",
+            hint="Open that book again, or begin a new conversation.",
+        )
 
 
 class Sessions:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 USUAL_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
 STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a page are marked
+MOST_LOADS = 16  # for 128K tokens 128 KB each
 FAINT = 0.001  # an excess of the strongest chunk below this is noise
 
 
@@ -43,6 +44,7 @@ class Loaded:
     num_seen: int = 0
     all_held: bool = False  # there was nothing to choose: all of the book is in the cache
     answer: str = ""  # once it has ended
+    kept: bool = True  # False: it was not, only the answer is known
 
     def seen(self, weights: Sequence[float], *, all_held: bool = False) -> "Loaded":
         """With what is held now."""
@@ -50,6 +52,26 @@ class Loaded:
             return self
         now = mean(self.weights, self.num_seen, weights)
         return replace(self, weights=now, num_seen=self.num_seen + 1, all_held=all_held)
+
+
+class Loads:
+    """What was loaded for the newest answers about one book, by exchange: branches and versions are turned over."""
+
+    def __init__(self) -> None:
+        self._by_exchange: dict[str, Loaded] = {}
+
+    def put(self, exchange_id: str, loaded: Loaded) -> None:
+        """What was loaded for an exchange; beyond MOST_LOADS the oldest is forgotten."""
+        now = {**self._by_exchange, exchange_id: loaded}
+        self._by_exchange = dict(list(now.items())[-MOST_LOADS:])  # replaced: the page may be looking
+
+    def get(self, exchange_id: str) -> Loaded | None:
+        """What was loaded for an exchange, if it is known."""
+        return self._by_exchange.get(exchange_id)
+
+    def clear(self) -> None:
+        """Another book: chunks have other numbers."""
+        self._by_exchange = {}
 
 
 # -------------------- chunks, pages, characters

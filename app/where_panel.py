@@ -28,9 +28,9 @@ class WhereParts:
         """Both."""
         return [self.strip, self.page]
 
-    def updates(self, session: Session) -> dict[Block, Any]:
+    def updates(self, session: Session | None) -> dict[Block, Any]:
         """The strip as it is now; a page that was opened closes, as it speaks of what is gone."""
-        return {self.strip: where(session), self.page: ""}
+        return {self.strip: where(session) if session else "", self.page: ""}
 
     def follow(self, session: Session, events: Sequence[WorkerEvent]) -> dict[Block, Any]:
         """What some events of an answer change."""

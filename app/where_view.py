@@ -18,13 +18,15 @@ MOST_WORDS = 9  # of a quotation in its chip
 
 
 def where(session: Session) -> str:
-    """The strip for the newest answer; nothing without a book."""
+    """The strip for the answer that is shown last; nothing without a book."""
     book, loaded = session.book, session.where
     if book is None:
         return ""
     if loaded is None:
         return _strip("Ask a question: this strip then shows which pages are loaded for drafting the answer.")
     quotes = _quotes(book, quotes_in(loaded.answer, book.shelf.text)) if loaded.answer else ""
+    if not loaded.kept:
+        return _strip("Which pages were loaded for this answer was not kept.", quotes)
     if not loaded.retrieves:
         return _strip("This way of decoding loads no pages: every token reads the whole book.", quotes)
     if not book.chunk_pages:
@@ -141,12 +143,14 @@ def opened_page(session: Session, index: int) -> str:
     if book is None or not book.shelf.pages:
         return ""
     index = min(max(index, 0), len(book.shelf.pages) - 1)
-    placed, passages = book.shelf.pages[index], list[Passage]()
-    if session.where and session.where.retrieves and session.where.num_seen and book.chunk_pages:
-        passages = Weights(book, session.where, session.usual).passages(placed)
+    placed, passages, loaded = book.shelf.pages[index], list[Passage](), session.where
+    known = loaded is not None and loaded.retrieves and loaded.num_seen > 0 and len(book.chunk_pages) > 0
+    if loaded is not None and known:
+        passages = Weights(book, loaded, session.usual).passages(placed)
     marks = [(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
     line = f"{render.plural(len(marks), 'passage')} of this page loaded more than for other questions"
-    return _page(book, index, placed, marks, line if marks else "Nothing of this page was loaded for this answer alone")
+    nothing = "Nothing of this page was loaded for this answer alone" if known else ""
+    return _page(book, index, placed, marks, line if marks else nothing)
 
 
 def opened_quote(session: Session, number: int) -> str:

@@ -16,19 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from app.conversations import Conversations
 from app.documents.document import Document, Extracting
 from app.documents.readers import display_name, extract_document
 from app.intake import ON_THE_WAY, Arrival, Interrupted
 from app.library import Shelf
+from app.looking import Looking
 from app.opening import open_shelf
 from app.pace import INTERVAL_SECONDS, Pause
-from app.sessions import Exchange, NoBook, Session, Sessions
+from app.prompts import answer_ids, prompt_of
+from app.recording import CUT, AnswerComplete, ExchangeGone, Place, Recording, check_place, streamed_text
+from app.sessions import Exchange, NoBook, OtherBook, Session, Sessions
 from app.shelf_events import ShelfEvent
 from app.trace import Judgement, Race, Trace
 from app.where import USUAL_QUESTIONS, Loaded, mean
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting
-from core.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone
+from core.events import Event, Finished, LaneEvent, PrefillProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
     from core.engine import Engine, EngineInfo
@@ -37,7 +41,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
 log = logging.getLogger(__name__)
 
 CUT_SHORT = {"time_up", "cancelled"}
-LOOK_SECONDS = 0.5  # between two looks at what the retrieval cache holds
+MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 
 Kind = Literal["counting", "reading", "answer", "race", "survey"]
 
@@ -143,8 +147,14 @@ class _Job:
 class EngineWorker:
     """One engine, one thread, many pages that take turns."""
 
-    def __init__(self, load: "Callable[[], tuple[Engine, Machine]]", *, seed: int = 0) -> None:
-        self.sessions = Sessions()
+    def __init__(
+        self,
+        load: "Callable[[], tuple[Engine, Machine]]",
+        *,
+        seed: int = 0,
+        conversations: Conversations | None = None,
+    ) -> None:
+        self.sessions, self.conversations = Sessions(), conversations or Conversations()
         self._load, self._seed = load, seed
         self._engine: Engine | None = None
         self._state: ModelState = Loading()
@@ -168,6 +178,7 @@ class EngineWorker:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
+        self.conversations.close()
 
     @property
     def state(self) -> ModelState:
@@ -272,26 +283,64 @@ class EngineWorker:
                 self._jobs.append(_Job(session, "survey", partial(self._survey, session)))
                 self._changed.notify_all()
 
-    def answer(self, session_id: str, question: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
-        """Answer a new question about the session's book.
+    def answer(
+        self,
+        session_id: str,
+        question: str,
+        config: GenerationConfig,
+        *,
+        parent: str | None = None,
+        own_seed: bool = True,
+    ) -> Iterator[WorkerEvent]:
+        """Answer a question about the session's book.
 
         A stream that ends without Finished was stopped before its turn. An answer that was stopped before its first
         token leaves the conversation as it was.
 
+        Args:
+            parent: the exchange it follows, ROOT for none; None for the newest of the branch that is shown.
+            own_seed: draw with a seed of this answer's own, not with the one in `config`.
         Raises:
-            SessionGone, EmptyQuestion, NoBook: at once. ContextTooSmall and others of the engine: when it is its turn.
+            SessionGone, EmptyQuestion, NoBook, OtherBook: at once. ContextTooSmall and others of the engine: when it
+            is its turn.
         """
         session = self._ready_to_answer(session_id, question)
-        work = partial(self._answer, session, None, question, config)
-        return self._surveyed(session, self._stream(session, "answer", work))
+        return self._write(session, Place(question=question.strip(), parent=parent), config, own_seed)
 
-    def regenerate(self, session_id: str, config: GenerationConfig) -> Iterator[WorkerEvent]:
-        """Answer the last question once more, in place of the answer it has. Raises what `answer` does."""
+    def regenerate(
+        self, session_id: str, config: GenerationConfig, node_id: str | None = None, *, own_seed: bool = True
+    ) -> Iterator[WorkerEvent]:
+        """Answer a question once more, beside the answer it has; `node_id` None: the last question shown.
+
+        Raises what `answer` does.
+        """
         session = self.sessions.get(session_id)
-        question = session.exchanges[-1].question if session.exchanges else ""
-        session = self._ready_to_answer(session_id, question)
-        last = len(session.exchanges) - 1
-        work = partial(self._answer, session, last, question, config)
+        path = session.dialogue.path if session.dialogue else ()
+        node = next((one for one in reversed(path) if node_id in (None, one.id)), None)
+        if node is None and node_id is not None:
+            raise ExchangeGone
+        session = self._ready_to_answer(session_id, node.question if node else "")
+        assert node is not None, "a question without a node"
+        again = node.id if node.exchange is None else None  # it was never answered: now it is, where it stands
+        place = Place(question=node.question, parent=node.parent, goes_on=again)
+        return self._write(session, place, config, own_seed)
+
+    def go_on(self, session_id: str, config: GenerationConfig, *, own_seed: bool = True) -> Iterator[WorkerEvent]:
+        """Continue the last answer where it was cut; nothing is read again. Finished has the whole answer.
+
+        Raises what `answer` does.
+        """
+        session = self.sessions.get(session_id)
+        path = session.dialogue.path if session.dialogue else ()
+        session = self._ready_to_answer(session_id, path[-1].question if path else "")
+        exchange = path[-1].exchange
+        if exchange is not None and exchange.finished.stop_reason not in CUT:
+            raise AnswerComplete
+        return self._write(session, Place(question=path[-1].question, goes_on=path[-1].id), config, own_seed)
+
+    def _write(self, session: Session, place: Place, config: GenerationConfig, own_seed: bool) -> Iterator[WorkerEvent]:
+        place = replace(place, asked_in=session.dialogue)
+        work = partial(self._answer, session, place, config, own_seed)
         return self._surveyed(session, self._stream(session, "answer", work))
 
     def race(
@@ -321,17 +370,27 @@ class EngineWorker:
         self._cancel(session_id, "race")
 
     def clear(self, session_id: str) -> None:
-        """Begin a new conversation about the same book: it stays read."""
+        """Begin a new conversation about the same book: it stays read. The one so far stays in the list."""
         session = self.sessions.get(session_id)
         session.num_cleared += 1
         self.stop_answer(session_id)
-        session.trace = session.where = None
-        if session.conversation is not None:
-            session.conversation, session.exchanges = session.conversation.until(0), ()
+        session.trace = session.editing = None
+        with session.lock:
+            session.dialogue, session.carried = None, False
 
     def stop_answer(self, session_id: str) -> None:
         """End the session's answer after the round it is in, or before its turn."""
         self._cancel(session_id, "answer")
+
+    def end_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> None:
+        """Stop the session's answer and wait until it is recorded."""
+        self.stop_answer(session_id)
+        with self._changed:
+            self._changed.wait_for(lambda: not self.has_answer(session_id), timeout_seconds)
+
+    def has_answer(self, session_id: str) -> bool:
+        """An answer of the session is being written, or waits for its turn."""
+        return any(job.session.id == session_id and job.kind == "answer" for job in self._jobs)
 
     def stop_reading(self, session_id: str) -> None:
         """Stop extracting, counting or reading. What was read stays read, what is on the shelf stays there."""
@@ -341,6 +400,8 @@ class EngineWorker:
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)
+        if session.dialogue is not None and not session.fits:
+            raise OtherBook(session.dialogue.book.title)
         if session.book is None:
             raise NoBook
         if not question.strip():
@@ -388,6 +449,7 @@ class EngineWorker:
             begun = self._jobs[:1] == [job] and not isinstance(self._state, Loading) and not self._closed
             if job in self._jobs and job.cancel.is_set() and not begun:
                 self._jobs.remove(job)
+                self._changed.notify_all()
                 return True
             return False
 
@@ -450,50 +512,54 @@ class EngineWorker:
             with self._changed:
                 if job in self._jobs:  # not withdrawn while the program ends
                     self._jobs.remove(job)
+                self._changed.notify_all()
             job.events.put(_Done())
 
     def _answer(
         self,
         session: Session,
-        replaced: int | None,
-        question: str,
+        place: Place,
         config: GenerationConfig,
+        own_seed: bool,
         engine: "Engine",
         cancel: threading.Event,
     ) -> Iterator[WorkerEvent]:
-        """Write the next answer, or the one that replaces number `replaced`, and record it."""
-        book, conversation, num_cleared = session.book, session.conversation, session.num_cleared
-        if book is None or conversation is None:  # it was taken from the shelf before this answer's turn
+        """Write an answer, or more of one, and record it."""
+        if cancel.is_set():
+            return
+        book, conversation = session.book, session.conversation
+        check_place(place, session)
+        if book is None or conversation is None:
             raise NoBook
-        kept = session.exchanges if replaced is None else session.exchanges[:replaced]
-        asked = conversation.until(len(kept)).ask(question)
-        seeded = replace(config, seed=self._seed + session.num_drawn)
-        trace = session.trace = Trace(question.strip(), config.method)
+        seeded = replace(config, seed=self._seed + session.num_drawn) if own_seed else config
+        number_format = str(engine.info.plan.dtype.value).removeprefix("torch.")
+        num_read_before = session.num_read
+        recording = Recording(
+            session, self.conversations, place, seeded, model=engine.info.model, weights=number_format
+        )
+        before = recording.before
+        if before is not None and before.seed is not None and own_seed:  # plain decoding then draws what it would have
+            recording.config = seeded = replace(seeded, seed=before.seed)
+        written = recording.written = answer_ids(before, engine) if before else ()
+        trace = session.trace = Trace(f"{place.question} (continued)" if before else place.question, config.method)
         session.newest = "answer"
-        yield AnswerBegun(book.num_tokens, session.num_read)
-        loaded, looked = Loaded(question.strip(), config.method, engine.retrieves(config.method)), -LOOK_SECONDS
-        session.where = loaded
-        for event in engine.generate(asked.prompt_ids(engine.text), seeded, cancel):
-            trace.apply(event)
-            if isinstance(event, Finished) or (
-                isinstance(event, RoundDone) and time.monotonic() - looked >= LOOK_SECONDS
-            ):
-                looked = time.monotonic()
-                if loaded.retrieves:
-                    loaded = loaded.seen(engine.chunk_weights().tolist(), all_held=engine.holds_all_chunks)
-                if isinstance(event, Finished):
-                    loaded = replace(loaded, answer=event.text)
-                if session.num_cleared == num_cleared:
-                    session.where = loaded
+        looking = Looking(session, recording.node.id, place.question, config.method, engine)
+        yield AnswerBegun(book.num_tokens, num_read_before)
+        prompt = prompt_of(conversation, recording.past, place.question, engine)
+        try:
+            for event in engine.generate(prompt, seeded, cancel, written=written):
+                trace.apply(only_new(event, before, len(written)))
+                if isinstance(event, PrefillProgress):
+                    session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
+                if isinstance(event, Finished) and len(event.token_ids) > len(written):
+                    session.num_drawn += 1
+                recording.apply(event)
+                if loaded := looking.apply(event):
                     yield PagesLoaded(loaded)
-            if isinstance(event, PrefillProgress):
-                session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
-            if isinstance(event, Finished) and event.token_ids and session.num_cleared == num_cleared:
-                session.num_drawn += 1
-                session.num_talk = event.prompt_tokens + len(event.token_ids) - book.num_opening
-                session.conversation = asked.answered(event.token_ids, engine.text.eos_ids)
-                session.exchanges = (*kept, Exchange(question.strip(), event))
-            yield event
+                yield event
+        finally:
+            recording.end()
+            looking.end(recording.text)
 
     def _survey(self, session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """Put the usual questions to the book; whoever comes meanwhile goes first, and the rest is asked after that."""
@@ -566,6 +632,13 @@ def _extract_one(arrival: Arrival, file: Path) -> Iterator[Extracting]:
             else:
                 arrival.num_done, arrival.num_pages = step.num_done, step.num_pages
                 yield step
+
+
+def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
+    """The end of a continued answer without what was there before; all other events are of what is new anyway."""
+    if before is None or not isinstance(event, Finished):
+        return event
+    return replace(event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[num_before:])
 
 
 def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:

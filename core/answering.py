@@ -22,6 +22,7 @@ class Answer:
     """Commits verdicts, watches for the answer's end, counts.
 
     Args:
+        written: the answer's tokens so far, if it goes on from where it was cut; all counts are of what is new.
         context: tokens that prompt and answer may have together.
         kv_bytes_per_token: of the target, for what plain decoding would have read.
     """
@@ -33,16 +34,20 @@ class Answer:
         prompt_ids: Sequence[int],
         config: GenerationConfig,
         *,
+        written: Sequence[int] = (),
         context: int,
         kv_bytes_per_token: int,
     ) -> None:
         self.decoder = decoder
         self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
         self._num_prompt = len(prompt_ids)
-        self.tokens = list(prompt_ids)  # committed
+        self._num_before = len(prompt_ids) + len(written)  # tokens that were there
+        self.tokens = [*prompt_ids, *written]  # committed
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
         self._dice = Dice(Generator(device=decoder.full_judge.device).manual_seed(config.seed))
-        self._shown: list[str] = []
+        if written and not config.sampling.greedy:
+            self._dice.skip(len(written), decoder.vocab)
+        self._shown = [self._watcher.push(self._stream.push(token)) for token in written]
         self._round = 0
         self.seconds = 0.0  # of decoding, this answer's own
         self._plain_bytes = 0
@@ -50,7 +55,7 @@ class Answer:
 
     @property
     def token_ids(self) -> list[int]:
-        """The answer so far."""
+        """The answer so far, what was written before included."""
         return self.tokens[self._num_prompt :]
 
     def round(self) -> RoundDone:
@@ -84,7 +89,7 @@ class Answer:
             return "end_of_text"
         if self._watcher.stopped:
             return "stop_string"
-        if len(self.tokens) - self._num_prompt >= self._config.max_new_tokens:
+        if len(self.tokens) - self._num_before >= self._config.max_new_tokens:
             return "max_new_tokens"
         if len(self.tokens) + LONGEST_ROUND > self._context:
             return "context_full"
@@ -118,7 +123,7 @@ class Answer:
         parts = {name: meter.seconds for name, meter in meters.items()}
         parts["other"] = max(0.0, self.seconds - sum(parts.values()))
         return DecodeStats(
-            new_tokens=len(self.tokens) - self._num_prompt,
+            new_tokens=len(self.tokens) - self._num_before,
             decode_seconds=self.seconds,
             full_passes=self.decoder.full_judge.meter.passes,
             level1=level1,

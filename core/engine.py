@@ -154,8 +154,17 @@ class Engine:
             draft = load_model(entry.draft, draft_dims, dtype, device, backend)
         target = load_model(entry.target, dims, dtype, device, backend)
         text = ChatText(tokenizer, target.eos_ids)
-        named = {"name": entry.name, "description": entry.description, "limits": entry.limits}
-        return cls(config, plan, text, target, draft, backend=backend, **named)
+        return cls(
+            config,
+            plan,
+            text,
+            target,
+            draft,
+            name=entry.name,
+            description=entry.description,
+            limits=entry.limits,
+            backend=backend,
+        )
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""
@@ -237,21 +246,30 @@ class Engine:
                 judge.cache.truncate(length)
 
     def generate(
-        self, prompt_ids: Sequence[int], config: GenerationConfig, cancel: threading.Event | None = None
+        self,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        cancel: threading.Event | None = None,
+        *,
+        written: Sequence[int] = (),
     ) -> Iterator[Event]:
         """Read what is new of the prompt, then answer: PrefillProgress*, RoundDone*, Finished.
 
         Closing the generator or setting `cancel` leaves the caches at a prefix of the committed tokens.
 
+        Args:
+            written: tokens of the answer that are there already: it goes on behind them, and nothing is read that the
+                cache holds. Finished has the whole answer; counts, times and the limit of tokens are of what is new.
+                Greedy text is what one long answer would have been; so is plain decoding's with a seed.
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read.
         """
         decoder = Decoder(config.method, self._parts, config.sampling, config.speculation)
         reused, prefill_seconds = 0, 0.0
-        for progress in self.read(prompt_ids, cancel):
+        for progress in self.read([*prompt_ids, *written], cancel):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
             yield progress
-        answer = self._answer(decoder, prompt_ids, config)
+        answer = self._answer(decoder, prompt_ids, config, written)
         try:
             started = time.perf_counter()
             decoder.reset_meters()
@@ -267,9 +285,18 @@ class Engine:
             self._settle(answer.tokens)
         yield answer.finished(reused_tokens=reused, prefill_seconds=prefill_seconds)
 
-    def _answer(self, decoder: Decoder, prompt_ids: Sequence[int], config: GenerationConfig) -> Answer:
-        per_token = self.info.kv_bytes_per_token
-        return Answer(self.text, decoder, prompt_ids, config, context=self.context, kv_bytes_per_token=per_token)
+    def _answer(
+        self, decoder: Decoder, prompt_ids: Sequence[int], config: GenerationConfig, written: Sequence[int] = ()
+    ) -> Answer:
+        return Answer(
+            self.text,
+            decoder,
+            prompt_ids,
+            config,
+            written=written,
+            context=self.context,
+            kv_bytes_per_token=self.info.kv_bytes_per_token,
+        )
 
     def race(
         self,

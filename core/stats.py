@@ -5,6 +5,7 @@ Knows nothing of models or caches: levels add to a `LevelCounter`, everyone else
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,24 @@ class LevelStats:
     def gamma_mean(self) -> float | None:
         """Mean number of guesses a round."""
         return self.guessed / self.rounds if self.rounds else None
+
+
+def joined_levels(one: LevelStats | None, other: LevelStats | None) -> LevelStats | None:
+    """One level over two stretches of text."""
+    if one is None or other is None:
+        return one or other
+    committed = dict(one.committed_per_round)
+    for size, rounds in other.committed_per_round.items():
+        committed[size] = committed.get(size, 0) + rounds
+    return LevelStats(
+        one.rounds + other.rounds,
+        one.guessed + other.guessed,
+        one.tested + other.tested,
+        one.accepted + other.accepted,
+        tuple(map(sum, zip_longest(one.tested_at, other.tested_at, fillvalue=0))),
+        tuple(map(sum, zip_longest(one.accepted_at, other.accepted_at, fillvalue=0))),
+        dict(sorted(committed.items())),
+    )
 
 
 class LevelCounter:
@@ -93,3 +112,21 @@ class DecodeStats:
     def tokens_per_full_pass(self) -> float | None:
         """The figure that explains the speedup; plain decoding has 1."""
         return self.new_tokens / self.full_passes if self.full_passes else None
+
+
+def joined(one: DecodeStats, other: DecodeStats) -> DecodeStats:
+    """The figures of an answer that was written in two stretches."""
+    parts = dict(one.seconds_by_part)
+    for name, seconds in other.seconds_by_part.items():
+        parts[name] = parts.get(name, 0.0) + seconds
+    return DecodeStats(
+        new_tokens=one.new_tokens + other.new_tokens,
+        decode_seconds=one.decode_seconds + other.decode_seconds,
+        full_passes=one.full_passes + other.full_passes,
+        level1=joined_levels(one.level1, other.level1),
+        level2=joined_levels(one.level2, other.level2),
+        seconds_by_part=parts,
+        kv_bytes_read=one.kv_bytes_read + other.kv_bytes_read,
+        kv_bytes_read_plain=one.kv_bytes_read_plain + other.kv_bytes_read_plain,
+        reselections=one.reselections + other.reselections,
+    )

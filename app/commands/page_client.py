@@ -18,7 +18,7 @@ def main(address: str) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         if "open" in order:
-            job = client.submit(session_id, handle_file(order["open"]), api_name="/open")
+            job = client.submit(session_id, [handle_file(order["open"])], api_name="/open")
         else:
             job = client.submit(session_id, order["ask"], api_name="/ask")
         print(json.dumps({"updates": sum(1 for _ in job)}), flush=True)

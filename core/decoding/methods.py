@@ -90,6 +90,11 @@ class Decoder:
         """The judge with the last word."""
         return self.judges[-1]
 
+    @property
+    def vocab(self) -> int:
+        """Tokens the models know."""
+        return self._parts.vocab
+
     def reset_meters(self) -> None:
         """Count passes from here: what came before was prefill."""
         for judge in self.judges:

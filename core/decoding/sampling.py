@@ -44,3 +44,11 @@ class Dice:
         """Length of the accepted prefix of g guesses, each accepted with probability min(1, p / q); p, q: [g]."""
         rejected = torch.rand(p.shape, generator=self._rng, device=p.device) * q >= p
         return int(torch.cat((rejected, rejected.new_ones(1))).int().argmax())  # waits for the device
+
+    def skip(self, num_tokens: int, vocab: int) -> None:
+        """Leave out the draws that plain decoding takes for this many tokens of a vocabulary."""
+        evenly = torch.ones(vocab, device=self._rng.device)
+        none = torch.empty(0, device=self._rng.device)
+        for _ in range(num_tokens):
+            self.accept(none, none)
+            self.draw(evenly)

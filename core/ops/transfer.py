@@ -36,7 +36,7 @@ class Conveyor:
         self._device = device
         self._slots = [torch.empty(tuple(shape), dtype=dtype, device=device) for _ in range(num_slots)]
         cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if cuda else None
+        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
         self._arrived = [_event() for _ in self._slots] if cuda else []
         self._released = [_event() for _ in self._slots] if cuda else []
         self._stored = _event() if cuda else None

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from app.conversations import Conversations
 from app.shelf_events import BookOpened
 from app.worker import EngineWorker, WorkerEvent
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
@@ -98,6 +99,9 @@ class FakeEngine:
         self.reading.set()
         self.writing.set()
         self.configs: list[GenerationConfig] = []
+        self.prompts: list[list[int]] = []
+        self.written: list[list[int]] = []
+        self.words: dict[int, str] = {}  # by token id, of the newest answer in which it stands
         self.threads: set[str] = set()
         self._scripts: deque[list[str] | Exception] = deque()
         self._seen: list[int] = []
@@ -147,28 +151,41 @@ class FakeEngine:
             )
 
     def generate(
-        self, prompt_ids: Sequence[int], config: GenerationConfig, cancel: threading.Event | None = None
+        self,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        cancel: threading.Event | None = None,
+        *,
+        written: Sequence[int] = (),
     ) -> Iterator[Event]:
         self.configs.append(config)
+        self.prompts.append(list(prompt_ids))
+        self.written.append(list(written))
         reused = 0
-        for progress in self.read(prompt_ids, cancel):
+        for progress in self.read([*prompt_ids, *written], cancel):
             reused = progress.reused_tokens
             yield progress
         script = self._scripts.popleft() if self._scripts else ["word "] * config.max_new_tokens
         if isinstance(script, Exception):
             yield round_done("Half ", 0)
             raise script
-        written: list[str] = []
+        words: list[str] = []
+        before = "".join(self.words.get(token, "? ") for token in written)
         for number, word in enumerate(script[: config.max_new_tokens]):
             if word == HOLD:
                 self.writing.clear()
             if passed_or_cancelled(self.writing, cancel):
                 break
-            written.append(word)
-            self._seen = [*prompt_ids, *range(1000, 1000 + len(written) - 1)]
+            words.append(word)
+            self.words[1000 + len(written) + number] = word
+            self._seen = [*prompt_ids, *written, *range(1000 + len(written), 1000 + len(written) + number)]
             yield round_done(word, number)
         stopped = cancel is not None and cancel.is_set()
-        yield finished("".join(written), config.method, stopped=stopped, num_prompt=len(prompt_ids), num_reused=reused)
+        end = finished("".join(words), config.method, stopped=stopped, num_prompt=len(prompt_ids), num_reused=reused)
+        ids = (*written, *range(1000 + len(written), 1000 + len(written) + len(words)))
+        if len(words) < len(script) and not stopped:
+            end = replace(end, stop_reason="max_new_tokens")
+        yield replace(end, text=before + end.text, token_ids=ids)
 
     def race(
         self,
@@ -285,7 +302,9 @@ def stats(num_tokens: int) -> DecodeStats:
 
 def by_position(num_tokens: int, gamma: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Tested and accepted guesses by place in the guess."""
-    return tuple(num_tokens - at for at in range(gamma)), tuple(num_tokens * 3 // (at + 4) for at in range(gamma))
+    return tuple(max(0, num_tokens - at) for at in range(gamma)), tuple(
+        num_tokens * 3 // (at + 4) for at in range(gamma)
+    )
 
 
 def round_done(text: str, number: int) -> RoundDone:
@@ -312,9 +331,9 @@ def finished(
     )
 
 
-def worker_of(engine: Any, seed: int = 0) -> EngineWorker:
+def worker_of(engine: Any, seed: int = 0, conversations: Conversations | None = None) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE), seed=seed)
+    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE), seed=seed, conversations=conversations)
     worker.start()
     return worker
 

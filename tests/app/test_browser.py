@@ -96,7 +96,7 @@ def test_drop_ask_stop_ask_again_and_reload(visit: Callable[[], Reader], engine:
     reader.sees("#strip", "Answer complete")
     reader.sees("#strip .reread", "0")
     engine.enqueue("Very dark.")
-    reader.page.get_by_label("Retry").last.click()
+    reader.page.locator("#chat button.act", has_text="Regenerate").last.click()
     reader.sees("#chat", "Very dark.")
     reader.page.reload()
     reader.sees("#chat", "Very dark.")

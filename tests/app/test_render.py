@@ -51,18 +51,3 @@ def test_everything_that_enters_html_is_escaped() -> None:
         render.bar(0.5, evil),
     ):
         assert "<img" not in html and html.count("&lt;img") >= 1 and evil not in html
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a < b & c", "a &lt; b &amp; c"),
-        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
-        ("![x](http://elsewhere/pixel.png)", "!\\[x](http://elsewhere/pixel.png)"),
-        ("`if a < b` <b>", "`if a < b` &lt;b>"),
-        ("```\n<b>\n```\n<i>", "```\n<b>\n```\n&lt;i>"),
-        ("*emphasis* stays", "*emphasis* stays"),
-    ],
-)
-def test_markdown_keeps_its_marks_and_loses_its_html(text: str, shown: str) -> None:
-    assert render.literal(text) == shown

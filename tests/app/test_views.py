@@ -8,7 +8,7 @@ import pytest
 
 from app.book_view import BookView
 from app.budget_view import budget
-from app.chat_view import EMPTY_ANSWER, PENDING, ChatView
+from app.chat_view import EMPTY_ANSWER, PENDING, ChatView, message
 from app.documents import Document
 from app.documents.document import make_pages
 from app.documents.errors import EmptyDocument
@@ -17,7 +17,7 @@ from app.library import Meter, Offer, Pages, Shelf, Whole
 from app.library_view import incoming, listing, preview
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
-from app.sessions import Book, Exchange, Session
+from app.sessions import Book, Session
 from app.worker import (
     AnswerBegun,
     LoadFailed,
@@ -211,7 +211,7 @@ def text_of(message: Any) -> str:
 
 
 def test_the_answer_grows_in_the_chat() -> None:
-    view = ChatView([Exchange("Before?", finished("Yes."))], "Now?")
+    view = ChatView([message("user", "Before?"), message("assistant", "Yes.")], "Now?")
     assert [text_of(one) for one in view.messages()] == ["Before?", "Yes.", "Now?", PENDING]
     view.apply([round_done("It ", 0), round_done("is.", 1)])
     assert text_of(view.messages()[-1]) == "It is." and not view.answered
@@ -224,7 +224,7 @@ def test_an_empty_answer_is_named() -> None:
 
 
 def test_questions_and_answers_are_never_html() -> None:
-    view = ChatView([Exchange(EVIL, finished(EVIL))], EVIL).apply([round_done(EVIL, 0)])
+    view = ChatView([message("user", EVIL), message("assistant", EVIL)], EVIL).apply([round_done(EVIL, 0)])
     assert all("<img" not in text_of(one) and one["content"][0]["type"] == "text" for one in view.messages())
 
 

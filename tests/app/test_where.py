@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialogue import ROOT, BookRef, Dialogue
 from app.documents.document import Document, make_pages
 from app.library import Shelf
 from app.quotes import Quote, quotes_in
 from app.sessions import Book, Session
-from app.where import Loaded, Weights, chunk_pages, mean
+from app.where import MOST_LOADS, Loaded, Loads, Weights, chunk_pages, mean
 from app.where_panel import opened
 from app.where_view import MOST_BARS, where
 
@@ -51,7 +52,12 @@ def loaded(*chunks: int, at: float = 0.2) -> Loaded:
 
 
 def a_session(book: Book, was: Loaded | None, usual: list[float] | None = None) -> Session:
-    return Session("x", book=book, where=was, usual=array("d", usual) if usual is not None else None)
+    session = Session("x", book=book, digest="d", usual=array("d", usual) if usual is not None else None)
+    if was is not None:
+        dialogue, node = Dialogue.begin(BookRef.of(book, "d"), "Q?").ask(ROOT, "Q?")
+        session.dialogue = dialogue
+        session.loads.put(node.id, was)
+    return session
 
 
 # -------------------- weights
@@ -143,6 +149,23 @@ def test_the_strip_says_when_there_is_nothing_to_show() -> None:
     assert "the same pages" in where(a_session(book, loaded(3), [1, 0, 0, 1]))
     silent = replace(book, chunk_pages=array("I"), starts=array("I"))
     assert "does not tell" in where(a_session(silent, loaded(3)))
+
+
+def test_an_answer_of_before_a_restart_keeps_its_quotations() -> None:
+    book = a_book("The carved teapot was lost.")
+    session = a_session(book, Loaded("Q?", "triforce", False, answer='"the carved teapot was lost"', kept=False))
+    html = where(session)
+    assert "was not kept" in html and "chip found" in html
+    assert "Nothing of this page" not in opened(session, "page:0"), "that is not known"
+
+
+def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
+    loads = Loads()
+    for number in range(MOST_LOADS + 1):
+        loads.put(str(number), loaded(number))
+    assert loads.get("0") is None and loads.get("1") is not None
+    loads.clear()
+    assert loads.get("1") is None
 
 
 def test_pages_of_several_books_are_told_apart() -> None:

@@ -243,7 +243,7 @@ def test_an_empty_file_is_told_and_leaves_what_is_open(worker: EngineWorker, tmp
     list(worker.open_book(session_id, write_book(tmp_path, "", "bad.txt")))
     (failed,) = session.intake.arrivals
     assert failed.stage == "failed" and isinstance(failed.error, EmptyDocument)
-    assert session.book is book and session.exchanges is exchanges
+    assert session.book is book and session.exchanges == exchanges
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
 
 
@@ -256,7 +256,7 @@ def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
     book, exchanges = session.book, session.exchanges
     events = list(worker.open_book(session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
     told = next(event for event in events if isinstance(event, ShelfTooLong))
-    assert session.book is book and session.exchanges is exchanges and session.intake.too_long
+    assert session.book is book and session.exchanges == exchanges and session.intake.too_long
     fitting = [offer for offer in told.fit.offers if offer.fits and offer.book == 1]
     assert fitting and told.fit.needed > told.fit.context
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
@@ -283,7 +283,8 @@ def test_the_last_book_that_goes_takes_the_conversation_along_and_says_so(
     until(RoundDone, stream)
     list(worker.arrange(session_id, lambda _: Shelf()))
     list(stream)
-    assert session.book is None and session.exchanges == () and session.intake.shelf.books == ()
+    assert session.book is None and session.dialogue is None and session.intake.shelf.books == ()
+    assert worker.conversations.listing().summaries[0].num_exchanges == 2, "what was said stays in the list"
     with pytest.raises(NoBook):
         worker.answer(session_id, "Two?", PLAIN)
 
@@ -295,6 +296,7 @@ def test_a_shelf_of_other_books_begins_a_new_conversation(worker: EngineWorker, 
     other = Shelf().add(read_document(write_book(tmp_path, "Another book. " * 9, "other.txt")))
     list(worker.arrange(session_id, lambda _: other))
     assert session.exchanges == () and session.is_read and "A new conversation" in session.intake.note
+    assert "stays in the list" in session.intake.note and len(worker.conversations.listing().summaries) == 1
 
 
 def test_an_order_that_is_changed_is_read_anew_from_where_it_changes(worker: EngineWorker, tmp_path: Path) -> None:
@@ -382,7 +384,8 @@ def test_errors_cross_the_threads_and_the_worker_lives_on(
     engine.enqueue(error)
     with pytest.raises(raised):
         list(worker.answer(session_id, "Boom?", PLAIN))
-    assert worker.sessions.get(session_id).exchanges == ()
+    (exchange,) = worker.sessions.get(session_id).exchanges
+    assert exchange.finished.text == "Half " and exchange.finished.stop_reason == "cancelled", "nothing is lost"
     assert isinstance(list(worker.answer(session_id, "Still there?", PLAIN))[-1], Finished)
 
 

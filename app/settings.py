@@ -1,0 +1,218 @@
+"""How answers are drawn: presets first, single numbers and the shape of speculation behind a fold.
+
+The browser keeps the fields; core checks every value and says what to do about a wrong one.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.errors import InvalidSetting
+
+DEFAULTS = GenerationConfig()
+CUSTOM = "Custom"
+PRESETS = {
+    "Precise": SamplingParams(temperature=0.0, top_p=1.0),
+    "Balanced": SamplingParams(temperature=0.6, top_p=0.9),
+    "Lively": SamplingParams(temperature=1.0, top_p=0.95),
+}
+PRESET_INFO = "Precise always takes the likeliest token; the others draw, and a seed repeats them."
+AS_CHOSEN = "as chosen"
+VARIANTS = [
+    ("As chosen under Decoding", AS_CHOSEN),
+    ("TriForce with lookup", "triforce-lookup"),
+    ("Retrieval, no draft model", "retrieval"),
+    ("Lookup, no draft model", "lookup"),
+    ("Draft model, no retrieval", "draft"),
+]
+NEED_DRAFT = ("triforce-lookup", "draft")
+ADAPTIVE, FIXED = "adaptive", "fixed"
+MOST_SEED = 2**63 - 1  # what torch takes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fields:
+    """The components, in the order in which `generation` takes their values after the method."""
+
+    preset: gr.Radio
+    temperature: gr.Number
+    top_p: gr.Number
+    max_new_tokens: gr.Number
+    top_k: gr.Number
+    seed: gr.Textbox
+    variant: gr.Dropdown
+    rounds: gr.Radio
+    gamma1: gr.Number
+    gamma2: gr.Number
+
+    @property
+    def values(self) -> list[gr.components.Component]:
+        """What an answer is asked with."""
+        return [
+            self.temperature,
+            self.top_p,
+            self.max_new_tokens,
+            self.top_k,
+            self.seed,
+            self.variant,
+            self.rounds,
+            self.gamma1,
+            self.gamma2,
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the page asks an answer to be like."""
+
+    config: GenerationConfig
+    own_seed: bool  # no seed was chosen: every answer is drawn with one of its own
+
+
+def generation(
+    method: str,
+    temperature: float | None,
+    top_p: float | None,
+    max_new_tokens: float | None,
+    top_k: float | None = 0,
+    seed: str | None = "",
+    variant: str | None = AS_CHOSEN,
+    rounds: str | None = ADAPTIVE,
+    gamma1: float | None = DEFAULTS.speculation.gamma1,
+    gamma2: float | None = DEFAULTS.speculation.gamma2,
+) -> GenerationConfig:
+    """Settings from the page's fields.
+
+    Raises:
+        InvalidSetting: a field is empty or out of range.
+    """
+    numbers = (temperature, top_p, max_new_tokens, top_k, gamma1, gamma2)
+    if any(number is None for number in numbers):
+        raise InvalidSetting("A field in Settings is empty.", hint="Fill it with a number.")
+    shape = SpeculationConfig()
+    one, two = int(gamma1 or 0), int(gamma2 or 0)
+    if rounds == FIXED:
+        shape = SpeculationConfig(gamma1=one, gamma2=two, adaptive=False)
+    elif (one, two) != (shape.gamma1, shape.gamma2):
+        shape = replace(shape, gamma1=one, gamma2=two)
+    return GenerationConfig(
+        method=chosen_method(method, variant),
+        max_new_tokens=int(max_new_tokens or 0),
+        sampling=SamplingParams(temperature=float(temperature or 0), top_p=float(top_p or 0), top_k=int(top_k or 0)),
+        speculation=shape,
+        seed=seed_of(seed) or 0,
+    )
+
+
+def seed_of(text: str | None) -> int | None:
+    """The seed in a field; None: none was chosen.
+
+    Raises:
+        InvalidSetting: it is no whole number, or too large.
+    """
+    written = (text or "").strip()
+    if not written:
+        return None
+    if not written.isascii() or not written.isdigit() or int(written[:20]) > MOST_SEED:
+        raise InvalidSetting(f"The seed {written[:40]!r} is not usable.", hint="Use a whole number, or leave it empty.")
+    return int(written)
+
+
+def wish(method: str, *fields: Any) -> Wish:
+    """Settings from the page's fields, in the order of `Fields.values`. Raises InvalidSetting."""
+    seed = fields[4] if len(fields) > 4 else None
+    return Wish(generation(method, *fields), own_seed=seed_of(seed) is None)
+
+
+def chosen_method(method: str, variant: str | None) -> str:
+    """Plain decoding stays plain; speculation may be of another kind than the one under Decoding."""
+    return method if method == "autoregressive" or variant in (None, AS_CHOSEN) else str(variant)
+
+
+def preset_values(name: str) -> tuple[Any, Any, Any]:
+    """Temperature, top-p and top-k of a preset; nothing changes for a custom choice."""
+    sampling = PRESETS.get(name)
+    if sampling is None:
+        return gr.skip(), gr.skip(), gr.skip()
+    return sampling.temperature, sampling.top_p, sampling.top_k
+
+
+def preset_of(temperature: float | None, top_p: float | None, top_k: float | None) -> str:
+    """The preset that says the same as the single fields."""
+    if temperature == 0:
+        return "Precise"  # whatever the other two are: they change nothing then
+    same = ((one.temperature, one.top_p, one.top_k) == (temperature, top_p, top_k) for one in PRESETS.values())
+    return next((name for name, fits in zip(PRESETS, same, strict=True) if fits), CUSTOM)
+
+
+def variants(has_draft: bool) -> list[tuple[str, str]]:
+    """What can be chosen."""
+    return [(label, name) for label, name in VARIANTS if has_draft or name not in NEED_DRAFT]
+
+
+def build_settings() -> Fields:
+    """The folded settings. Their ranges are checked by core, which says what to do."""
+    sampling, shape = DEFAULTS.sampling, DEFAULTS.speculation
+    with gr.Accordion("Settings", open=False, elem_id="settings"):
+        preset = gr.Radio([*PRESETS, CUSTOM], value="Precise", label="Answers", info=PRESET_INFO, elem_id="preset")
+        most = gr.Number(
+            DEFAULTS.max_new_tokens,
+            label="Most new tokens",
+            info="An answer ends here at the latest; Continue goes on.",
+            precision=0,
+        )
+        with gr.Accordion("Advanced", open=False, elem_id="advanced"):
+            temperature = gr.Number(sampling.temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
+            top_p = gr.Number(
+                sampling.top_p, label="top-p", info="Keep the likeliest tokens up to this mass; 1 keeps all.", step=0.05
+            )
+            top_k = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
+            seed = gr.Textbox("", label="Seed", info="Empty: every answer has its own.", max_lines=1, elem_id="seed")
+            variant = gr.Dropdown(VARIANTS, value=AS_CHOSEN, label="Speculation", elem_id="variant")
+            rounds = gr.Radio(
+                [("Adaptive", ADAPTIVE), ("Fixed", FIXED)],
+                value=ADAPTIVE,
+                label="Rounds",
+                info="Adaptive follows acceptance and times, and begins with these lengths.",
+                elem_id="rounds",
+            )
+            gamma1 = gr.Number(shape.gamma1, label="gamma1", info="Guesses a round at level 1.", precision=0)
+            gamma2 = gr.Number(shape.gamma2, label="gamma2", info="Guesses a round at level 2.", precision=0)
+    return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2)
+
+
+def wire_settings(
+    fields: Fields, method: gr.Radio, methods: Sequence[str], page: gr.Blocks, at_once: dict[str, Any]
+) -> None:
+    """Presets set the single fields and follow them; what the reader chose stays over a reload, in the browser.
+
+    Args:
+        methods: what `method` offers at first; the browser may have kept the choice of another model's page.
+    """
+    quiet = {**at_once, "js": None, "api_visibility": "private"}
+    sampling: list[gr.components.Component] = [fields.temperature, fields.top_p, fields.top_k]
+    kept = [method, fields.preset, *fields.values]
+    keep: dict[str, Any] = {"fn": None, "inputs": kept, "js": KEEP, "api_visibility": "private"}
+    fields.preset.input(preset_values, fields.preset, sampling, **quiet).then(**keep)
+    for field in (fields.temperature, fields.top_p, fields.top_k):
+        field.input(preset_of, sampling, fields.preset, **quiet).then(**keep)
+    others: tuple[gr.Radio | gr.Number | gr.Dropdown | gr.Textbox, ...] = (
+        method,
+        fields.max_new_tokens,
+        fields.seed,
+        fields.variant,
+        fields.rounds,
+        fields.gamma1,
+        fields.gamma2,
+    )
+    for other in others:
+        other.input(**keep)
+    recall = f"(...fields) => window.triforceChat.recall(fields, {json.dumps(methods)})"
+    page.load(None, kept, kept, js=recall, api_visibility="private")
+
+
+KEEP = "(...fields) => window.triforceChat.keep(fields)"

@@ -1,0 +1,178 @@
+/* What the chat and the list of conversations do without the server: small buttons, keys, and settings that stay. */
+"use strict";
+
+(() => {
+  const find = (selector, from = document) => from.querySelector(selector);
+  const KEPT = "triforce-settings-1";
+  const ARMED_MS = 4000;
+
+  // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
+
+  let asked = "{}";
+  let pressed = null; // the newest button in the chat
+
+  function press(hidden, act, text = "") {
+    asked = JSON.stringify({ act, text });
+    find(hidden)?.click();
+  }
+
+  // What cannot be undone takes a second press.
+  function armed(button) {
+    if (button.classList.contains("armed")) return true;
+    const [label, title] = [button.textContent, button.title];
+    button.classList.add("armed");
+    button.textContent = `${label}?`;
+    button.title = "Press again to delete for good";
+    setTimeout(() => {
+      button.classList.remove("armed");
+      [button.textContent, button.title] = [label, title];
+    }, ARMED_MS);
+    return false;
+  }
+
+  function inChat(button) {
+    const verb = button.value.split(":")[0];
+    if (verb === "delete" && !armed(button)) return;
+    pressed = button;
+    press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value);
+  }
+
+  function inList(button) {
+    const verb = button.dataset.list;
+    const id = button.closest("[data-id]")?.dataset.id ?? "";
+    if (verb === "rename") return rename(button.closest("li"), id);
+    if (verb === "delete" && !armed(button)) return;
+    button.closest("details")?.removeAttribute("open");
+    press("#act-now", `${verb === "delete" ? "delete-conversation" : verb}:${id}`);
+  }
+
+  function rename(row, id) {
+    const button = find(".open", row);
+    const title = find("b", button);
+    const field = Object.assign(document.createElement("input"), { value: title.textContent, maxLength: 200 });
+    field.setAttribute("aria-label", "Title");
+    let done = false;
+    const end = (keep) => {
+      if (done) return;
+      done = true;
+      const text = field.value.trim();
+      field.replaceWith(button);
+      if (keep && text && text !== title.textContent) press("#act-now", `rename:${id}`, text);
+    };
+    find("details", row).removeAttribute("open");
+    button.replaceWith(field);
+    field.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.key === "Enter") end(true);
+      else if (event.key === "Escape") end(false);
+    });
+    field.addEventListener("blur", () => end(true));
+    field.focus();
+    field.select();
+  }
+
+  document.addEventListener("click", (event) => {
+    const target = event.target;
+    const act = target.closest?.("#chat button.act");
+    const listed = target.closest?.("[data-list]");
+    const sample = target.closest?.("[data-sample]");
+    for (const menu of document.querySelectorAll("#conv-list details[open]")) {
+      if (!menu.contains(target)) menu.removeAttribute("open");
+    }
+    if (act) inChat(act);
+    else if (listed) inList(listed);
+    else if (sample) document.querySelectorAll("#samples button")[Number(sample.dataset.sample)]?.click();
+    else if (target.closest?.("[data-keys]")) help();
+  });
+
+  // -------------------- what the server made for the browser: a file, a text for the clipboard, a question to change
+
+  function deliver(parcel) {
+    if (!parcel) return "";
+    const { copy, focus } = JSON.parse(parcel);
+    if (copy !== undefined) copied(copy);
+    else if (focus) setTimeout(focusQuestion);
+    else window.triforceRace.save(parcel);
+    return "";
+  }
+
+  async function copied(text) {
+    const [button, label] = [pressed, pressed?.textContent];
+    let said = "Copied";
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      said = "Not allowed here";
+    }
+    if (!button || label === said) return;
+    button.textContent = said;
+    setTimeout(() => (button.textContent = label), 1500);
+  }
+
+  function focusQuestion() {
+    const box = find("#question textarea");
+    if (!box) return;
+    box.focus();
+    box.setSelectionRange(box.value.length, box.value.length);
+  }
+
+  // -------------------- keys
+
+  function help() {
+    const dialog = find("#keys-help");
+    if (dialog?.open) dialog.close();
+    else dialog?.showModal();
+  }
+
+  const shown = (element) => element && element.offsetParent !== null;
+
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || document.documentElement.classList.contains("presenting")) return;
+    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    const command = event.ctrlKey || event.metaKey;
+    const question = find("#question textarea");
+    if (event.key === "Escape") {
+      const stop = find("#question .stop-button");
+      const menu = find("#conv-list details[open]");
+      if (find("dialog[open]")) return;
+      if (menu) menu.removeAttribute("open");
+      else if (shown(stop)) stop.click();
+      else return;
+    } else if (event.altKey && !command && event.code === "KeyN") {
+      find('[data-list="new"]')?.click();
+      focusQuestion();
+    } else if (shown(question) && command && !event.altKey && event.key.toLowerCase() === "k") {
+      focusQuestion();
+    } else if (shown(question) && !typing && !command && !event.altKey && event.key === "/") {
+      focusQuestion();
+    } else if (!typing && !command && !event.altKey && event.key === "?") {
+      help();
+    } else return;
+    event.preventDefault();
+  });
+
+  // -------------------- settings: kept by this browser
+
+  function keep(fields) {
+    try {
+      localStorage.setItem(KEPT, JSON.stringify(fields));
+    } catch {
+      // a browser that keeps nothing: the settings last as long as the page
+    }
+  }
+
+  function recall(fields, methods) {
+    try {
+      const kept = JSON.parse(localStorage.getItem(KEPT) ?? "null");
+      const fits = (value, at) => value === null || fields[at] === null || typeof value === typeof fields[at];
+      if (Array.isArray(kept) && kept.length === fields.length && kept.every(fits)) {
+        return [methods.includes(kept[0]) ? kept[0] : fields[0], ...kept.slice(1)];
+      }
+    } catch {
+      // not ours, or not readable
+    }
+    return fields;
+  }
+
+  window.triforceChat = { take: () => asked, deliver, keep, recall };
+})();
