@@ -139,11 +139,11 @@ class BookView:
         return warned
 
     def _buttons(self) -> str:
-        talk = " and the conversation about it" if self._session.exchanges else ""
+        talk = " and end this conversation" if self._session.exchanges else ""
         return (
             '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
             f'<button type="button" class="link" data-act="start-over" title="Take everything off the shelf{talk}">'
-            "Start over</button></p>"
+            f"Start over{talk}</button></p>"
         )
 
 

@@ -140,7 +140,7 @@ class Handlers:
         try:
             for batch in paced(events):
                 changed = any(isinstance(event, BookOpened | ShelfClosed) for event in batch)
-                yield self._book(current) | drawing.updates() | (self._fresh(current) if changed else {})
+                yield self._book(current) | drawing.updates() | (self.fresh(current) if changed else {})
         except CoreError as error:
             current.intake.error = error
         yield self._book(current) | drawing.updates()
@@ -153,7 +153,7 @@ class Handlers:
             self._parts.read_on: gr.update(visible=view.paused),
         }
 
-    def _fresh(self, current: Session) -> Updates:
+    def fresh(self, current: Session) -> Updates:
         """Another book: the conversation as far as it goes on, and nothing loaded for its answers."""
         placeholder = BOOK_OPEN if current.book else WELCOME
         chat = gr.update(value=ChatView(current.exchanges).messages(), placeholder=placeholder)
