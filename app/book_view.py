@@ -50,7 +50,8 @@ class BookView:
         parts = [render.problem(intake.error)] if intake.error else []
         parts += [failure(one) for one in intake.arrivals if one.stage == "failed"]
         if parts and session.book:
-            parts.append('<p class="quiet">The book below stays open.</p>')
+            stays = "books below stay" if len(session.book.shelf.books) > 1 else "book below stays"
+            parts.append(f'<p class="quiet">The {stays} open.</p>')
         if intake.shelf.books:
             parts.append(self._titles())
         parts += [progress(one) for one in intake.arrivals if one.stage != "failed"]
