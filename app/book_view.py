@@ -50,7 +50,8 @@ class BookView:
         parts = [render.problem(intake.error)] if intake.error else []
         parts += [failure(one) for one in intake.arrivals if one.stage == "failed"]
         if parts and session.book:
-            parts.append('<p class="quiet">The book below stays open.</p>')
+            stays = "books below stay" if len(session.book.shelf.books) > 1 else "book below stays"
+            parts.append(f'<p class="quiet">The {stays} open.</p>')
         if intake.shelf.books:
             parts.append(self._titles())
         parts += [progress(one) for one in intake.arrivals if one.stage != "failed"]
@@ -147,7 +148,7 @@ class BookView:
         return (
             '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
             f'<button type="button" class="link" data-act="start-over" title="Take everything off the shelf{talk}">'
-            "Start over</button></p>"
+            f"Start over{talk}</button></p>"
         )
 
 

@@ -186,7 +186,7 @@ class Handlers:
         try:
             for batch in paced(events):
                 changed = any(isinstance(event, BookOpened | ShelfClosed) for event in batch)
-                yield self._book(current) | drawing.updates() | (self._fresh(current) if changed else {})
+                yield self._book(current) | drawing.updates() | (self.fresh(current) if changed else {})
         except CoreError as error:
             current.intake.error = error
         yield self._book(current) | drawing.updates()
@@ -199,7 +199,7 @@ class Handlers:
             self._parts.read_on: gr.update(visible=view.paused),
         }
 
-    def _fresh(self, current: Session) -> Updates:
+    def fresh(self, current: Session) -> Updates:
         """Another book: the conversation as far as it goes on, and nothing loaded for its answers."""
         return self.talk(current)
 

@@ -81,6 +81,7 @@ class LibraryHandlers:
                 yield self._page.talk(session)
                 session.intake.settled = Shelf()  # what did not fit may fit now
                 events = self._worker.read_book(session.id)
+                yield self._page.fresh(session)
             elif change is not None:
                 events = self._worker.arrange(session.id, change)
         except CoreError as error:

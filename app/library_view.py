@@ -45,7 +45,8 @@ def listing(session: Session) -> str:
         return "" if session.intake.arrivals else EMPTY
     rows = "".join(_row(session, index, book) for index, book in enumerate(books))
     start_over = '<button type="button" class="link" data-act="start-over">Start over</button>'
-    head = f"<header><h3>{render.plural(len(books), 'document')}, read in this order</h3>{start_over}</header>"
+    order = ", read in this order" if len(books) > 1 else ""
+    head = f"<header><h3>{render.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
     return f'<section class="card shelf">{head}<ol>{rows}</ol></section>'
 
 

@@ -91,12 +91,12 @@ def chosen_weights(held: Tensor, scores: Sequence[Tensor]) -> Tensor:
     """The share of its head's score by which each chunk was chosen, averaged over layers and heads.
 
     Args:
-        held: [L, H_kv, n] int64 chunk numbers; scores: one [H_kv, C] per layer, any scale.
+        held: [L, H_kv, n] int64 chunk numbers; scores: one [H_kv, C] per layer, any scale, on any device.
     Returns:
-        [C] float32 with a sum of at most 1; 0 where no head holds a chunk.
+        [C] float32 on the scores' device, with a sum of at most 1; 0 where no head holds a chunk.
     """
     weights = torch.zeros(scores[0].shape[1], device=scores[0].device)
-    for chunks, layer in zip(held, scores, strict=True):
+    for chunks, layer in zip(held.to(weights.device), scores, strict=True):
         shares = layer / layer.sum(1, keepdim=True).clamp_min(torch.finfo(layer.dtype).tiny)
         weights.index_add_(0, chunks.flatten(), shares.gather(1, chunks).flatten())
     return weights / (held.shape[0] * held.shape[1])

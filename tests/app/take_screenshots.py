@@ -78,6 +78,37 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
     return files
 
 
+def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
+    """Two sample books on the shelf with a page of one, and where in them an answer was drafted from."""
+    width, height, scale = SIZES["desktop"]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
+    )
+    page = context.new_page()
+    page.set_default_timeout(LONG)
+    page.goto(address)
+    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
+    for number in (0, 1):
+        page.locator("#samples button").nth(number).click()
+        page.wait_for_selector(f"#book .titles li:nth-child({number + 1}), #book .facts >> nth=0")
+        page.wait_for_selector("#book .step.done")
+    page.locator("#question textarea").fill(FIRST)
+    page.locator("#question textarea").press("Enter")
+    page.wait_for_selector("#strip .resting:not(.empty)")
+    page.locator("#where .bar-page.most").first.click()
+    page.wait_for_selector("#where-page mark")
+    page.mouse.move(width - 5, 5)
+    files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
+    page.screenshot(path=files[0])
+    page.get_by_role("tab", name="Library").click()
+    page.get_by_role("button", name="Preview").first.click()
+    page.wait_for_selector("#library-preview .page-text")
+    page.wait_for_timeout(500)
+    page.screenshot(path=files[1])
+    context.close()
+    return files
+
+
 def main(address: str) -> None:
     """All of them."""
     FOLDER.mkdir(exist_ok=True)
@@ -88,6 +119,7 @@ def main(address: str) -> None:
                 print(take(browser, address, size, scheme))
         for scheme in ("light", "dark"):
             print(*take_race(browser, address, scheme))
+            print(*take_library(browser, address, scheme))
         browser.close()
 
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ from app.book_view import BookView
 from app.documents.document import Chapter, Document, make_pages
 from app.documents.readers import extract_document
 from app.intake import Intake
-from app.library import AlreadyThere, Chapters, Pages, Shelf
+from app.library import AlreadyThere, Chapters, Meter, Pages, Shelf
 from app.library_tab import LibraryParts, ShelfDrawing, changes
 from app.library_view import incoming, listing, preview
-from app.opening import open_shelf, talk_tokens
+from app.opening import _book, open_shelf, talk_tokens
 from app.sessions import Session
 from app.where_view import where
 from app.worker import EngineWorker
 from core.config import GenerationConfig
 from core.errors import InvalidSetting
-from core.text import Turn
+from core.models import catalog
+from core.models.loader import load_tokenizer
+from core.text import ChatText, Turn
 from tests.app.fakes import FakeEngine, FakeText, opened, write_book
 
 
@@ -159,6 +162,22 @@ def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
     session.intake.settled = Shelf()
     list(worker.read_book(session_id))
     assert not session.intake.too_long and session.is_read and session.book and len(session.book.shelf.books) == 2
+
+
+def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
+    """Seen with the bundled tokenizer, whose pieces could join across the border: then all would be read again."""
+    text = ChatText(load_tokenizer(catalog.find("harbour").target), frozenset())
+    engine: Any = FakeEngine(context=9999)
+    engine.text = text
+    one = Shelf().add(replace(a_long_document(1), text="The end of the first book", pages=make_pages([0], 25)))
+    two = one.add(replace(a_long_document(1), title="Two", text="s begin to sing.", pages=make_pages([0], 16)))
+    (first, ids), (second, more) = (_book(shelf, Meter(len), engine) for shelf in (one, two))
+    assert more[: len(ids)] == ids and len(more) > len(ids)
+    assert list(second.starts[: len(first.starts)]) == list(first.starts)
+    assert text.decode(more).split() == two.text.split()
+    for start, token in list(zip(second.starts, more, strict=True))[1:]:
+        piece = text.decode([token]).strip()
+        assert two.text[start:].lstrip().startswith(piece)
 
 
 # -------------------- any size

@@ -18,6 +18,7 @@ from core.caches.selection import (
     TopChunks,
     accumulated_scores,
     attention_scores,
+    chosen_weights,
     landmark_scores,
     spilled,
     top_chunks,
@@ -243,6 +244,13 @@ def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
     scores = torch.tensor([[1.0, 8.0, 0.5, 3.0]])
     assert spilled(scores, 0.5).tolist() == [[1.0, 8.0, 4.0, 3.0]]
     assert torch.equal(spilled(scores, 0.0), scores)
+
+
+def test_a_chunk_weighs_the_share_of_score_by_which_heads_chose_it() -> None:
+    held = torch.tensor([[[0, 2], [0, 1]], [[0, 1], [0, 2]]])
+    scores = [torch.tensor([[1.0, 5.0, 4.0], [2.0, 1.0, 1.0]]), torch.tensor([[3.0, 1.0, 0.0], [0.0, 0.0, 0.0]])]
+    weights = chosen_weights(held, scores)
+    assert weights.tolist() == pytest.approx([(0.1 + 0.5 + 0.75) / 4, (0.25 + 0.25) / 4, 0.4 / 4])
 
 
 def test_accumulated_attention_does_not_look_into_the_future() -> None:
