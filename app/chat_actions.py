@@ -154,7 +154,7 @@ def wire_list(
         api_name="regenerate",
         **{**stream, "js": TAKE},
     )
-    own.search.input(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
+    own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
 
 
 TAKE = "(id, act, ...rest) => [window.triforceSession(), window.triforceChat.take(), ...rest]"
