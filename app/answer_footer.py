@@ -111,7 +111,7 @@ def question_footer(dialogue: Dialogue, node: Node) -> str:
             f"{_turn(after, '&rsaquo;', 'Later version')}</span>"
         )
     edit = _button("edit", node.id, "Edit", "Change this question; the conversation so far stays as a branch")
-    return _block("asked", turns + _acts(edit))
+    return _block("asked", _acts(edit) + turns)
 
 
 def _turn(node_id: str, label: str, title: str) -> str:

@@ -122,7 +122,7 @@ def build_list() -> ListParts:
         search = gr.Textbox(
             show_label=False, label="Search conversations", placeholder="Search", max_lines=1, elem_id="conv-search"
         )
-        listing = gr.HTML(elem_id="conv-list")
+        listing = gr.HTML(elem_id="conv-list", apply_default_css=False)
     act = gr.Textbox(visible=False, show_label=False)
     parcel = gr.Textbox(visible=False, show_label=False)
     now = gr.Button("Now", elem_id="act-now")
@@ -154,7 +154,7 @@ def wire_list(
         api_name="regenerate",
         **{**stream, "js": TAKE},
     )
-    own.search.input(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
+    own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
 
 
 TAKE = "(id, act, ...rest) => [window.triforceSession(), window.triforceChat.take(), ...rest]"

@@ -77,11 +77,11 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                 with gr.Column(elem_id="main", scale=1, min_width=320):
                     strip = gr.HTML(LiveStrip().html(), elem_id="strip")
                     where = build_where()
-                    about = gr.HTML(elem_id="about-book")
+                    about = gr.HTML(elem_id="about-book", apply_default_css=False)
                     chat = build_chat()
                     with gr.Row(elem_id="suggestions"):
                         suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))
-                    editing = gr.HTML(elem_id="editing")
+                    editing = gr.HTML(elem_id="editing", apply_default_css=False)
                     box = gr.Textbox(
                         placeholder="Ask about the book",
                         show_label=False,
@@ -90,7 +90,8 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                         max_lines=6,
                         elem_id="question",
                     )
-                    gr.HTML((f'<p class="note">{note}</p>' if note else "") + KEYS, elem_id="note")
+                    below = f'<p class="note">{note}</p>' if note else ""
+                    gr.HTML(f'<div class="below">{below}{KEYS}</div>', elem_id="note", apply_default_css=False)
             library_tab, library = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)

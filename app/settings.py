@@ -200,16 +200,8 @@ def wire_settings(
     fields.preset.input(preset_values, fields.preset, sampling, **quiet).then(**keep)
     for field in (fields.temperature, fields.top_p, fields.top_k):
         field.input(preset_of, sampling, fields.preset, **quiet).then(**keep)
-    others: tuple[gr.Radio | gr.Number | gr.Dropdown | gr.Textbox, ...] = (
-        method,
-        fields.max_new_tokens,
-        fields.seed,
-        fields.variant,
-        fields.rounds,
-        fields.gamma1,
-        fields.gamma2,
-    )
-    for other in others:
+    fields.seed.blur(**keep)  # what is pasted is no input to Gradio
+    for other in (method, fields.max_new_tokens, fields.variant, fields.rounds, fields.gamma1, fields.gamma2):
         other.input(**keep)
     recall = f"(...fields) => window.triforceChat.recall(fields, {json.dumps(methods)})"
     page.load(None, kept, kept, js=recall, api_visibility="private")

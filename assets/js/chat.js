@@ -120,6 +120,7 @@
 
   function help() {
     const dialog = find("#keys-help");
+    if (dialog && dialog.parentElement !== document.body) document.body.append(dialog);
     if (dialog?.open) dialog.close();
     else dialog?.showModal();
   }

@@ -110,7 +110,7 @@ def test_the_list_names_finds_exports_and_deletes(
     page.keyboard.press("Alt+n")
     reader.sees("#chat", "The book is open")
     asks(reader, engine, "Who sang?", "The choir.")
-    playwright.expect(rows).to_have_count(2)
+    playwright.expect(rows).to_have_count(2, timeout=SECONDS * 1000)
     reader.sees("#conv-list li.current", "Who sang?")
     rows.last.locator("summary").click()
     page.get_by_role("button", name="Rename").click()
@@ -118,7 +118,7 @@ def test_the_list_names_finds_exports_and_deletes(
     page.keyboard.press("Enter")
     reader.sees("#conv-list", "The <i>pot</i>")
     page.locator("#conv-search input, #conv-search textarea").fill("quay")
-    playwright.expect(rows).to_have_count(1)
+    playwright.expect(rows).to_have_count(1, timeout=SECONDS * 1000)
     rows.first.locator(".open").click()
     reader.sees("#chat", "On the quay.")
     rows.first.locator("summary").click()
@@ -132,7 +132,7 @@ def test_the_list_names_finds_exports_and_deletes(
     rows.first.locator(".danger").click()
     reader.sees("#conv-list", "Nothing found.")
     page.locator("#conv-search input, #conv-search textarea").fill("")
-    playwright.expect(rows).to_have_count(1)
+    playwright.expect(rows).to_have_count(1, timeout=SECONDS * 1000)
     assert reader.outside == []
 
 
@@ -193,6 +193,7 @@ def test_code_mathematics_keys_and_settings(
     temperature = page.get_by_label("Temperature")
     playwright.expect(temperature.first).to_have_value("0.6")
     page.get_by_label("Seed").fill("11")
+    page.get_by_label("Seed").press("Tab")
     page.wait_for_function("(localStorage.getItem('triforce-settings-1') ?? '').includes('\"11\"')")
     page.reload()
     reader.sees("#chat pre", "if a < b")
