@@ -10,7 +10,7 @@ from app.sessions import Book, Session
 from app.where import STRONG, Passage, Weights
 
 MOST_BARS = 120
-MOST_TOP = 5  # pages named below the strip
+MOST_TOP = 4  # pages named below the strip
 TOP_SHARE = 0.3  # of the strongest page's weight, for a page to be named
 LEVELS = ((0.75, "most"), (0.5, "much"), (0.25, "some"), (0.05, "a little"), (0.0, "nothing"))
 PROVISO = "What was loaded for drafting, not a proof: the answer itself was checked against every page."
@@ -116,13 +116,12 @@ def _quote(book: Book, number: int, quote: Quote) -> str:
     words = quote.words.split()
     shown = render.escape(" ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else ""))
     if quote.start is None:
-        return (
-            f'<span class="chip not-found" title="{render.escape(quote.words)}">“{shown}” <b>not in the book</b></span>'
-        )
+        said = f'title="{render.escape(quote.words)}"'
+        return f'<span class="chip not-found" {said}><span>“{shown}”</span> <b>not in the book</b></span>'
     page = named(book, page_of(book, quote.start), short=True)
     return (
         f'<button type="button" class="chip found" data-act="quote:{number}" title="{render.escape(quote.words)}">'
-        f"“{shown}” <b>{page}</b></button>"
+        f"<span>“{shown}”</span> <b>{page}</b></button>"
     )
 
 

@@ -247,7 +247,7 @@ def test_chips_tell_the_page_of_a_quotation_and_mark_an_invented_one() -> None:
     session = a_session(book, replace(loaded(3), answer=answer))
     html = where(session)
     assert re.search(r'chip found" data-act="quote:0".*<b>page 2</b>', html)
-    assert re.search(r'<span class="chip not-found"[^>]*>“&lt;img src=x&gt; nobody.*<b>not in the book</b>', html)
+    assert re.search(r'<span class="chip not-found"[^>]*><span>“&lt;img src=x&gt; nobody.*<b>not in the book</b>', html)
     assert "<img" not in html
     page = opened(session, "quote:0")
     assert '<mark class="quoted">The carved teapot\nwas lost</mark>' in page and "Page 2" in page
