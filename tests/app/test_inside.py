@@ -13,6 +13,7 @@ from app import render
 from app.charts import Bar, Column, Segment, bars, columns
 from app.inside_tab import InsideHandlers, chosen, subjects
 from app.inside_view import EMPTY, SOURCES, bytes_chart, inside, positions_chart, provenance, rounds_chart, time_chart
+from app.library import Shelf
 from app.main import CSS
 from app.trace import Trace
 from app.worker import EngineWorker
@@ -188,7 +189,9 @@ def test_nothing_is_drawn_twice(worker: EngineWorker, engine: FakeEngine, sessio
     assert "Complete" in tab.draw(session_id, "answer")["view"]
 
 
-def test_a_new_book_empties_the_tab(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
+def test_an_empty_shelf_empties_the_tab(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
     list(worker.answer(session_id, "One?", GenerationConfig(max_new_tokens=2)))
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
+    assert handlers(worker).draw(session_id, "answer")["view"] != EMPTY, "beside the first one it changes nothing"
+    list(worker.arrange(session_id, lambda _: Shelf()))
     assert handlers(worker).draw(session_id, "answer")["view"] == EMPTY

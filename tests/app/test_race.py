@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.library import Shelf
 from app.live_strip import METHOD_NAMES
 from app.pace import Pause
 from app.race_tab import METHODS, RaceHandlers, race_configs
@@ -150,9 +151,11 @@ def test_an_error_in_a_lane_ends_the_race_and_not_the_worker(
     assert raced(worker, session_id, PAIR).judgements
 
 
-def test_a_new_book_forgets_the_race(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
+def test_an_empty_shelf_forgets_the_race(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
     raced(worker, session_id, PAIR)
     run(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
+    assert worker.sessions.get(session_id).race is not None, "beside the first one it changes nothing"
+    run(worker.arrange(session_id, lambda _: Shelf()))
     assert worker.sessions.get(session_id).race is None
 
 

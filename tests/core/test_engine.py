@@ -318,7 +318,7 @@ def test_weights_of_chunks_depend_on_the_question_and_no_book_is_read_again() ->
     one, other, again = (engine.weights_after([*book, *question]) for question in ([5, 6, 7], [9, 8, 4], [5, 6, 7]))
     assert one is not None and other is not None and again is not None
     assert engine.cached_prefix(book) == len(book)
-    assert torch.equal(one, again) and not torch.allclose(one, other)
+    assert torch.allclose(one, again, atol=1e-6) and not torch.allclose(one, other, atol=1e-4)
     assert one.shape[0] <= 904 // 8 and 0 < float(one.sum()) <= 1 + 1e-5
     held = torch.zeros(len(one)).index_fill(0, engine.held_chunks().flatten(), 1)
     assert bool((one[held == 0] == 0).all()) and not engine.holds_all_chunks
