@@ -6,14 +6,16 @@ A chunk's weight is the share of attention by which it was chosen, averaged over
 holds it. Much of that has nothing to do with the question: chunk 0 is the sink and always there, the newest tokens are
 held beside the chunks, and some places (headings, beginnings, names) are chosen whatever is asked. So three questions
 that fit every text are put to the book once (`USUAL_QUESTIONS`), their weights are averaged, and only what a chunk has
-beyond that average counts: its excess.
+beyond that average counts: its excess. Some heads look a fixed way back from the newest token, whatever stands there:
+on the bundled pair they have the largest weights of all. So twice the average is taken off, where it was measured and
+as far on as the newest token has moved.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.library import Placed, Shelf
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 USUAL_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
 STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a page are marked
 MOST_LOADS = 16  # for 128K tokens 128 KB each
+SPREAD = 2.0  # such weights vary between questions: seen up to 1.6 times the average
 FAINT = 0.001  # an excess of the strongest chunk below this is noise
 
 
@@ -41,6 +44,7 @@ class Loaded:
     method: str
     retrieves: bool  # False: the method has no retrieval cache
     weights: "array[float]" = field(default_factory=lambda: array("d"))  # by chunk number
+    shortest: int = 0  # how many chunks there were at first
     num_seen: int = 0
     all_held: bool = False  # there was nothing to choose: all of the book is in the cache
     answer: str = ""  # once it has ended
@@ -50,8 +54,8 @@ class Loaded:
         """With what is held now."""
         if not self.retrieves or not weights:
             return self
-        now = mean(self.weights, self.num_seen, weights)
-        return replace(self, weights=now, num_seen=self.num_seen + 1, all_held=all_held)
+        now, shortest = mean(self.weights, self.num_seen, weights), self.shortest or len(weights)
+        return replace(self, weights=now, shortest=shortest, num_seen=self.num_seen + 1, all_held=all_held)
 
 
 class Loads:
@@ -108,7 +112,8 @@ class Weights:
         weights = array("d", loaded.weights[:num_chunks])
         weights.extend([0.0] * (num_chunks - len(weights)))
         self._book, self._all_held = book, loaded.all_held
-        self.excess = _excess(weights, usual)
+        longer = range(loaded.shortest - len(usual or ()), len(loaded.weights) - len(usual or ()) + 1)
+        self.excess = _excess(weights, usual, longer)
         self.strongest = max(self.excess, default=0.0)
 
     @property
@@ -161,14 +166,32 @@ def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, in
     return start, end
 
 
-def _excess(weights: Sequence[float], usual: Sequence[float] | None) -> "array[float]":
+def _excess(weights: Sequence[float], usual: Sequence[float] | None, moved: range) -> "array[float]":
     """What each chunk has beyond what is usual; without a measured usual, beyond the mean of all chunks."""
-    if usual is None:
+    if not usual:
         flat = sum(weights[1:]) / max(1, len(weights) - 1)
-        excess = array("d", (max(0.0, weight - flat) for weight in weights))
+        before = array("d", [flat]) * len(weights)
     else:
-        pairs = zip_longest(weights, usual[: len(weights)], fillvalue=0.0)
-        excess = array("d", (max(0.0, weight - before) for weight, before in pairs))
+        before = _expected(usual, len(weights), moved)
+    excess = array("d", (max(0.0, weight - expected) for weight, expected in zip(weights, before, strict=True)))
     if excess:
         excess[0] = 0.0  # the sink
     return excess
+
+
+def _expected(usual: Sequence[float], num_chunks: int, moved: range) -> "array[float]":
+    """The usual weights where they were measured, and as far on as the text has moved since: see above.
+
+    Args:
+        moved: by how many chunks the prompt was longer than the usual ones while the answer was written.
+    """
+    expected = array("d", bytes(8 * num_chunks))
+    for chunk, weight in enumerate(usual):
+        if weight > FAINT / 2:
+            there = chain(range(chunk - 1, chunk + 2), range(chunk + moved.start - 1, chunk + moved.stop + 1))
+            for at in there:
+                if 0 <= at < num_chunks:
+                    expected[at] = max(expected[at], SPREAD * weight)
+    for chunk in range(len(usual), num_chunks):
+        expected[chunk] = 1.0  # so near the end of the book that it was among the newest tokens: nothing is known
+    return expected
