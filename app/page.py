@@ -167,7 +167,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         box.stop(worker.stop_answer, session, None, api_name="stop", **AT_ONCE)
         chat.clear(handlers.clear, session, [strip, *parts.of_talk], api_name="clear", **AT_ONCE)
         wire_list(ChatActions(worker, handlers, parts, own), own, parts, settings, STREAM, AT_ONCE)
-        wire_settings(fields, method, [name for _, name in WITH_DRAFT], page, AT_ONCE)
+        wire_settings(fields, method, [name for _, name in WITH_DRAFT], entered, AT_ONCE)
     return page
 
 

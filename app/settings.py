@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
+from gradio.events import Dependency
 
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.errors import InvalidSetting
@@ -186,11 +187,12 @@ def build_settings() -> Fields:
 
 
 def wire_settings(
-    fields: Fields, method: gr.Radio, methods: Sequence[str], page: gr.Blocks, at_once: dict[str, Any]
+    fields: Fields, method: gr.Radio, methods: Sequence[str], entered: Dependency, at_once: dict[str, Any]
 ) -> None:
     """Presets set the single fields and follow them; what the reader chose stays over a reload, in the browser.
 
     Args:
+        entered: the page has loaded and shows its session.
         methods: what `method` offers at first; the browser may have kept the choice of another model's page.
     """
     quiet = {**at_once, "js": None, "api_visibility": "private"}
@@ -204,7 +206,7 @@ def wire_settings(
     for other in (method, fields.max_new_tokens, fields.variant, fields.rounds, fields.gamma1, fields.gamma2):
         other.input(**keep)
     recall = f"(...fields) => window.triforceChat.recall(fields, {json.dumps(methods)})"
-    page.load(None, kept, kept, js=recall, api_visibility="private")
+    entered.then(None, kept, kept, js=recall, api_visibility="private")  # beside it, Gradio would lose one of the two
 
 
 KEEP = "(...fields) => window.triforceChat.keep(fields)"
