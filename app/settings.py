@@ -219,7 +219,7 @@ def recalled(
     if len(values) != len(kept) or values[7] not in choices or values[8] not in (ADAPTIVE, FIXED):
         return {}
     found = dict(zip(kept, values, strict=True))
-    found[fields.preset] = preset_of(*values[2:4], values[5])
+    found[fields.preset] = preset_of(values[2], values[3], values[5])
     if values[0] not in methods:
         del found[method]
     return found
