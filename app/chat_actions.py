@@ -122,7 +122,7 @@ def build_list() -> ListParts:
         search = gr.Textbox(
             show_label=False, label="Search conversations", placeholder="Search", max_lines=1, elem_id="conv-search"
         )
-        listing = gr.HTML(elem_id="conv-list", apply_default_css=False)
+        listing = gr.HTML("", elem_id="conv-list", apply_default_css=False)
     act = gr.Textbox(visible=False, show_label=False)
     parcel = gr.Textbox(visible=False, show_label=False)
     now = gr.Button("Now", elem_id="act-now")

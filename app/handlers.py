@@ -1,6 +1,7 @@
 """What the page does on each event: a verb of the worker, its events through a view, updates of components."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
 from core.errors import CoreError
 
+# Of two updates of one component in one frame Gradio keeps the later, even one that says nothing about its value.
+FRAME_SECONDS = 0.3
 Updates = dict[Block, Any]  # component -> its new value, or an update of its properties
 
 WITH_DRAFT = [("TriForce", "triforce"), ("Plain", "autoregressive")]
@@ -104,9 +107,15 @@ class Handlers:
     def settle(self, session_id: str) -> Iterator[Updates]:
         """An answer that was being written when the page was reloaded has lost its page: it ends, and is shown."""
         current = self._worker.sessions.find(session_id)
-        if current is not None and self._worker.has_answer(session_id):
+        if current is not None:
             self._worker.end_answer(session_id)
             yield self.talk(current)
+
+    def resume(self, session_id: str) -> Iterator[Updates]:
+        """Show once more what the session holds, then read what is left of the book."""
+        yield from self.settle(session_id)
+        time.sleep(FRAME_SECONDS)
+        yield from self.read_on(session_id)
 
     def talk(self, current: Session) -> Updates:
         """The conversation a session shows, and everything around it."""

@@ -7,7 +7,7 @@ import gradio as gr
 
 from app.book_view import BookView
 from app.chat_actions import KEYS, ChatActions, build_list, wire_list
-from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts
+from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts, Updates
 from app.inside_tab import INTERVAL_SECONDS, build_inside_tab
 from app.library_tab import CLICKS, LibraryHandlers, build_library_tab, listen
 from app.live_strip import LiveStrip
@@ -15,7 +15,7 @@ from app.masthead import masthead, notice
 from app.race_tab import build_race_tab
 from app.samples import Sample
 from app.sessions import Session
-from app.settings import DEFAULTS, build_settings, wire_settings
+from app.settings import DEFAULTS, build_settings, recalled, wire_settings
 from app.system_tab import build_system_tab
 from app.where_panel import build_where, listen_where
 from app.worker import EngineWorker
@@ -41,6 +41,7 @@ window.triforceSession = () => {
 };
 </script>"""
 WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
+WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 # The worker has the one queue; Gradio's own must not hold a page back before it can be told that it waits.
 STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "js": WITH_SESSION}
@@ -54,6 +55,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
     )
     with page:
         session = gr.Textbox(visible=False, show_label=False)
+        kept = gr.Textbox("", visible=False, show_label=False)  # settings, on their way from the browser
         head = gr.HTML(masthead(worker.state), elem_id="masthead")
         banner = gr.HTML(notice(worker.state), elem_id="banner")
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
@@ -124,14 +126,17 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         listen(LibraryHandlers(worker, library, handlers), session, card, parts.of_book, STREAM)
         listen_where(worker, where, session, library.act, AT_ONCE)
 
+        def enter(session_id: str, packed: str = "") -> Updates:
+            """Show what the session holds, and the settings as the browser kept them."""
+            return handlers.enter(session_id) | recalled(fields, method, [name for _, name in WITH_DRAFT], packed)
+
         entered = page.load(
-            handlers.enter,
-            session,
-            [session, card, *parts.of_conversation, *library.of_shelf],
+            enter,
+            [session, kept],
+            [session, card, *parts.of_conversation, *library.of_shelf, method, fields.preset, *fields.values],
             api_name="enter",
-            **AT_ONCE,
+            **{**AT_ONCE, "js": WITH_KEPT},
         )
-        entered.then(handlers.settle, session, parts.of_conversation, api_visibility="private", **STREAM)
         for shown in (
             entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **STREAM),
             race_tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **AT_ONCE),
@@ -141,7 +146,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         of_model = [head, banner, method, fields.variant]
         loaded = entered.then(handlers.watch_model, session, of_model, api_name="watch_model", **STREAM)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **AT_ONCE)
-        entered.then(handlers.read_on, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
+        entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
 
         for dropped, public in ((drop, True), (library.drop, False)):
             dropped.upload(
@@ -167,7 +172,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         box.stop(worker.stop_answer, session, None, api_name="stop", **AT_ONCE)
         chat.clear(handlers.clear, session, [strip, *parts.of_talk], api_name="clear", **AT_ONCE)
         wire_list(ChatActions(worker, handlers, parts, own), own, parts, settings, STREAM, AT_ONCE)
-        wire_settings(fields, method, [name for _, name in WITH_DRAFT], page, AT_ONCE)
+        wire_settings(fields, method, AT_ONCE)
     return page
 
 

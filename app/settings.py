@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
-from core.errors import InvalidSetting
+from core.errors import CoreError, InvalidSetting
 
 DEFAULTS = GenerationConfig()
 CUSTOM = "Custom"
@@ -185,14 +185,8 @@ def build_settings() -> Fields:
     return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2)
 
 
-def wire_settings(
-    fields: Fields, method: gr.Radio, methods: Sequence[str], page: gr.Blocks, at_once: dict[str, Any]
-) -> None:
-    """Presets set the single fields and follow them; what the reader chose stays over a reload, in the browser.
-
-    Args:
-        methods: what `method` offers at first; the browser may have kept the choice of another model's page.
-    """
+def wire_settings(fields: Fields, method: gr.Radio, at_once: dict[str, Any]) -> None:
+    """Presets set the single fields and follow them; the browser keeps what the reader chose."""
     quiet = {**at_once, "js": None, "api_visibility": "private"}
     sampling: list[gr.components.Component] = [fields.temperature, fields.top_p, fields.top_k]
     kept = [method, fields.preset, *fields.values]
@@ -203,8 +197,32 @@ def wire_settings(
     fields.seed.blur(**keep)  # what is pasted is no input to Gradio
     for other in (method, fields.max_new_tokens, fields.variant, fields.rounds, fields.gamma1, fields.gamma2):
         other.input(**keep)
-    recall = f"(...fields) => window.triforceChat.recall(fields, {json.dumps(methods)})"
-    page.load(None, kept, kept, js=recall, api_visibility="private")
+
+
+def recalled(
+    fields: Fields, method: gr.Radio, methods: Sequence[str], packed: str
+) -> dict[gr.components.Component, Any]:
+    """The fields as the browser kept them; nothing where it kept none, or those of another page.
+
+    They come with the page's first update: beside it, Gradio would lose one of the two.
+
+    Args:
+        methods: what `method` offers.
+    """
+    kept = [method, fields.preset, *fields.values]
+    try:
+        values = json.loads(packed or "null")
+        wish(*values[:1], *values[2:])
+    except (ValueError, TypeError, RecursionError, CoreError):
+        return {}
+    choices = [variant for _, variant in VARIANTS]
+    if len(values) != len(kept) or values[7] not in choices or values[8] not in (ADAPTIVE, FIXED):
+        return {}
+    found = dict(zip(kept, values, strict=True))
+    found[fields.preset] = preset_of(values[2], values[3], values[5])
+    if values[0] not in methods:
+        del found[method]
+    return found
 
 
 KEEP = "(...fields) => window.triforceChat.keep(fields)"

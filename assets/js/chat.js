@@ -162,18 +162,13 @@
     }
   }
 
-  function recall(fields, methods) {
+  function kept() {
     try {
-      const kept = JSON.parse(localStorage.getItem(KEPT) ?? "null");
-      const fits = (value, at) => value === null || fields[at] === null || typeof value === typeof fields[at];
-      if (Array.isArray(kept) && kept.length === fields.length && kept.every(fits)) {
-        return [methods.includes(kept[0]) ? kept[0] : fields[0], ...kept.slice(1)];
-      }
+      return localStorage.getItem(KEPT) ?? "";
     } catch {
-      // not ours, or not readable
+      return "";
     }
-    return fields;
   }
 
-  window.triforceChat = { take: () => asked, deliver, keep, recall };
+  window.triforceChat = { take: () => asked, deliver, keep, kept };
 })();

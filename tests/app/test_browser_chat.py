@@ -33,7 +33,7 @@ def reads(visit: Callable[[], Reader], tmp_path: Path) -> Reader:  # noqa: F811
     """A reader with a book that was read."""
     reader = visit()
     reader.drops(write_book(tmp_path))
-    reader.sees("#book", "Read once")
+    reader.sees("#book", "only their own tokens")
     return reader
 
 
@@ -190,8 +190,8 @@ def test_code_mathematics_keys_and_settings(
     page.locator("#settings > button, #settings > .label-wrap").first.click()
     page.locator("#preset label", has_text="Balanced").click()
     page.locator("#advanced > button, #advanced > .label-wrap").first.click()
-    temperature = page.get_by_label("Temperature")
-    playwright.expect(temperature.first).to_have_value("0.6")
+    temperature = page.locator("#advanced input[type=number]").first
+    playwright.expect(temperature).to_have_value("0.6", timeout=SECONDS * 1000)
     page.get_by_label("Seed").fill("11")
     page.get_by_label("Seed").press("Tab")
     page.wait_for_function("(localStorage.getItem('triforce-settings-1') ?? '').includes('\"11\"')")
