@@ -17,15 +17,19 @@ from core.bench.quotes import quote_questions
 from core.bench.world import Book, Question, write_book
 
 WORDS_PER_TOKEN = 1 / 1.22
-SKILLS = ("template", "language", "question", "start", "fact", "absent", "list", "recite", "quote", "story", "copy")
-TEMPLATE, LANGUAGE, QUESTION, START, FACT, ABSENT, LIST, RECITE, QUOTE, STORY, COPY = range(11)
+SKILLS = (
+    "template", "language", "question", "start", "fact", "absent", "list", "recite", "quote", "story", "copy", "found",
+)  # fmt: skip
+TEMPLATE, LANGUAGE, QUESTION, START, FACT, ABSENT, LIST, RECITE, QUOTE, STORY, COPY, FOUND = range(12)
 OF_KIND = {"fact": FACT, "absent": ABSENT, "list": LIST, "recite": RECITE, "quote": QUOTE, "story": STORY}
 # Book text is mostly free choice of words; what must be learned well is the answers. START is the first token of an
-# answer to a question about a fact: there the target decides whether the book says anything about it.
-SKILL_WEIGHTS = torch.tensor([0.0, 0.2, 0.1, 8.0, 3.0, 1.0, 2.0, 1.5, 2.0, 0.5, 1.0])
+# answer to a question about a fact: there the target decides whether the book says anything about it. FOUND are the
+# first tokens of a quotation: the rest of it is copying.
+SKILL_WEIGHTS = torch.tensor([0.0, 0.2, 0.1, 8.0, 3.0, 1.0, 2.0, 2.0, 2.0, 0.5, 1.0, 5.0])
+FOUND_TOKENS = 3
 COPY_SHARE = 0.06  # of the documents: random tokens of which pieces are repeated
-FOREIGN_SHARE = 0.16  # of the documents: text from outside the generator, with sentences to quote
-KIND_SHARES = {"fact": 0.52, "absent": 0.24, "list": 0.09, "recite": 0.06, "quote": 0.09}  # of the questions
+FOREIGN_SHARE = 0.24  # of the documents: text from outside the generator, with sentences to quote
+KIND_SHARES = {"fact": 0.44, "absent": 0.21, "list": 0.11, "recite": 0.09, "quote": 0.15}  # of the questions
 STORY_SHARE = 0.06  # of the books: they break off, and the first request is to go on
 STORY_TOKENS = 120
 MAX_POSITION = 131072
@@ -77,9 +81,13 @@ def answer_questions(document: Document, layout: Layout, questions: list[Questio
             break
         document.add(layout.turn(question.question, first=first), QUESTION)
         ids, skill = [*layout.ids(question.answer), layout.mark(END)], OF_KIND[question.kind]
-        decides = question.kind in ("fact", "absent")
-        document.add(ids[:1], START if decides else skill)
-        document.add(ids[1:], skill)
+        first_tokens, first_skill = {
+            "fact": (1, START),
+            "absent": (1, START),
+            "quote": (FOUND_TOKENS, FOUND),
+        }.get(question.kind, (0, skill))
+        document.add(ids[:first_tokens], first_skill)
+        document.add(ids[first_tokens:], skill)
         first = False
     del document.ids[num_tokens:], document.skills[num_tokens:]
 
@@ -107,7 +115,7 @@ def compose_foreign(layout: Layout, seed: int, num_tokens: int, share: float) ->
     """English or babble, and requests to quote from it."""
     rng = random.Random(seed + 1)
     num_words = int(num_tokens * share / 2)
-    text = prose(rng, num_words) if rng.random() < 0.5 else babble(rng, num_words)
+    text = prose(rng, num_words) if rng.random() < 0.6 else babble(rng, num_words)
     document = Document([], [])
     document.add(layout.opening(), TEMPLATE)
     document.add(layout.ids(text)[: int(num_tokens * 0.9)], TEMPLATE)

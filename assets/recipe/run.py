@@ -19,20 +19,19 @@ from assets.recipe.measure import ATTENTION
 from assets.recipe.shapes import Shape, build
 from assets.recipe.tokens import VOCAB_SIZE, Layout
 
-# Embeddings, attention and norms start as circuits whose scores are balanced to a few nats. AdamW moves every weight by
-# about the rate in every step, however small it is, so they learn at this share of it.
-CIRCUIT_SHARE = 0.07
-LATE_SHARE, LATE_FROM = 0.25, 0.48  # once the rest of the model uses the circuits, they learn faster
-FLOOR = 0.1  # of the peak rate, where the cosine ends
-CIRCUIT_FLOOR = 0.4  # long documents come last, and it is attention that has to become sharper for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long, how fast, and on which lengths.
+    """One leg of the training: how long, how fast, and on which lengths.
+
+    Embeddings, attention and norms start as circuits whose scores are balanced to a few nats. AdamW moves every weight
+    by about the rate in every step, however small it is, so they learn at a share of it.
 
     A stage is (share of the steps at its end, lengths in turn).
 
+    `circuit_shares`: (share of the steps at its end, rate of the circuits as a share of the rate).
+    `floors`: of the peak rate, where the cosine ends, for most weights and for the circuits.
     `skip_positions`: teach far positions by leaving gaps; not for a model that only ever sees a short window.
     """
 
@@ -41,7 +40,13 @@ class Schedule:
     warmup: int
     tokens_per_step: int
     stages: tuple[tuple[float, tuple[int, ...]], ...]
+    circuit_shares: tuple[tuple[float, float], ...]
+    floors: tuple[float, float]
     skip_positions: bool
+
+    def circuit_share(self, step: int) -> float:
+        """What embeddings, attention and norms get of the rate at this step."""
+        return next((share for end, share in self.circuit_shares if step < end * self.steps), self.circuit_shares[-1][1])
 
     def length(self, step: int) -> int:
         """Tokens per document of this step."""
@@ -61,8 +66,8 @@ class Schedule:
 class Run:
     """One model in training with its optimiser, checkpoint file and log."""
 
-    def __init__(self, name: str, shape: Shape, schedule: Schedule, layout: Layout, out: Path) -> None:
-        self.name, self.schedule, self.layout, self.out = name, schedule, layout, out
+    def __init__(self, name: str, shape: Shape, legs: tuple[Schedule, ...], layout: Layout, out: Path) -> None:
+        self.name, self.legs, self.layout, self.out = name, legs, layout, out
         self.model = build(shape, seed=1)
         pieces = [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)]
         structure(self.model, pieces, word_rarity(layout), seed=2)
@@ -71,12 +76,26 @@ class Run:
         free = {name: p for name, p in named.items() if "mlp" in name or "lm_head" in name}
         circuit = {name: p for name, p in named.items() if name not in free}
         groups = [
-            {"params": list(free.values()), "weight_decay": 0.01, "share": 1.0, "floor": FLOOR},
-            {"params": list(circuit.values()), "weight_decay": 0.0, "share": CIRCUIT_SHARE, "floor": CIRCUIT_FLOOR},
+            {"params": list(free.values()), "weight_decay": 0.01},
+            {"params": list(circuit.values()), "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=True)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.resume()
+
+    @property
+    def steps(self) -> int:
+        """Steps of all legs."""
+        return sum(leg.steps for leg in self.legs)
+
+    def now(self) -> tuple[Schedule, int]:
+        """The leg of the next step, and the step's number within it."""
+        step = self.step
+        for leg in self.legs[:-1]:
+            if step < leg.steps:
+                return leg, step
+            step -= leg.steps
+        return self.legs[-1], step
 
     @property
     def checkpoint(self) -> Path:
@@ -107,10 +126,10 @@ class Run:
 
     def update(self, loss: Tensor) -> None:
         """One clipped optimiser step at the scheduled rate."""
-        for group in self.optimizer.param_groups:
-            late = group["share"] < 1 and self.step >= LATE_FROM * self.schedule.steps
-            share = LATE_SHARE if late else group["share"]
-            group["lr"] = share * self.schedule.rate(self.step, group["floor"])
+        leg, step = self.now()
+        shares = (1.0, leg.circuit_share(step))
+        for group, share, floor in zip(self.optimizer.param_groups, shares, leg.floors, strict=True):
+            group["lr"] = share * leg.rate(step, floor)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

@@ -57,13 +57,14 @@ def train(
         loss_of: from a batch the loss to minimise and the loss of every token [B, T - 1] for the log.
         check: the evaluation of every `CHECK_EVERY` steps.
     """
-    schedule, deadline = run.schedule, time.monotonic() + 60 * minutes
+    deadline = time.monotonic() + 60 * minutes
     last_save = time.monotonic()
-    while run.step < schedule.steps and time.monotonic() < deadline:
+    while run.step < run.steps and time.monotonic() < deadline:
         started = time.monotonic()
-        length = schedule.length(run.step)
-        rows = max(1, schedule.tokens_per_step // length)
-        batch = make_batch(run.layout, run.step, rows, length, skip=schedule.skip_positions)
+        leg, step = run.now()
+        length = leg.length(step)
+        rows = max(1, leg.tokens_per_step // length)
+        batch = make_batch(run.layout, run.step, rows, length, skip=leg.skip_positions)
         loss, losses = loss_of(batch)
         run.update(loss)
         run.tokens += batch.ids.numel()
@@ -71,7 +72,7 @@ def train(
         if run.step % 10 == 0 or run.step <= 3:
             rate = batch.ids.numel() / (time.monotonic() - started)
             run.log(event="loss", length=length, tokens_per_second=round(rate), **by_skill(losses.detach(), batch))
-        if time.monotonic() - last_save > 120 or run.step == schedule.steps:
+        if time.monotonic() - last_save > 120 or run.step == run.steps:
             run.save()
             last_save = time.monotonic()
         if run.step % CHECK_EVERY == 0:
@@ -102,7 +103,7 @@ def train_draft(run: Run, target: Run, minutes: float) -> None:
         weights = batch.weights[:, 1:]
         logits = forward(batch.ids, attention_mask=mask, position_ids=batch.positions, use_cache=False).logits
         losses = next_token_losses(logits, batch.ids)
-        if run.step < DISTIL_FROM * run.schedule.steps:
+        if run.step < DISTIL_FROM * DRAFT_LEGS[0].steps:
             return (losses * weights).sum() / weights.sum(), losses
         with torch.no_grad():
             p = (
@@ -118,29 +119,57 @@ def train_draft(run: Run, target: Run, minutes: float) -> None:
     train(run, minutes, loss_of, check)
 
 
-TARGET_SCHEDULE = Schedule(
-    steps=1468,
-    peak_rate=7e-4,
-    warmup=30,
-    tokens_per_step=4096,
-    stages=(
-        (0.272, (512,)),
-        (0.817, (1024, 1024, 2048)),
-        (0.953, (4096, 2048)),
-        (0.994, (8192, 4096)),
-        (1.000, (16384, 8192)),
+TARGET_LEGS = (
+    Schedule(
+        steps=1468,
+        peak_rate=7e-4,
+        warmup=30,
+        tokens_per_step=4096,
+        stages=(
+            (0.272, (512,)),
+            (0.817, (1024, 1024, 2048)),
+            (0.953, (4096, 2048)),
+            (0.994, (8192, 4096)),
+            (1.000, (16384, 8192)),
+        ),
+        circuit_shares=((0.48, 0.07), (1.0, 0.25)),  # faster once the rest of the model uses the circuits
+        floors=(0.1, 0.4),  # long documents come last, and it is attention that has to become sharper for them
+        skip_positions=True,
     ),
-    skip_positions=True,
+    Schedule(
+        steps=1250,
+        peak_rate=5e-4,
+        warmup=20,
+        tokens_per_step=4096,
+        stages=((0.6, (1024, 2048, 1024, 4096)), (0.88, (2048, 4096, 1024)), (1.0, (8192, 4096, 2048))),
+        circuit_shares=((1.0, 0.3),),
+        floors=(0.03, 0.1),
+        skip_positions=True,
+    ),
 )
-DRAFT_SCHEDULE = Schedule(
-    steps=600,
-    peak_rate=1e-3,
-    warmup=30,
-    tokens_per_step=2048,
-    stages=((1.00, (512, 1024)),),
-    skip_positions=False,
+DRAFT_LEGS = (
+    Schedule(
+        steps=600,
+        peak_rate=1e-3,
+        warmup=30,
+        tokens_per_step=2048,
+        stages=((1.00, (512, 1024)),),
+        circuit_shares=((0.48, 0.07), (1.0, 0.25)),
+        floors=(0.1, 0.4),
+        skip_positions=False,
+    ),
+    Schedule(
+        steps=1200,
+        peak_rate=1e-3,
+        warmup=20,
+        tokens_per_step=2048,
+        stages=((1.00, (1024, 512)),),
+        circuit_shares=((1.0, 0.3),),
+        floors=(0.02, 0.1),
+        skip_positions=False,
+    ),
 )
-DISTIL_FROM = 0.6  # share of the draft's steps that learn from the text alone, which is twice as fast
+DISTIL_FROM = 0.6  # share of the draft's first leg that learns from the text alone, which is twice as fast
 
 
 def main() -> None:
@@ -157,9 +186,9 @@ def main() -> None:
     tokenizer = train_tokenizer()
     tokenizer.save_pretrained(options.out / "tokenizer")
     layout = Layout.load(options.out / "tokenizer")
-    target = Run("target", TARGET, TARGET_SCHEDULE, layout, options.out)
+    target = Run("target", TARGET, TARGET_LEGS, layout, options.out)
     train_target(target, options.target_minutes)
-    draft = Run("draft", DRAFT, DRAFT_SCHEDULE, layout, options.out)
+    draft = Run("draft", DRAFT, DRAFT_LEGS, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
     for run in (target, draft):
         wrapped = AutoTokenizer.from_pretrained(options.out / "tokenizer")
