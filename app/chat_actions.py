@@ -11,7 +11,7 @@ from typing import Any
 
 import gradio as gr
 
-from app import render
+from app import quote_chips, render
 from app.handlers import Handlers, Parts, Updates
 from app.worker import EngineWorker
 from core.errors import CoreError, InvalidSetting
@@ -100,6 +100,8 @@ class ChatActions:
             return {self._own.parcel: parcel.packed()}
         if act.verb == "copy":
             return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
+        if act.verb == "quote":
+            return {parts.where.page: quote_chips.opened(self._worker.sessions.get(session_id), act.id)}
         if act.verb == "rename":
             conversing.rename(session_id, act.id, act.text)
             return {parts.listing: self.handlers.listing(self._worker.sessions.get(session_id))}

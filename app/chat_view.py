@@ -1,11 +1,12 @@
 """The conversation as messages of the chat component: what was answered, and the answer that is being written."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from app.answer_footer import answer_footer, question_footer
-from app.dialogue import Dialogue, Node
+from app.dialogue import Node
 from app.markdown import literal
+from app.quote_chips import chips
 from app.recording import streamed_text
 from app.sessions import Exchange, Session
 from app.worker import WorkerEvent
@@ -71,29 +72,33 @@ class ChatView:
 
 def conversation(session: Session | None) -> list[Message]:
     """What a session shows, with figures and buttons."""
-    dialogue = session.dialogue if session else None
-    return shown(dialogue, dialogue.path) if dialogue else []
+    return shown(session, session.dialogue.path) if session and session.dialogue else []
 
 
-def shown(dialogue: Dialogue, path: Sequence[Node]) -> list[Message]:
-    """A branch, or the beginning of one, with figures and buttons."""
+def shown(session: Session, path: Sequence[Node]) -> list[Message]:
+    """A branch of a session's conversation, or the beginning of one, with figures and buttons."""
     messages: list[Message] = []
+    dialogue = session.dialogue
+    if dialogue is None:
+        return messages
     for node in path:
         last = node is path[-1] and node.id == dialogue.head
         messages += [
             message("user", node.question),
             message("user", question_footer(dialogue, node), raw=True),
-            *([message("assistant", *_answer_text(node.exchange))] if node.exchange else []),
+            *([_answer(session, node)] if node.exchange else []),
             message("assistant", answer_footer(dialogue, node, last=last), raw=True),
         ]
     return messages
 
 
-def _answer_text(exchange: Exchange) -> tuple[str, bool]:
-    text = exchange.finished.text
-    return (text, False) if text else (EMPTY_ANSWER, True)
+def _answer(session: Session, node: Node) -> Message:
+    text = node.exchange.finished.text if node.exchange else ""
+    if not text:
+        return message("assistant", EMPTY_ANSWER, raw=True)
+    return message("assistant", text, inserted=chips(session, node))
 
 
-def message(role: str, text: str, raw: bool = False) -> Message:
-    """A message; `raw` text is our own Markdown, all other text is shown as it is written."""
-    return {"role": role, "content": [{"type": "text", "text": text if raw else literal(text)}]}
+def message(role: str, text: str, raw: bool = False, inserted: Mapping[int, str] | None = None) -> Message:
+    """A message; `raw` text is our own Markdown, all other text is shown as it is written, with what is inserted."""
+    return {"role": role, "content": [{"type": "text", "text": text if raw else literal(text, inserted)}]}

@@ -266,7 +266,7 @@ class Handlers:
         dialogue = current.dialogue
         if dialogue is None:
             return []
-        return shown(dialogue, dialogue.path_to(dialogue.tip if parent is None else parent))
+        return shown(current, dialogue.path_to(dialogue.tip if parent is None else parent))
 
     def clear(self, session_id: str) -> Updates:
         """A new conversation about the same book."""

@@ -1,7 +1,6 @@
 """Looks at the retrieval cache while an answer is written, about twice a second. Runs on the engine's thread."""
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.sessions import Session
@@ -25,10 +24,8 @@ class Looking:
         self._session, self._id, self._engine = session, exchange_id, engine
         self._looked = -LOOK_SECONDS
         known, retrieves = session.loads.get(exchange_id), engine.retrieves(method)
-        if known is not None and known.retrieves == retrieves:
-            self.loaded = known
-        else:
-            self.loaded = Loaded(question, method, retrieves, answer=known.answer if known else "")
+        same = known is not None and known.retrieves == retrieves
+        self.loaded = known if known is not None and same else Loaded(question, method, retrieves)
         session.loads.put(exchange_id, self.loaded)
 
     def apply(self, event: Event) -> Loaded | None:
@@ -41,13 +38,5 @@ class Looking:
         if self.loaded.retrieves:
             weights, all_held = self._engine.chunk_weights().tolist(), self._engine.holds_all_chunks
             self.loaded = self.loaded.seen(weights, all_held=all_held)
-        if isinstance(event, Finished):
-            self.loaded = replace(self.loaded, answer=event.text)
         self._session.loads.put(self._id, self.loaded)
         return self.loaded
-
-    def end(self, answer: str) -> None:
-        """The answer as it was recorded, however it ended."""
-        if self.loaded.answer != answer:
-            self.loaded = replace(self.loaded, answer=answer)
-            self._session.loads.put(self._id, self.loaded)

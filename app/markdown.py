@@ -6,23 +6,50 @@ text is escaped, and the worst that happens is a visible entity in a piece of co
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 # The page's delimiters of mathematics, in the order in which the chat takes them out before it reads Markdown.
 MATH = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"))
 MARK = re.compile("\0([0-9]+)\0")  # stands for mathematics; the text itself has no such character
+PLACE = re.compile("\ufdd0([0-9]+)\ufdd0")  # where something of ours comes in; nor has it this one
 FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})(.*)")
 LINE = re.compile(r"[^\n]*\n|[^\n]+")  # Markdown's lines: what else breaks a line in Unicode is text
 TICKS = re.compile("`+")
+CODE_INDENTS = ("    ", "\t")  # of lines that may be code
 
 
-def literal(text: str) -> str:
-    """Text as Markdown: tags and image marks show as they are written; code, lists, emphasis, mathematics work."""
-    text, formulas = _without_math(text.replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n"))
-    escaped = "".join(part if is_code else _escape_prose(part) for is_code, part in _blocks(text))
+def literal(text: str, inserted: Mapping[int, str] | None = None) -> str:
+    """Text as Markdown: tags and image marks show as they are written; code, lists, emphasis, mathematics work.
+
+    Args:
+        inserted: HTML of ours, by the number of the text's characters that stand before it. It is left out in code and
+            mathematics, and where it is not certain that there is none.
+    """
+    inserted = inserted or {}
+    places = sorted(inserted)
+    text = _with_places(text.replace("\0", "\ufffd").replace("\ufdd0", "\ufffd"), places)
+    text, formulas = _without_math(text.replace("\r\n", "\n").replace("\r", "\n"))
+    escaped = "".join(_bare(part) if is_code else _escape_prose(part) for is_code, part in _blocks(text))
     while MARK.search(escaped):  # one of the later delimiters may hold one of the earlier
         escaped = MARK.sub(lambda mark: formulas[int(mark[1])], escaped)
-    return escaped
+    return PLACE.sub(lambda place: inserted[places[int(place[1])]], escaped)
+
+
+def plain(text: str) -> str:
+    """Text for HTML inside of Markdown, on one line, in which Markdown finds no sign of its own."""
+    words = " ".join(text.split())
+    return "".join(char if char.isalnum() or char == " " else f"&#{ord(char)};" for char in words)
+
+
+def _with_places(text: str, places: Sequence[int]) -> str:
+    pieces = [text[start:end] for start, end in pairwise([0, *places, len(text)])]
+    return pieces[0] + "".join(f"\ufdd0{number}\ufdd0{piece}" for number, piece in enumerate(pieces[1:]))
+
+
+def _bare(text: str) -> str:
+    """Without anything of ours."""
+    return PLACE.sub("", text)
 
 
 def _without_math(text: str) -> tuple[str, list[str]]:
@@ -30,7 +57,7 @@ def _without_math(text: str) -> tuple[str, list[str]]:
     formulas: list[str] = []
 
     def take(found: re.Match[str]) -> str:
-        formulas.append(_escape(found[0]))
+        formulas.append(_escape(_bare(found[0])))
         return f"\0{len(formulas) - 1}\0"
 
     for left, right in MATH:
@@ -70,10 +97,10 @@ def _escape_prose(text: str) -> str:
 def _escape_paragraph(text: str) -> str:
     escaped: list[str] = []
     for line in LINE.findall(text):
-        pieces = _spans(line)
+        pieces = _spans(_bare(line) if line.startswith(CODE_INDENTS) else line)
         if pieces is None:
-            return _escape(text)
-        escaped += [piece if is_code else _escape(piece) for is_code, piece in pieces]
+            return _escape(_bare(text))
+        escaped += [_bare(piece) if is_code else _escape(piece) for is_code, piece in pieces]
     return "".join(escaped)
 
 

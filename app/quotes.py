@@ -5,7 +5,7 @@ sign of its own. Everything else must agree: a quotation that does not is shown 
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 LEAST_WORDS = 4  # shorter ones are names and emphasis more often than quotations
 MOST_WORDS = 400  # of one that is looked for: a longer one is looked for by its beginning
@@ -26,6 +26,7 @@ class Quote:
     words: str
     start: int | None = None
     end: int | None = None
+    places: tuple[int, ...] = field(default=(), compare=False)  # characters of the answer behind its closing signs
 
 
 def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
@@ -33,9 +34,13 @@ def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
 
     Cost: one search of the text for each.
     """
-    found = (next(filter(None, match.groups()), "") for match in QUOTED.finditer(answer))
-    words = dict.fromkeys(" ".join(one.split()) for one in found)
-    return tuple(_find(one, text) for one in words if len(one.split()) >= LEAST_WORDS)[:MOST_QUOTES]
+    places: dict[str, list[int]] = {}
+    for match in QUOTED.finditer(answer):
+        words = next(filter(None, match.groups()), "").split()
+        if len(words) >= LEAST_WORDS:
+            places.setdefault(" ".join(words), []).append(match.end())
+    found = list(places.items())[:MOST_QUOTES]
+    return tuple(replace(_find(words, text), places=tuple(ends)) for words, ends in found)
 
 
 def _find(words: str, text: str) -> Quote:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from app.documents.document import Document
 from app.intake import Intake
 from app.library import Choice, Shelf
+from app.quotes import Quote, quotes_in
 from app.trace import Race, Trace
 from app.where import Loaded, Loads
 from core.config import SamplingParams
@@ -38,6 +39,7 @@ class Book:
     chunk_size: int = 1  # of the retrieval cache, tokens
     chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in shelf.pages
     note: str = ""  # what the model may not be able to do with this text
+    quoted: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # quotations by the answer they stand in
 
     @property
     def title(self) -> str:
@@ -54,6 +56,12 @@ class Book:
     def first_token(self) -> int:
         """Where its text begins in a prompt."""
         return self.num_opening - self.num_tokens
+
+    def quotes(self, answer: str) -> tuple[Quote, ...]:
+        """The quotations of an answer, looked up in the text once."""
+        if answer not in self.quoted:
+            self.quoted[answer] = quotes_in(answer, self.shelf.text)
+        return self.quoted[answer]
 
     @property
     def parts(self) -> tuple[tuple[bytes, Choice], ...]:
@@ -131,7 +139,7 @@ class Session:
     def where(self) -> Loaded | None:
         """What was loaded of the open book for the last answer shown, or for the one that is being written.
 
-        None: nothing was asked about this book. The answer alone where what was loaded for it is not known any more.
+        None: nothing was asked about this book.
         """
         node = self._last
         if node is None:
@@ -140,9 +148,7 @@ class Session:
             return known
         if node.exchange is None or node.exchange.digest != self.digest:
             return None
-        return Loaded(
-            node.question, node.exchange.finished.method, False, answer=node.exchange.finished.text, kept=False
-        )
+        return Loaded(node.question, node.exchange.finished.method, False, kept=False)
 
     @property
     def _last(self) -> "Node | None":

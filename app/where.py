@@ -47,8 +47,7 @@ class Loaded:
     shortest: int = 0  # how many chunks there were at first
     num_seen: int = 0
     all_held: bool = False  # there was nothing to choose: all of the book is in the cache
-    answer: str = ""  # once it has ended
-    kept: bool = True  # False: it was not, only the answer is known
+    kept: bool = True  # False: what was held is not known any more
 
     def seen(self, weights: Sequence[float], *, all_held: bool = False) -> "Loaded":
         """With what is held now."""

@@ -9,7 +9,7 @@ from gradio.blocks import Block
 
 from app.library_tab import CLICKS, WITH_ACT
 from app.sessions import Session
-from app.where_view import opened_page, opened_quote, where
+from app.where_view import opened_page, where
 from app.worker import AnswerBegun, EngineWorker, PagesLoaded, WorkerEvent
 
 # The strip is drawn again while somebody may be walking along it by keyboard; a page begins at its first mark.
@@ -67,6 +67,6 @@ def listen_where(
 def opened(session: Session | None, action: str) -> str:
     """The page that a click asks for; nothing where it closes one."""
     verb, _, number = action.partition(":")
-    if session is None or not number.isdecimal():
+    if session is None or verb != "page" or not number.isdecimal():
         return ""
-    return opened_page(session, int(number)) if verb == "page" else opened_quote(session, int(number))
+    return opened_page(session, int(number))

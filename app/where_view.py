@@ -1,11 +1,12 @@
-"""The strip of pages, the quotations of the answer, and one page with what was loaded of it marked."""
+"""The strip of pages, and one page with what was loaded of it marked, or what an answer quotes."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from app import render
 from app.library import PREVIEW_CHARS, Placed
-from app.quotes import Quote, quotes_in
+from app.quotes import Quote
 from app.sessions import Book, Session
 from app.where import STRONG, Passage, Weights
 
@@ -14,7 +15,6 @@ MOST_TOP = 4  # pages named below the strip
 TOP_SHARE = 0.3  # of the strongest page's weight, for a page to be named
 LEVELS = ((0.75, "most"), (0.5, "much"), (0.25, "some"), (0.05, "a little"), (0.0, "nothing"))
 PROVISO = "What was loaded for drafting, not a proof: the answer itself was checked against every page."
-MOST_WORDS = 9  # of a quotation in its chip
 
 
 def where(session: Session) -> str:
@@ -24,22 +24,21 @@ def where(session: Session) -> str:
         return ""
     if loaded is None:
         return _strip("Ask a question: this strip then shows which pages are loaded for drafting the answer.")
-    quotes = _quotes(book, quotes_in(loaded.answer, book.shelf.text)) if loaded.answer else ""
     if not loaded.kept:
-        return _strip("Which pages were loaded for this answer was not kept.", quotes)
+        return _strip("Which pages were loaded for this answer was not kept.")
     if not loaded.retrieves:
-        return _strip("This way of decoding loads no pages: every token reads the whole book.", quotes)
+        return _strip("This way of decoding loads no pages: every token reads the whole book.")
     if not book.chunk_pages:
-        return _strip("This model’s tokenizer does not tell which characters a token stands for.", quotes)
+        return _strip("This model’s tokenizer does not tell which characters a token stands for.")
     if loaded.num_seen == 0:
-        return _strip("The pages show with the first words of the answer.", quotes)
+        return _strip("The pages show with the first words of the answer.")
     weights = Weights(book, loaded, session.usual)
     if loaded.all_held:
-        return _strip("The book is so short that all of it is loaded for every question.", quotes)
+        return _strip("The book is so short that all of it is loaded for every question.")
     if not weights.tells:
-        return _strip("For this question the same pages are loaded as for any other.", quotes)
+        return _strip("For this question the same pages are loaded as for any other.")
     pages = weights.pages()
-    return _strip("", _bars(book, pages) + _top(book, pages) + quotes)
+    return _strip("", _bars(book, pages) + _top(book, pages))
 
 
 def _strip(instead: str, inside: str = "") -> str:
@@ -92,45 +91,22 @@ def _top(book: Book, weights: Sequence[float]) -> str:
 
 def named(book: Book, index: int, *, short: bool) -> str:
     """A page of the shelf by its own label, as HTML; with its document's title where there are several."""
+    return render.escape(page_words(book, index, short=short))
+
+
+def page_words(book: Book, index: int, *, short: bool = True) -> str:
+    """The same as text."""
     placed = book.shelf.pages[index]
     document = book.shelf.books[placed.book].document
-    page = f"page {render.escape(document.pages[placed.number - 1].label)}"
-    if len(book.shelf.books) == 1:
-        return page if short else page.capitalize()
-    title = render.escape(document.title)
-    return f"{page} of {title}" if short else f"{title}, {page}"
-
-
-# -------------------- quotations
-
-
-def _quotes(book: Book, quotes: Sequence[Quote]) -> str:
-    if not quotes:
-        return ""
-    chips = "".join(_quote(book, number, quote) for number, quote in enumerate(quotes))
-    label = 'role="group" aria-label="Quotations in the answer"'
-    return f'<div class="quotes" {label}><span class="quiet">Quoted</span>{chips}</div>'
-
-
-def _quote(book: Book, number: int, quote: Quote) -> str:
-    words = quote.words.split()
-    shown = render.escape(" ".join(words[:MOST_WORDS]) + ("…" if len(words) > MOST_WORDS else ""))
-    if quote.start is None:
-        said = f'title="{render.escape(quote.words)}"'
-        return f'<span class="chip not-found" {said}><span>“{shown}”</span> <b>not in the book</b></span>'
-    page = named(book, page_of(book, quote.start), short=True)
-    return (
-        f'<button type="button" class="chip found" data-act="quote:{number}" title="{render.escape(quote.words)}">'
-        f"<span>“{shown}”</span> <b>{page}</b></button>"
-    )
+    label, alone = document.pages[placed.number - 1].label, len(book.shelf.books) == 1
+    if short:
+        return f"page {label}" if alone else f"page {label} of {document.title}"
+    return f"Page {label}" if alone else f"{document.title}, page {label}"
 
 
 def page_of(book: Book, char: int) -> int:
     """The index in `shelf.pages` of the page with a character of the joined text."""
-    place = book.shelf.place(char)
-    pages = enumerate(book.shelf.pages)
-    inside = (i for i, p in pages if p.book == place.book and p.number == place.page.number and char < p.end)
-    return next(inside)
+    return bisect_right(book.shelf.pages, char, key=lambda page: page.end)
 
 
 # -------------------- one page
@@ -152,21 +128,15 @@ def opened_page(session: Session, index: int) -> str:
     return _page(book, index, placed, marks, line if marks else nothing)
 
 
-def opened_quote(session: Session, number: int) -> str:
-    """The page with a quotation of the answer, which is marked."""
-    book, loaded = session.book, session.where
-    if book is None or loaded is None:
-        return ""
-    quotes = quotes_in(loaded.answer, book.shelf.text)
-    quote = quotes[number] if 0 <= number < len(quotes) else Quote("")
+def opened_quote(book: Book, quote: Quote) -> str:
+    """The page on which a quotation begins, with the quotation marked; nothing where it stands on none."""
     if quote.start is None or quote.end is None:
         return ""
     index = page_of(book, quote.start)
     placed = book.shelf.pages[index]
     goes_on = " It goes on on the next page." if quote.end > placed.end else ""
-    return _page(
-        book, index, placed, [(quote.start, quote.end, "quoted")], f"Quoted in the answer, word for word.{goes_on}"
-    )
+    marks = [(quote.start, quote.end, "quoted")]
+    return _page(book, index, placed, marks, f"Quoted in the answer, word for word.{goes_on}")
 
 
 def _page(book: Book, index: int, placed: Placed, marks: list[tuple[int, int, str]], line: str) -> str:

@@ -559,7 +559,6 @@ class EngineWorker:
                 yield event
         finally:
             recording.end()
-            looking.end(recording.text)
 
     def _survey(self, session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """Put the usual questions to the book; whoever comes meanwhile goes first, and the rest is asked after that."""

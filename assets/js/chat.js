@@ -73,7 +73,7 @@
 
   document.addEventListener("click", (event) => {
     const target = event.target;
-    const act = target.closest?.("#chat button.act");
+    const act = target.closest?.("#chat button:is(.act, .quote)");
     const listed = target.closest?.("[data-list]");
     const sample = target.closest?.("[data-sample]");
     for (const menu of document.querySelectorAll("#conv-list details[open]")) {

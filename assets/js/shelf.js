@@ -45,6 +45,7 @@
     const text = element.querySelector(".page-text");
     const mark = text?.querySelector("mark");
     if (mark) text.scrollTop = mark.offsetTop - text.offsetTop - 40;
+    if (text?.querySelector(".quoted")) element.scrollIntoView({ block: "nearest" }); // it was asked for further down
   };
 
   document.addEventListener("click", (event) => {

@@ -82,7 +82,7 @@ def test_what_is_too_long_offers_parts_and_reads_the_one_that_is_chosen(
     playwright.expect(number).to_have_value("5")
 
 
-def test_the_strip_opens_pages_and_tells_real_quotations_from_invented_ones(
+def test_the_strip_opens_pages_and_chips_tell_real_quotations_from_invented_ones(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
     tmp_path: Path,
@@ -100,8 +100,8 @@ def test_the_strip_opens_pages_and_tells_real_quotations_from_invented_ones(
     bars.nth(1).focus()
     engine.weights = [0.4, 0, 0, 0, 0.3, *[0] * 280, 0.1]
     engine.writing.set()
-    reader.sees("#where .quotes", "page 1")
-    reader.sees("#where .not-found", "not in the book")
+    reader.sees("#chat .quote.found", "page 1")
+    reader.sees("#chat .quote.not-found", "not in the book")
     playwright.expect(bars.nth(1)).to_be_focused()  # though it was drawn anew
     reader.page.keyboard.press("Enter")
     reader.sees("#where-page h3", "Page 2")
@@ -109,7 +109,10 @@ def test_the_strip_opens_pages_and_tells_real_quotations_from_invented_ones(
     playwright.expect(bars.nth(0)).to_be_focused()
     bars.nth(0).click()
     reader.sees("#where-page mark", "the great")
-    reader.page.locator("#where .found").click()
+    engine.enqueue("It says no more.")
+    reader.asks("And then?")
+    reader.sees("#chat", "no more")
+    reader.page.locator("#chat .quote.found").click()  # of an earlier answer
     reader.sees("#where-page mark.quoted", "The carved teapot was lost in the great")
     reader.page.set_viewport_size({"width": 360, "height": 740})
     assert too_wide(reader) <= 0

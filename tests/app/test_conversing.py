@@ -505,27 +505,27 @@ def test_what_was_loaded_follows_the_answer_that_is_shown(
     engine.enqueue("Three.")
     assert any(isinstance(event, PagesLoaded) for event in worker.regenerate(session.id, PLAIN))
 
-    def seen() -> tuple[str, list[float]]:
+    def seen() -> list[float]:
         assert session.where is not None
-        return session.where.answer, list(session.where.weights)
+        return list(session.where.weights)
 
-    assert seen() == ("Three. ", weights["Three."])
+    assert seen() == weights["Three."]
     conversing.switch(session.id, second)
-    assert seen() == ("Two. ", weights["Two."])
+    assert seen() == weights["Two."]
     conversing.branch(session.id, first)
-    assert seen() == ("One. ", weights["One."])
+    assert seen() == weights["One."]
     kept = session.dialogue
     conversing.new(session.id)
     assert session.where is None and session.num_talk == 0
     conversing.open(session.id, kept.id)
-    assert seen() == ("One. ", weights["One."])
+    assert seen() == weights["One."]
 
     worker, conversing = start()
     session = worker.sessions.enter(session.id)
     conversing.arrive(session)
     assert session.where is None
     list(worker.open_book(session.id, file))
-    assert seen() == ("One. ", []) and session.where is not None and not session.where.kept
+    assert seen() == [] and session.where is not None and not session.where.kept
 
 
 def test_a_continued_answer_goes_on_with_what_was_loaded_for_it(
@@ -534,14 +534,13 @@ def test_a_continued_answer_goes_on_with_what_was_loaded_for_it(
     worker, _ = start()
     session = worker.sessions.get(opened(worker, write_book(tmp_path)))
     engine.weights = [0.5, 0.5]
-    engine.enqueue('He said "one two three four".')
+    engine.enqueue("One two three four.")
     list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=3)))
     assert session.where is not None
     num_seen = session.where.num_seen
-    engine.enqueue('two three four".')
+    engine.enqueue("four.")
     told = [event.loaded for event in worker.go_on(session.id, PLAIN) if isinstance(event, PagesLoaded)]
     assert told[-1].num_seen > num_seen and session.where is told[-1]
-    assert session.where.answer == session.exchanges[-1].finished.text == 'He said "one two three four". '
 
 
 @pytest.mark.parametrize(

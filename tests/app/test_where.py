@@ -166,11 +166,9 @@ def test_the_strip_says_when_there_is_nothing_to_show() -> None:
     assert "does not tell" in where(a_session(silent, loaded(3)))
 
 
-def test_an_answer_of_before_a_restart_keeps_its_quotations() -> None:
-    book = a_book("The carved teapot was lost.")
-    session = a_session(book, Loaded("Q?", "triforce", False, answer='"the carved teapot was lost"', kept=False))
-    html = where(session)
-    assert "was not kept" in html and "chip found" in html
+def test_of_an_answer_of_before_a_restart_nothing_is_claimed() -> None:
+    session = a_session(a_book("The carved teapot was lost."), Loaded("Q?", "triforce", False, kept=False))
+    assert "was not kept" in where(session)
     assert "Nothing of this page" not in opened(session, "page:0"), "that is not known"
 
 
@@ -245,6 +243,15 @@ def test_words_that_are_not_in_the_book_are_not_found(answer: str) -> None:
     assert [quote.start for quote in quotes_in(answer, TEXT)] == [None]
 
 
+def test_a_quotation_knows_where_it_stands_in_the_answer() -> None:
+    said = "the carved teapot was lost"
+    answer = f'First "{said}", then “{said}”; "the carved pot was lost".'
+    assert [[answer[:place] for place in quote.places] for quote in quotes_in(answer, TEXT)] == [
+        [f'First "{said}"', f'First "{said}", then “{said}”'],
+        [answer[:-1]],
+    ]
+
+
 def test_short_ones_and_repeated_ones_are_not_counted() -> None:
     assert quotes_in('"the carved teapot" and “teapot”', TEXT) == ()
     assert len(quotes_in('"the carved teapot was" and "the carved  teapot was"', TEXT)) == 1
@@ -254,17 +261,3 @@ def test_hostile_quotations_neither_hang_nor_match() -> None:
     assert quotes_in('"' + "(a+)+ " * 3000 + '"', "a" * 20_000) == (Quote(("(a+)+ " * 3000).strip()),)
     assert quotes_in('"' * 5000 + "“" * 5000, TEXT) == ()
     assert quotes_in('"... … ... …"', TEXT)[0].start is None
-
-
-def test_chips_tell_the_page_of_a_quotation_and_mark_an_invented_one() -> None:
-    book = a_book("Nothing here. ", TEXT, " The end of it.")
-    answer = 'It says "the carved teapot was lost" and "<img src=x> nobody knows why it".'
-    session = a_session(book, replace(loaded(3), answer=answer))
-    html = where(session)
-    assert re.search(r'chip found" data-act="quote:0".*<b>page 2</b>', html)
-    assert re.search(r'<span class="chip not-found"[^>]*><span>“&lt;img src=x&gt; nobody.*<b>not in the book</b>', html)
-    assert "<img" not in html
-    page = opened(session, "quote:0")
-    assert '<mark class="quoted">The carved teapot\nwas lost</mark>' in page and "Page 2" in page
-    plain = a_session(book, Loaded("Q?", "autoregressive", False, answer=answer))
-    assert "chip found" in where(plain) and "loads no pages" in where(plain)

@@ -338,7 +338,6 @@ def test_what_is_loaded_is_told_while_an_answer_is_written(
     engine.enqueue("One two.")
     told = [event.loaded for event in worker.answer(session_id, "Where?", PLAIN) if isinstance(event, PagesLoaded)]
     assert list(told[-1].weights) == [0.5, 0, 0.25] and told[-1].num_seen >= 2
-    assert told[0].answer == "" and told[-1].answer == "One two. "
     assert worker.sessions.get(session_id).where is told[-1]
     plain = worker.answer(session_id, "And now?", GenerationConfig(method="autoregressive"))
     *_, last = (event.loaded for event in plain if isinstance(event, PagesLoaded))
