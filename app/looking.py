@@ -17,15 +17,16 @@ class Looking:
     """What is loaded for one answer.
 
     Args:
-        exchange_id: of the answer; one that goes on keeps what was seen before, unless it had no retrieval cache.
+        exchange_id: of the answer; one that goes on keeps what was seen before, unless its retrieval cache was another.
     """
 
     def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "Engine") -> None:
         self._session, self._id, self._engine = session, exchange_id, engine
         self._looked = -LOOK_SECONDS
         known, retrieves = session.loads.get(exchange_id), engine.retrieves(method)
-        same = known is not None and known.retrieves == retrieves
-        self.loaded = known if known is not None and same else Loaded(question, method, retrieves)
+        budget = session.budget or 0
+        same = known is not None and (known.retrieves, known.budget) == (retrieves, budget)
+        self.loaded = known if known is not None and same else Loaded(question, method, retrieves, budget=budget)
         session.loads.put(exchange_id, self.loaded)
 
     def apply(self, event: Event) -> Loaded | None:

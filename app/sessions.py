@@ -107,7 +107,9 @@ class Session:
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
+    budget: int | None = None  # of the retrieval cache for the newest answer, tokens; None: as the engine was loaded
     usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
+    usual_budget: int = 0  # with which they were measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
     num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a change of it
@@ -149,6 +151,10 @@ class Session:
         if node.exchange is None or node.exchange.digest != self.digest:
             return None
         return Loaded(node.question, node.exchange.finished.method, False, kept=False)
+
+    def usual_for(self, loaded: Loaded) -> "array[float] | None":
+        """The weights for any question, if they were measured with the budget that an answer had."""
+        return self.usual if loaded.budget in (0, self.usual_budget) else None
 
     @property
     def _last(self) -> "Node | None":

@@ -10,7 +10,7 @@ from typing import Any
 
 import gradio as gr
 
-from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.errors import CoreError, InvalidSetting
 
 DEFAULTS = GenerationConfig()
@@ -31,6 +31,9 @@ VARIANTS = [
 ]
 NEED_DRAFT = ("triforce-lookup", "draft")
 ADAPTIVE, FIXED = "adaptive", "fixed"
+BUDGET = RetrievalConfig().budget
+BUDGETS = [(f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)]
+BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses are right, and each costs more."
 MOST_SEED = 2**63 - 1  # what torch takes
 
 
@@ -48,6 +51,7 @@ class Fields:
     rounds: gr.Radio
     gamma1: gr.Number
     gamma2: gr.Number
+    budget: gr.Radio
 
     @property
     def values(self) -> list[gr.components.Component]:
@@ -62,6 +66,7 @@ class Fields:
             self.rounds,
             self.gamma1,
             self.gamma2,
+            self.budget,
         ]
 
 
@@ -84,6 +89,7 @@ def generation(
     rounds: str | None = ADAPTIVE,
     gamma1: float | None = DEFAULTS.speculation.gamma1,
     gamma2: float | None = DEFAULTS.speculation.gamma2,
+    budget: int | None = None,
 ) -> GenerationConfig:
     """Settings from the page's fields.
 
@@ -105,6 +111,7 @@ def generation(
         sampling=SamplingParams(temperature=float(temperature or 0), top_p=float(top_p or 0), top_k=int(top_k or 0)),
         speculation=shape,
         seed=seed_of(seed) or 0,
+        budget=budget,
     )
 
 
@@ -182,7 +189,8 @@ def build_settings() -> Fields:
             )
             gamma1 = gr.Number(shape.gamma1, label="gamma1", info="Guesses a round at level 1.", precision=0)
             gamma2 = gr.Number(shape.gamma2, label="gamma2", info="Guesses a round at level 2.", precision=0)
-    return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2)
+            budget = gr.Radio(BUDGETS, value=BUDGET, label="Retrieval budget", info=BUDGET_INFO, elem_id="budget")
+    return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2, budget)
 
 
 def wire_settings(fields: Fields, method: gr.Radio, at_once: dict[str, Any]) -> None:
@@ -195,7 +203,8 @@ def wire_settings(fields: Fields, method: gr.Radio, at_once: dict[str, Any]) -> 
     for field in (fields.temperature, fields.top_p, fields.top_k):
         field.input(preset_of, sampling, fields.preset, **quiet).then(**keep)
     fields.seed.blur(**keep)  # what is pasted is no input to Gradio
-    for other in (method, fields.max_new_tokens, fields.variant, fields.rounds, fields.gamma1, fields.gamma2):
+    shape = (fields.variant, fields.rounds, fields.gamma1, fields.gamma2, fields.budget)
+    for other in (method, fields.max_new_tokens, *shape):
         other.input(**keep)
 
 
@@ -217,6 +226,8 @@ def recalled(
         return {}
     choices = [variant for _, variant in VARIANTS]
     if len(values) != len(kept) or values[7] not in choices or values[8] not in (ADAPTIVE, FIXED):
+        return {}
+    if values[-1] not in [tokens for _, tokens in BUDGETS]:
         return {}
     found = dict(zip(kept, values, strict=True))
     found[fields.preset] = preset_of(values[2], values[3], values[5])

@@ -47,6 +47,7 @@ class Loaded:
     shortest: int = 0  # how many chunks there were at first
     num_seen: int = 0
     all_held: bool = False  # there was nothing to choose: all of the book is in the cache
+    budget: int = 0  # of the cache, tokens
     kept: bool = True  # False: what was held is not known any more
 
     def seen(self, weights: Sequence[float], *, all_held: bool = False) -> "Loaded":

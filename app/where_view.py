@@ -14,7 +14,7 @@ MOST_BARS = 120
 MOST_TOP = 4  # pages named below the strip
 TOP_SHARE = 0.3  # of the strongest page's weight, for a page to be named
 LEVELS = ((0.75, "most"), (0.5, "much"), (0.25, "some"), (0.05, "a little"), (0.0, "nothing"))
-PROVISO = "What was loaded for drafting, not a proof: the answer itself was checked against every page."
+PROVISO = "What was loaded for drafting{much}, not a proof: the answer itself was checked against every page."
 
 
 def where(session: Session) -> str:
@@ -32,18 +32,19 @@ def where(session: Session) -> str:
         return _strip("This model’s tokenizer does not tell which characters a token stands for.")
     if loaded.num_seen == 0:
         return _strip("The pages show with the first words of the answer.")
-    weights = Weights(book, loaded, session.usual)
+    weights = Weights(book, loaded, session.usual_for(loaded))
     if loaded.all_held:
         return _strip("The book is so short that all of it is loaded for every question.")
     if not weights.tells:
         return _strip("For this question the same pages are loaded as for any other.")
     pages = weights.pages()
-    return _strip("", _bars(book, pages) + _top(book, pages))
+    return _strip("", _bars(book, pages) + _top(book, pages), loaded.budget)
 
 
-def _strip(instead: str, inside: str = "") -> str:
+def _strip(instead: str, inside: str = "", budget: int = 0) -> str:
     line = f'<p class="quiet">{instead}</p>' if instead else ""
-    proviso = "" if instead else f'<p class="quiet proviso">{PROVISO}</p>'
+    much = f" ({render.plural(budget, 'token')} a head)" if budget else ""
+    proviso = "" if instead else f'<p class="quiet proviso">{PROVISO.format(much=much)}</p>'
     return (
         '<section class="where" aria-label="Where in the book"><header><b>Where in the book</b>'
         f"{line}{proviso}</header>{inside}</section>"
@@ -121,7 +122,7 @@ def opened_page(session: Session, index: int) -> str:
     placed, passages, loaded = book.shelf.pages[index], list[Passage](), session.where
     known = loaded is not None and loaded.retrieves and loaded.num_seen > 0 and len(book.chunk_pages) > 0
     if loaded is not None and known:
-        passages = Weights(book, loaded, session.usual).passages(placed)
+        passages = Weights(book, loaded, session.usual_for(loaded)).passages(placed)
     marks = [(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
     line = f"{render.plural(len(marks), 'passage')} of this page loaded more than for other questions"
     nothing = "Nothing of this page was loaded for this answer alone" if known else ""

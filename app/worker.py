@@ -276,7 +276,9 @@ class EngineWorker:
     def _survey_later(self, session: Session) -> None:
         """When nobody waits: see what the retrieval cache holds whatever is asked about the book."""
         book = session.book
-        if book is None or not book.chunk_pages or session.usual is not None or not session.is_read:
+        if book is None or not book.chunk_pages or not session.is_read:
+            return
+        if session.usual is not None and session.budget in (None, session.usual_budget):
             return
         with self._changed:
             if not any(job.session is session and job.kind == "survey" for job in self._jobs):
@@ -533,7 +535,7 @@ class EngineWorker:
             raise NoBook
         seeded = replace(config, seed=self._seed + session.num_drawn) if own_seed else config
         number_format = str(engine.info.plan.dtype.value).removeprefix("torch.")
-        num_read_before = session.num_read
+        num_read_before, session.budget = session.num_read, engine.use_budget(config.budget)
         recording = Recording(
             session, self.conversations, place, seeded, model=engine.info.model, weights=number_format
         )
@@ -563,9 +565,9 @@ class EngineWorker:
     def _survey(self, session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """Put the usual questions to the book; whoever comes meanwhile goes first, and the rest is asked after that."""
         book, conversation = session.book, session.conversation
-        if book is None or conversation is None or session.usual is not None:
+        if book is None or conversation is None:
             return
-        usual = array("d")
+        usual, budget = array("d"), engine.use_budget(session.budget)
         for number, question in enumerate(USUAL_QUESTIONS):
             prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
             if len(self._jobs) > 1 or engine.cached_prefix(prompt) < book.num_opening - 1:
@@ -576,7 +578,7 @@ class EngineWorker:
             usual = mean(usual, number, weights.tolist())
             yield Pause()
         if session.book is book:
-            session.usual = usual
+            session.usual, session.usual_budget = usual, budget
 
     def _race(
         self,

@@ -130,6 +130,7 @@ class GenerationConfig:
     method: str = "triforce"
     seed: int = 0
     stop_strings: Sequence[str] = ()
+    budget: int | None = None  # of the retrieval cache, tokens; None: as the engine was loaded
 
     def __post_init__(self) -> None:
         _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Use --max-new-tokens 1 or more.")

@@ -7,7 +7,7 @@ prefix, so a second question, an edit or a regenerate never reads the book again
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -20,7 +20,7 @@ from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.lookup import TokenIndex
 from core.decoding.methods import Decoder, Parts, judges_of
-from core.errors import ContextTooSmall, UnsupportedModel
+from core.errors import ContextTooSmall, NotEnoughMemory, UnsupportedModel
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import this_machine
 from core.models.catalog import find
@@ -90,7 +90,8 @@ class Engine:
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
         self._full = FullCache(target.shape, context, chunk_size, possible=possible, backend=backend, offload=offload)
-        self._chooser = TopChunks(self._full, config.retrieval)
+        self._chunks = config.retrieval  # what the retrieval cache keeps now
+        self._chooser = TopChunks(self._full, self._chunks)
         self._retrieval = RetrievalCache(self._full, self._chooser)
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
@@ -181,6 +182,31 @@ class Engine:
         known = self._seen[: self._full.length]
         return common_prefix(known, list(prompt_ids[: len(known)]))
 
+    def use_budget(self, budget: int | None) -> int:
+        """Give the retrieval cache, and the lossy ones, so many tokens from the next answer on; None: as loaded.
+
+        Returns:
+            The budget in use. Another one frees and allocates its rows; what was held is chosen again.
+        Raises:
+            InvalidSetting: core cannot use it. NotEnoughMemory: the plan has no room for it.
+        """
+        wanted = self.config.retrieval if budget is None else replace(self.config.retrieval, budget=budget)
+        if wanted == self._chunks:
+            return wanted.budget
+        more = (wanted.budget - self.config.retrieval.budget) * self.info.kv_bytes_per_token
+        free = self.plan.available_bytes - self.plan.total_bytes
+        if more > max(free, 0):
+            possible = self.config.retrieval.budget + max(free, 0) // self.info.kv_bytes_per_token
+            raise NotEnoughMemory(
+                f"A retrieval budget of {budget:,} tokens does not fit beside the model and its context.",
+                hint=f"Choose one of at most {possible:,} tokens.",
+            )
+        self._chunks, self._chooser = wanted, TopChunks(self._full, wanted)
+        self._retrieval.adopt(self._chooser)
+        self._parts.retrieval.meter.forget_costs()
+        self._evicting.clear()
+        return wanted.budget
+
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
         return self._retrieval.held_chunks()
@@ -262,8 +288,9 @@ class Engine:
                 cache holds. Finished has the whole answer; counts, times and the limit of tokens are of what is new.
                 Greedy text is what one long answer would have been; so is plain decoding's with a seed.
         Raises:
-            ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read.
+            ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
+        self.use_budget(config.budget)
         decoder = Decoder(config.method, self._parts, config.sampling, config.speculation)
         reused, prefill_seconds = 0, 0.0
         for progress in self.read([*prompt_ids, *written], cancel):
@@ -312,10 +339,12 @@ class Engine:
         slices a lane's own rows lie aside; moving them, and choosing chunks anew after that, is on no clock.
 
         Args:
+            configs: the retrieval budget is one for all lanes, the first one's.
             seconds: a budget on each lane's clock, after which it ends with "time_up"; None for none.
         Raises:
-            ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read.
+            ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
+        self.use_budget(configs[0].budget)
         decoders = [Decoder(config.method, self._parts, config.sampling, config.speculation) for config in configs]
         reused, prefill_seconds = 0, 0.0
         for progress in self.read(prompt_ids, cancel):
@@ -365,7 +394,7 @@ class Engine:
     def _evicting_judge(self, name: str) -> Judge:
         if name not in self._evicting:
             policies: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o": HeavyHitters}
-            cache = RetrievalCache(self._full, policies[name](self._full, self.config.retrieval))
+            cache = RetrievalCache(self._full, policies[name](self._full, self._chunks))
             self._evicting[name] = Judge(name, self._target.module, cache, self._target.shape.device)
         return self._evicting[name]
 

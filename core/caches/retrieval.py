@@ -20,19 +20,26 @@ class RetrievalCache:
     """A part of `full`, chosen by `policy`. Tokens that `full` has not seen are kept as this cache computed them."""
 
     def __init__(self, full: FullCache, policy: ChunkPolicy) -> None:
-        self._full, self._policy = full, policy
+        self._full = full
         self.shape: KVShape = full.shape
-        self._chunk_rows = policy.max_chunks * full.chunk_size
-        rows = self._chunk_rows + policy.local_window + full.chunk_size + GROWTH
-        self.k = [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
-        self.v = [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
+        self._scaling = self.shape.head_dim**-0.5
+        self.adopt(policy)
+
+    def adopt(self, policy: ChunkPolicy) -> None:
+        """Let `policy` choose from now on, with room for what it may choose. What was held is forgotten."""
+        self._policy = policy
+        self._chunk_rows = policy.max_chunks * self._full.chunk_size
+        rows = self._chunk_rows + policy.local_window + self._full.chunk_size + GROWTH
+        self.k: list[Tensor] = []  # the old rows go before new ones are asked for
+        self.v: list[Tensor] = []
+        self.k += [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
+        self.v += [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
         none = torch.empty(self.shape.num_kv_heads, 0, dtype=torch.int64, device=self.shape.device)
         self._held = [none] * self.shape.num_layers  # chunk number of each slot, [H_kv, n]
         self._recent_start = 0  # conversation index of the first recent row
         self._synced = 0  # recent rows before this index are exact copies of the full cache
         self._length = 0
         self._rows = rows
-        self._scaling = self.shape.head_dim**-0.5
         self.chunks_moved = 0  # copied by the last selection, over all layers and heads
         self.selections = 0
 

@@ -99,6 +99,7 @@ class FakeEngine:
         self.reading.set()
         self.writing.set()
         self.configs: list[GenerationConfig] = []
+        self.budgets: list[int] = []
         self.prompts: list[list[int]] = []
         self.written: list[list[int]] = []
         self.words: dict[int, str] = {}  # by token id, of the newest answer in which it stands
@@ -112,6 +113,11 @@ class FakeEngine:
 
     def retrieves(self, method: str) -> bool:
         return method in ("triforce", "retrieval", "lookup", "triforce-lookup")
+
+    def use_budget(self, budget: int | None) -> int:
+        assert threading.current_thread().name == "engine"
+        self.budgets.append(budget or self.config.retrieval.budget)
+        return self.budgets[-1]
 
     def chunk_weights(self) -> Tensor:
         assert threading.current_thread().name == "engine"

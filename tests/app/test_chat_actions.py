@@ -227,8 +227,10 @@ def test_wrong_fields_are_said(fields: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize(
     "packed",
-    ["", "null", "{", "[]", "[1]", '{"a": 1}', '["triforce","Precise",-1,1,9,0,"","as chosen","adaptive",2,8]',
-     '["triforce","Precise",0,1,9,0,"","magic","adaptive",2,8]', "[" * 9999],
+    ["", "null", "{", "[]", "[1]", '{"a": 1}', '["triforce","Precise",-1,1,9,0,"","as chosen","adaptive",2,8,1024]',
+     '["triforce","Precise",0,1,9,0,"","magic","adaptive",2,8,1024]', "[" * 9999,
+     '["triforce","Precise",0,1,9,0,"","as chosen","adaptive",2,8,1025]',
+     '["triforce","Precise",0,1,9,0,"","as chosen","adaptive",2,8]'],
 )  # fmt: skip
 def test_settings_that_the_browser_did_not_keep_change_nothing(packed: str) -> None:
     fields = settings.Fields(*cast(Any, settings.Fields.__dataclass_fields__))
@@ -237,9 +239,10 @@ def test_settings_that_the_browser_did_not_keep_change_nothing(packed: str) -> N
 
 def test_kept_settings_come_back_as_far_as_the_page_offers_them() -> None:
     fields = settings.Fields(*cast(Any, settings.Fields.__dataclass_fields__))
-    packed = '["retrieval","Custom",0.6,0.9,64,0,"7","lookup","fixed",3,9]'
+    packed = '["retrieval","Custom",0.6,0.9,64,0,"7","lookup","fixed",3,9,2048]'
     found = cast(Any, settings.recalled(fields, cast(Any, "method"), ["triforce", "autoregressive"], packed))
     assert found["preset"] == "Balanced" and found["seed"] == "7" and found["variant"] == "lookup"
+    assert found["budget"] == 2048
     assert "method" not in found, "this model's page does not offer it"
 
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -370,6 +371,23 @@ def test_usual_questions_are_put_to_a_book_once_and_again_to_another(
     assert len(session.usual or ()) == 3
     list(worker.open_book(session_id, write_book(tmp_path, "Another. " * 20, "other.txt")))
     wait_for(lambda: session.usual is not None and len(session.usual) == 1)
+
+
+def test_another_budget_has_usual_weights_of_its_own(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.usual = [1.0]
+    session_id = opened(worker, write_book(tmp_path))
+    session = worker.sessions.get(session_id)
+    wait_for(lambda: session.usual is not None)
+    assert session.usual_budget == engine.config.retrieval.budget
+    engine.usual, engine.weights = [1.0, 0.5], [0.5, 0.5]
+    events = worker.answer(session_id, "Where?", replace(PLAIN, budget=128))
+    first, *_ = (event.loaded for event in events if isinstance(event, PagesLoaded))
+    assert first.budget == 128
+    wait_for(lambda: session.usual_budget == 128)
+    assert len(session.usual_for(first) or ()) == 2
+    list(worker.answer(session_id, "And now?", PLAIN))
+    wait_for(lambda: session.usual_budget == engine.config.retrieval.budget)
+    assert session.usual_for(first) is None, "they say nothing about a cache of another size"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from core.answering import LONGEST_ROUND
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.methods import EXACT_METHODS, LOSSY_METHODS
 from core.engine import Engine
-from core.errors import ContextTooSmall, InvalidSetting
+from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Finished, PrefillProgress, RoundDone
 from core.models.judge import Judge
 from core.tokens import Context
@@ -49,6 +49,34 @@ def test_round_shapes_do_not_change_greedy_text(gammas: tuple[int, int]) -> None
     assert (
         answer(engine, prompt, speculation=shape).token_ids == answer(engine, prompt, method="autoregressive").token_ids
     )
+
+
+def test_another_budget_holds_what_an_engine_loaded_with_it_would_and_writes_the_same_text() -> None:
+    engine, prompt = tiny_engine(budget=128, context=512), random_prompt(300)
+    first = answer(engine, prompt, max_new_tokens=16)
+    for budget in (192, 96):
+        loaded_so = tiny_engine(budget=budget, context=512)
+        expected = answer(loaded_so, prompt, max_new_tokens=16)
+        changed = answer(engine, prompt, max_new_tokens=16, budget=budget)
+        assert changed.token_ids == expected.token_ids == first.token_ids
+        assert torch.equal(engine.held_chunks(), loaded_so.held_chunks())
+        assert torch.allclose(engine.chunk_weights(), loaded_so.chunk_weights())
+        assert changed.stats.level2 == expected.stats.level2
+        assert changed.stats.kv_bytes_read == expected.stats.kv_bytes_read != first.stats.kv_bytes_read
+    again = answer(engine, prompt, max_new_tokens=16)
+    assert again.stats.level2 == first.stats.level2, "without one it is as it was loaded"
+
+
+def test_a_budget_that_cannot_be_used_is_refused_and_changes_nothing() -> None:
+    engine, prompt = tiny_engine(context=512), random_prompt(300)
+    answer(engine, prompt, max_new_tokens=4)
+    held = engine.held_chunks()
+    for budget in (1, 257):
+        with pytest.raises(InvalidSetting):
+            answer(engine, prompt, budget=budget)
+    with pytest.raises(NotEnoughMemory, match="at most"):
+        answer(engine, prompt, budget=8 << 30)
+    assert torch.equal(engine.held_chunks(), held) and engine.use_budget(None) == 256
 
 
 def test_sampled_text_follows_the_target() -> None:
