@@ -80,6 +80,7 @@ TOLD_ENOUGH = (61.0, 53.0)
 NOT_A_VERB = 40.0
 TOLD_GAIN = 1.5
 GATE_NATS = 10.0
+SINK = 10.0  # size of the key of the first token of all, where a head settles
 # The name in the question: the token before the key is the query's own, at about RECENT_CENTRE tokens back; else the
 # first token of all is looked at. Keys that are frequent tokens count less.
 RECENT_CENTRE, RECENT_STRENGTHS = 9.0, (0.0, 2.0, 12.0, 14.0, 14.0, 14.0, 12.0, 10.0)
@@ -203,10 +204,10 @@ class _Builder:
 
     def settle(self, layer: int, head: int, nats: float, norm: float) -> None:
         """Give `nats`, wherever it stands, to the first token of all: what is looked at where nothing scores more."""
-        k, opening, sink = self.part(layer, "k", head), _flag("opening", self.at.width), 10.0
+        k, opening = self.part(layer, "k", head), _flag("opening", self.at.width)
         k[:, self.at.own] -= torch.outer(k[:, self.at.constant], opening)  # no share in what all tokens get
-        self.part(layer, "q", head)[self.free[-2], self.at.constant] = nats * math.sqrt(HEAD_DIM) / sink / norm
-        k[self.free[-2], self.at.own] = sink / norm * opening
+        self.part(layer, "q", head)[self.free[-2], self.at.constant] = nats * math.sqrt(HEAD_DIM) / SINK / norm
+        k[self.free[-2], self.at.own] = SINK / norm * opening
 
     def carry(self, layer: int, head: int, source: slice, into: slice, mapping: Tensor, norm: float) -> None:
         """Write mapping @ source of the attended token into the region `into`, undoing the norm before the layer."""
@@ -387,11 +388,9 @@ def _write_telling(writer: _Builder, steps: list[Tensor], norms: list[float]) ->
             cuts = [_select(dims, widths[region]) for region in (a, b)]
             pairs.append(_Pair(cuts[0], regions[a], cuts[1], regions[b], nats))
         writer.match(layer, head, pairs, norms[layer])
-        q, k = writer.part(layer, "q", head), writer.part(layer, "k", head)
-        sink = 10.0
-        q[writer.free[-2], at.constant] = (TOLD_ENOUGH[way] + NOT_A_VERB) * math.sqrt(HEAD_DIM) / sink / norms[layer]
-        q[writer.free[-2], at.own] = -NOT_A_VERB * math.sqrt(HEAD_DIM) / sink / norms[layer] * _flag("verb", at.width)
-        k[writer.free[-2], at.own] = sink / norms[layer] * _flag("opening", at.width)
+        writer.settle(layer, head, TOLD_ENOUGH[way] + NOT_A_VERB, norms[layer])
+        q = writer.part(layer, "q", head)
+        q[writer.free[-2], at.own] = -NOT_A_VERB * math.sqrt(HEAD_DIM) / SINK / norms[layer] * _flag("verb", at.width)
         v, o = writer.part(layer, "v", head), writer.part(layer, "o", head)
         v.zero_(), o.zero_()
         v[0, at.constant] = 1 / norms[layer]
