@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,10 +26,11 @@ from tests.app.test_views import a_session
 from tests.core.toys import tiny_engine
 
 PLAIN = GenerationConfig()
+Start = Callable[..., tuple[EngineWorker, Conversing]]
 
 
 @pytest.fixture
-def start(tmp_path: Path, engine: FakeEngine) -> Iterator[Callable[..., tuple[EngineWorker, Conversing]]]:
+def start(tmp_path: Path, engine: FakeEngine) -> Iterator[Start]:
     """Start the program on the test's data folder; again: after a restart."""
     workers: list[EngineWorker] = []
 
@@ -42,6 +43,21 @@ def start(tmp_path: Path, engine: FakeEngine) -> Iterator[Callable[..., tuple[En
     yield begin
     for worker in workers:
         worker.close()
+
+
+class Opened(NamedTuple):
+    """A program that runs, and a page with a book."""
+
+    worker: EngineWorker
+    conversing: Conversing
+    session: Session
+
+
+@pytest.fixture
+def reader(start: Start, tmp_path: Path) -> Opened:
+    """A page on the scripted engine whose book was read."""
+    worker, conversing = start()
+    return Opened(worker, conversing, worker.sessions.get(opened(worker, write_book(tmp_path))))
 
 
 def ask(worker: EngineWorker, engine: FakeEngine, session_id: str, question: str, answer: str, **how: Any) -> Finished:
@@ -62,11 +78,8 @@ def first_progress(events: Iterator[WorkerEvent]) -> PrefillProgress:
 # -------------------- branches
 
 
-def test_an_edited_question_goes_on_from_there_and_keeps_the_old_branch(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, conversing = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_an_edited_question_goes_on_from_there_and_keeps_the_old_branch(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
     for question in ("One?", "Two?", "Three?"):
         ask(worker, engine, session.id, question, f"{question} Yes.")
     assert session.dialogue is not None
@@ -89,11 +102,8 @@ def test_an_edited_question_goes_on_from_there_and_keeps_the_old_branch(
         conversing.switch(session.id, third.id)
 
 
-def test_an_edit_that_was_cancelled_asks_a_further_question(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, conversing = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_an_edit_that_was_cancelled_asks_a_further_question(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
     ask(worker, engine, session.id, "One?", "Yes.")
     conversing.edit(session.id, session.dialogue.head if session.dialogue else "")
     conversing.stop_editing(session.id)
@@ -102,11 +112,8 @@ def test_an_edit_that_was_cancelled_asks_a_further_question(
         conversing.parent_for(session, " ")
 
 
-def test_regenerating_an_earlier_answer_makes_a_branch(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _ = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_regenerating_an_earlier_answer_makes_a_branch(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
     for question in ("One?", "Two?"):
         ask(worker, engine, session.id, question, "Yes.")
     assert session.dialogue is not None
@@ -116,9 +123,7 @@ def test_regenerating_an_earlier_answer_makes_a_branch(
     assert len(session.dialogue.children(ROOT)) == 2 and len(session.dialogue.nodes) == 3
 
 
-def test_a_branch_and_an_edit_read_no_token_of_the_book_again(
-    start: Callable[..., tuple[EngineWorker, Conversing]], tmp_path: Path
-) -> None:
+def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_path: Path) -> None:
     worker, conversing = start(with_words(tiny_engine(context=1024)))
     session = worker.sessions.get(opened(worker, write_book(tmp_path)))
     short = GenerationConfig(max_new_tokens=8)
@@ -137,9 +142,7 @@ def test_a_branch_and_an_edit_read_no_token_of_the_book_again(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_continued_answer_equals_one_long_answer(
-    temperature: float, start: Callable[..., tuple[EngineWorker, Conversing]], tmp_path: Path
-) -> None:
+def test_a_continued_answer_equals_one_long_answer(temperature: float, start: Start, tmp_path: Path) -> None:
     """Greedy by TriForce, and with a seed by plain decoding, where one token takes one draw."""
     worker, _ = start(with_words(tiny_engine(context=1024)))
     session = worker.sessions.get(opened(worker, write_book(tmp_path)))
@@ -165,11 +168,8 @@ def test_a_continued_answer_equals_one_long_answer(
     assert whole.finished.prompt_tokens == long.finished.prompt_tokens
 
 
-def test_a_stopped_answer_goes_on_where_it_stopped(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _ = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
     engine.enqueue("One two | three.")
     stream = worker.answer(session.id, "Count!", PLAIN)
     next(event for event in stream if isinstance(event, RoundDone))
@@ -193,7 +193,7 @@ def test_a_stopped_answer_goes_on_where_it_stopped(
 
 
 def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
+    start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
     worker, conversing = start()
     session_id = opened(worker, write_book(tmp_path))
@@ -223,9 +223,7 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
     assert "Only what it is about" in session.intake.note, "beside the other book it would be another text"
 
 
-def test_each_tab_gets_its_own_conversation_back(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_each_tab_gets_its_own_conversation_back(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
     worker, _ = start()
     one, two = opened(worker, write_book(tmp_path)), opened(worker, write_book(tmp_path))
     ask(worker, engine, one, "From one?", "Yes.")
@@ -239,11 +237,8 @@ def test_each_tab_gets_its_own_conversation_back(
     )
 
 
-def test_another_model_reads_earlier_answers_as_text(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _ = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_another_model_reads_earlier_answers_as_text(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
     ask(worker, engine, session.id, "One?", "Answer.")
     engine.info.model = "another"
     ask(worker, engine, session.id, "Two?", "Answer.")
@@ -251,9 +246,7 @@ def test_another_model_reads_earlier_answers_as_text(
     assert any(engine.prompts[-1][at : at + len(text)] == text for at in range(len(engine.prompts[-1])))
 
 
-def test_a_question_is_on_disk_before_its_answer(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
     worker, _ = start()
     session_id = opened(worker, write_book(tmp_path))
     engine.writing.clear()
@@ -267,11 +260,8 @@ def test_a_question_is_on_disk_before_its_answer(
     stream.close()  # type: ignore[attr-defined]
 
 
-def test_an_unanswered_question_is_answered_where_it_stands(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, conversing = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_an_unanswered_question_is_answered_where_it_stands(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
     ask(worker, engine, session.id, "One?", "Yes.")
     assert session.dialogue is not None
     session.dialogue, node = session.dialogue.ask(session.dialogue.tip, "Two?")
@@ -308,11 +298,8 @@ def test_recording_takes_under_a_millisecond_of_the_engine() -> None:
     assert (time.perf_counter() - started) / 1000 < 1e-3
 
 
-def test_stopped_before_the_first_word_nothing_is_left(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _ = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_stopped_before_the_first_word_nothing_is_left(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, _, session = reader
     ask(worker, engine, session.id, "One?", "Yes.")
     for question in ("Two?", None):
         engine.writing.clear()
@@ -328,10 +315,9 @@ def test_stopped_before_the_first_word_nothing_is_left(
 
 
 def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
+    reader: Opened, start: Start, engine: FakeEngine
 ) -> None:
-    worker, conversing = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+    worker, conversing, session = reader
     engine.enqueue("One two | three.")
     stream = worker.answer(session.id, "Long?", PLAIN)
     next(event for event in stream if isinstance(event, RoundDone))
@@ -344,11 +330,8 @@ def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
     assert worker.conversations.open(summary.id).exchanges[0].finished.text == "One two "
 
 
-def test_incognito_writes_nothing(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, conversing = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_incognito_writes_nothing(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, conversing, session = reader
     conversing.incognito(session.id)
     ask(worker, engine, session.id, "A secret?", "Yes.")
     ask(worker, engine, session.id, "Another?", "Yes.")
@@ -365,11 +348,8 @@ def test_incognito_writes_nothing(
     assert worker.conversations.flush(SECONDS) and len(list((tmp_path / "conversations").iterdir())) == 1
 
 
-def test_open_rename_export_delete(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, conversing = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_open_rename_export_delete(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
     ask(worker, engine, session.id, "One? <b>", "Some *answer*.")
     dialogue = session.dialogue
     assert dialogue is not None
@@ -390,7 +370,7 @@ def test_open_rename_export_delete(
 
 
 def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
+    start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
     worker, conversing = start()
     here = worker.sessions.get(opened(worker, write_book(tmp_path)))
@@ -410,7 +390,7 @@ ONE, OTHER = "It was a dark and stormy night. " * 8, "Another book. " * 9
 
 
 def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its_last_question(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
+    start: Start, engine: FakeEngine, tmp_path: Path
 ) -> None:
     worker, conversing = start()
     one, other = write_book(tmp_path, ONE), write_book(tmp_path, OTHER, "other.txt")
@@ -438,9 +418,7 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     assert again.fits and "goes on" in again.intake.note
 
 
-def test_parts_of_a_book_are_another_text_than_the_whole(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_parts_of_a_book_are_another_text_than_the_whole(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
     worker, conversing = start()
     file = write_book(tmp_path, "\f".join(f"Page {number} has words. " * 20 for number in (1, 2)))
     session = worker.sessions.get(opened(worker, file))
@@ -459,11 +437,8 @@ def test_parts_of_a_book_are_another_text_than_the_whole(
     assert session.fits and len(session.exchanges) == 1
 
 
-def test_a_cut_answer_does_not_go_on_about_another_text(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _ = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_a_cut_answer_does_not_go_on_about_another_text(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, _, session = reader
     engine.enqueue("One two three.")
     list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=2)))
     list(worker.open_book(session.id, write_book(tmp_path, OTHER, "other.txt")))
@@ -474,10 +449,9 @@ def test_a_cut_answer_does_not_go_on_about_another_text(
 
 
 def test_an_answer_that_waits_while_its_book_goes_is_not_given_about_another(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
+    reader: Opened, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    worker, _ = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+    worker, _, session = reader
     ask(worker, engine, session.id, "One?", "Yes.")
     late = worker.regenerate(session.id, PLAIN)  # its turn comes when it is listened to
     other = Shelf().add(read_document(write_book(tmp_path, OTHER, "other.txt")))
@@ -487,9 +461,7 @@ def test_an_answer_that_waits_while_its_book_goes_is_not_given_about_another(
     assert session.dialogue is None
 
 
-def test_what_was_loaded_follows_the_answer_that_is_shown(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
+def test_what_was_loaded_follows_the_answer_that_is_shown(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
     worker, conversing = start()
     file = write_book(tmp_path)
     session = worker.sessions.get(opened(worker, file))
@@ -528,11 +500,8 @@ def test_what_was_loaded_follows_the_answer_that_is_shown(
     assert seen() == [] and session.where is not None and not session.where.kept
 
 
-def test_a_continued_answer_goes_on_with_what_was_loaded_for_it(
-    start: Callable[..., tuple[EngineWorker, Conversing]], engine: FakeEngine, tmp_path: Path
-) -> None:
-    worker, _ = start()
-    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+def test_a_continued_answer_goes_on_with_what_was_loaded_for_it(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
     engine.weights = [0.5, 0.5]
     engine.enqueue("One two three four.")
     list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=3)))
