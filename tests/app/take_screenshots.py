@@ -4,7 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "screenshots"
 SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
@@ -15,8 +15,8 @@ WRITING = """() => document.querySelector('#strip .status').innerText.startsWith
 LONG = 120_000  # milliseconds: a book is read, on a slow machine
 
 
-def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
-    """One picture, in the middle of the second answer about the first sample book."""
+def reads(browser: Browser, address: str, size: str, scheme: str) -> Page:
+    """A page on which the first sample book was read."""
     width, height, scale = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
@@ -27,77 +27,74 @@ def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
     page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
     page.locator("#samples button").first.click()
     page.wait_for_selector("#book .step.done")
+    return page
+
+
+def asks(page: Page, question: str) -> None:
+    """Send a question."""
     box = page.locator("#question textarea")
-    box.fill(FIRST)
+    box.fill(question)
     box.press("Enter")
+
+
+def away(page: Page) -> None:
+    """The mouse points at nothing."""
+    page.mouse.move(page.viewport_size["width"] - 5 if page.viewport_size else 5, 5)
+
+
+def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
+    """One picture, in the middle of the second answer about the first sample book."""
+    page = reads(browser, address, size, scheme)
+    asks(page, FIRST)
     page.wait_for_selector("#strip .running")
     page.wait_for_selector("#strip .resting:not(.empty)")
     page.wait_for_timeout(500)
-    page.mouse.move(width - 5, 5)
+    away(page)
     if size == "phone":
         page.evaluate("document.querySelector('#strip').scrollIntoView({block: 'start'})")
-    box.fill(SECOND)
-    box.press("Enter")
+    asks(page, SECOND)
     page.wait_for_function(WRITING, polling=20)
     file = FOLDER / f"{size}-{scheme}.png"
     page.screenshot(path=file)
-    context.close()
+    page.context.close()
     return file
 
 
 def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
     """A finished race about the first sample book, what is inside of it, and the system it ran on."""
-    width, height, scale = SIZES["desktop"]
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
-    )
-    page = context.new_page()
-    page.set_default_timeout(LONG)
-    page.goto(address)
-    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
-    page.locator("#samples button").first.click()
-    page.wait_for_selector("#book .step.done")
+    page = reads(browser, address, "desktop", scheme)
     page.get_by_role("tab", name="Race").click()
     page.locator("#race-prompts button").first.click()  # the one with the longest answer
     page.locator("#race-start").click()
     page.wait_for_selector(".race.resting .verdict:not(.pending)")
-    page.mouse.move(width - 5, 5)
+    away(page)
     page.wait_for_timeout(500)
     files = [FOLDER / f"{name}-{scheme}.png" for name in ("race", "inside", "system")]
     page.screenshot(path=files[0])
     page.get_by_role("tab", name="Inside").click()
     page.wait_for_selector(".provenance")
-    page.set_viewport_size({"width": width, "height": INSIDE_HEIGHT})
+    page.set_viewport_size({"width": SIZES["desktop"][0], "height": INSIDE_HEIGHT})
     page.wait_for_timeout(500)
     page.screenshot(path=files[1])
     page.get_by_role("tab", name="System").click()
     page.wait_for_selector("#system-view .memory")
     page.wait_for_timeout(500)
     page.screenshot(path=files[2])
-    context.close()
+    page.context.close()
     return files
 
 
 def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     """Two sample books on the shelf with a page of one, and where in them an answer was drafted from."""
-    width, height, scale = SIZES["desktop"]
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
-    )
-    page = context.new_page()
-    page.set_default_timeout(LONG)
-    page.goto(address)
-    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
-    for number in (0, 1):
-        page.locator("#samples button").nth(number).click()
-        page.wait_for_selector(f"#book .titles li:nth-child({number + 1}), #book .facts >> nth=0")
-        page.wait_for_selector("#book .step.done")
-    page.locator("#question textarea").fill(FIRST)
-    page.locator("#question textarea").press("Enter")
+    page = reads(browser, address, "desktop", scheme)
+    page.locator("#samples button").nth(1).click()
+    page.wait_for_selector("#book .titles li:nth-child(2)")
+    page.wait_for_selector("#book .step.done")
+    asks(page, FIRST)
     page.wait_for_selector("#strip .resting:not(.empty)")
     page.locator("#where .bar-page.most").first.click()
     page.wait_for_selector("#where-page mark")
-    page.mouse.move(width - 5, 5)
+    away(page)
     files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
     page.screenshot(path=files[0])
     page.get_by_role("tab", name="Library").click()
@@ -105,7 +102,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     page.wait_for_selector("#library-preview .page-text")
     page.wait_for_timeout(500)
     page.screenshot(path=files[1])
-    context.close()
+    page.context.close()
     return files
 
 
