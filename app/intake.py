@@ -5,7 +5,7 @@ are replaced, never changed in place, so that whoever draws them sees one state.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -57,6 +57,7 @@ class Fit:
     context: int
     possible: int  # the most the model could take
     offers: tuple[Offer, ...] = ()  # if it is too long
+    talks: Mapping[str, int] = field(default_factory=dict)  # `talk` of other branches, by the exchange they end with
 
     @property
     def needed(self) -> int:

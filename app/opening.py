@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from app.dialogue import digest_of
+from app.dialogue import Dialogue, digest_of
 from app.intake import Arrival, Fit, Intake
 from app.library import Costs, Meter, Shelf, Span, fits
 from app.prompts import with_past
@@ -95,6 +95,7 @@ def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Ite
         reserve=ROOM_FOR_A_QUESTION,
         context=engine.context,
         possible=engine.info.most_context,
+        talks=branch_tokens(session.dialogue, engine) if stays and session.dialogue else {},
     )
     opened = None
     if fit.needed <= fit.context + fit.books // 64:  # counted page by page: perhaps a little too much
@@ -130,6 +131,17 @@ def talk_tokens(text: "ChatText", turns: "tuple[Turn, ...]") -> int:
 
     asked, alone = (Conversation((), kept).ask("?").prompt_ids(text) for kept in (turns, ()))
     return len(asked) - len(alone)
+
+
+def branch_tokens(dialogue: Dialogue, engine: "Engine") -> dict[str, int]:
+    """What every branch takes of a prompt, by the exchange it ends with. Cost: each turn becomes tokens once."""
+    from core.session import Conversation  # loaded by now: the engine is
+
+    found: dict[str, int] = {}
+    for node in dialogue.nodes:  # parents come before their children
+        turns = with_past(Conversation(), (node.exchange,), engine).turns if node.exchange else ()
+        found[node.id] = found.get(node.parent, 0) + talk_tokens(engine.text, turns)
+    return found
 
 
 def _book(shelf: Shelf, meter: Meter, engine: "Engine") -> "tuple[Book, Ids]":

@@ -134,7 +134,8 @@ class Session:
             return 0
         last = exchanges[-1]
         if last.digest != self.digest:  # nothing was asked since the shelf changed: counted when it was opened
-            return self.intake.fit.talk if self.intake.fit else 0
+            fit, end = self.intake.fit, self.dialogue.tip if self.dialogue else ""
+            return fit.talks.get(end, fit.talk) if fit else 0
         return max(0, last.finished.prompt_tokens + len(last.finished.token_ids) - self.book.num_opening)
 
     @property

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -14,12 +14,16 @@ from app.conversing import Conversing, file_name
 from app.dialogue import ROOT, Dialogue, digest_of
 from app.documents import read_document
 from app.library import Pages, Shelf
+from app.opening import talk_tokens
+from app.prompts import with_past
 from app.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
 from app.sessions import OtherBook, Session
 from app.worker import EngineWorker, PagesLoaded, WorkerEvent
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.engine import Engine
 from core.errors import EmptyQuestion
 from core.events import Finished, PrefillProgress, RoundDone
+from core.session import Conversation
 from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
 from tests.app.test_page import with_words
 from tests.app.test_views import a_session
@@ -416,6 +420,11 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     assert again.fits and again.num_talk == session.num_talk > 0
     list(worker.arrange(again.id, lambda shelf: shelf.move(1, 0)))
     assert again.fits and "goes on" in again.intake.note
+    assert again.dialogue is not None
+    for node in again.dialogue.path:  # the budget follows the branch that is shown
+        conversing.branch(again.id, node.id)
+        turns = with_past(Conversation(), again.exchanges, cast(Engine, engine)).turns
+        assert again.num_talk == talk_tokens(cast(Any, engine.text), turns) > 0
 
 
 def test_parts_of_a_book_are_another_text_than_the_whole(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
