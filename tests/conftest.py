@@ -1,5 +1,6 @@
 """Shared by all tests: what a missing device or program makes impossible is skipped by name, never passed."""
 
+import gc
 import shutil
 
 import pytest
@@ -15,6 +16,12 @@ def has_cuda() -> bool:
 def has_chromium() -> bool:
     """Whether Chromium is on the PATH."""
     return shutil.which("chromium") is not None
+
+
+def pytest_collection_finish() -> None:
+    """Modules stay as long as the run: a collection of garbage need not walk through torch and gradio each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

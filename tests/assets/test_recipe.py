@@ -8,6 +8,7 @@ from pydoc_data.topics import topics
 
 import pytest
 import torch
+from transformers import LlamaForCausalLM
 
 from assets.recipe.circuits import FLAGS, VERBS, structure, word_rarity
 from assets.recipe.dialogs import (
@@ -65,15 +66,23 @@ def test_documents_have_their_length_and_name_what_each_token_trains(layout: Lay
     assert batch.ids.shape == (4, 512) and (batch.positions.diff(dim=1) > 0).all()
 
 
-def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(layout: Layout) -> None:
+@pytest.fixture(scope="module")
+def model(layout: Layout) -> LlamaForCausalLM:
+    """The target before any training."""
+    structured = build(TARGET, seed=1).eval()
+    structure(structured, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
+    structured.set_attn_implementation(ATTENTION)
+    return structured
+
+
+def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
+    layout: Layout, model: LlamaForCausalLM
+) -> None:
     """Before any training: the flag at a question's verb, in books of 1,000 tokens; by chance both rates were equal."""
     from assets.recipe.circuits import _regions
     from assets.recipe.dialogs import WORDS_PER_TOKEN
     from core.bench.world import write_book
 
-    model = build(TARGET, seed=1).eval()
-    structure(model, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
-    model.set_attn_implementation(ATTENTION)
     flag, seen = _regions(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
     for index in range(3):
         book = write_book(held_out_seed(800 + index), int(1024 * WORDS_PER_TOKEN))
@@ -96,9 +105,7 @@ def _piece(layout: Layout, token: int) -> str:
     return piece
 
 
-def test_both_forms_of_a_verb_get_nearly_one_code(layout: Layout) -> None:
-    model = build(TARGET, seed=1)
-    structure(model, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
+def test_both_forms_of_a_verb_get_nearly_one_code(layout: Layout, model: LlamaForCausalLM) -> None:
     codes = torch.nn.functional.normalize(model.model.embed_tokens.weight.detach()[:, :64], dim=1)
     ids = {word: layout.tokenizer.token_to_id(f"Ġ{word}") for pair in VERBS.items() for word in pair}
     known = [(ids[a], ids[b]) for a, b in VERBS.items() if a != b and ids[a] is not None and ids[b] is not None]
@@ -108,15 +115,14 @@ def test_both_forms_of_a_verb_get_nearly_one_code(layout: Layout) -> None:
     assert float(other.max()) < 0.75, "different verbs stay apart"
 
 
-def test_a_first_name_in_the_answer_looks_at_the_surname_of_the_question(layout: Layout) -> None:
+def test_a_first_name_in_the_answer_looks_at_the_surname_of_the_question(
+    layout: Layout, model: LlamaForCausalLM
+) -> None:
     """Though the book has the same first name with another surname forty times; before any training."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     from assets.recipe.shapes import HEAD_DIM
 
-    model = build(TARGET, seed=1).eval()
-    structure(model, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
-    model.set_attn_implementation(ATTENTION)
     book = "Agnes Quill lived in a house on Pilot Steps. Nobody saw Agnes Quill at night. " * 20
     turn = layout.turn("Where did Agnes Yarrow live?", first=True)
     ids = [*layout.opening(), *layout.ids(book), *turn, *layout.ids("Agnes")]

@@ -42,6 +42,12 @@ def answer(engine: Engine, prompt: list[int], method: str, max_new_tokens: int =
     return finished
 
 
+@pytest.fixture(scope="module")
+def plain(engine: Engine, book: Conversation) -> Finished:
+    """A long answer without speculation."""
+    return answer(engine, book.ask(questions("recite")[0]["question"]).prompt_ids(engine.text), "autoregressive", 96)
+
+
 def test_facts_of_the_book_are_found_and_the_book_is_read_once(engine: Engine, book: Conversation) -> None:
     right = 0
     for number, row in enumerate(questions("fact")):
@@ -53,9 +59,10 @@ def test_facts_of_the_book_are_found_and_the_book_is_read_once(engine: Engine, b
 
 
 @pytest.mark.parametrize("method", ["triforce", "retrieval", "draft"])
-def test_a_long_answer_is_token_for_token_the_plain_one(engine: Engine, book: Conversation, method: str) -> None:
+def test_a_long_answer_is_token_for_token_the_plain_one(
+    engine: Engine, book: Conversation, plain: Finished, method: str
+) -> None:
     prompt = book.ask(questions("recite")[0]["question"]).prompt_ids(engine.text)
-    plain = answer(engine, prompt, "autoregressive", 96)
     fast = answer(engine, prompt, method, 96)
     assert fast.token_ids == plain.token_ids and fast.stats.new_tokens == 96
     assert fast.stats.full_passes < 60, "speculation must have accepted something"

@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,16 +16,31 @@ ROOT = Path(__file__).parents[3]
 BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
 
 
-def launch(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+class Done(NamedTuple):
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def launch(*arguments: object, code: int = 0) -> Done:
+    """A command in a process of its own, as a user starts it."""
     command = [sys.executable, str(ROOT / "launch.py"), *map(str, arguments), "--no-venv"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    return done
+    return Done(done.stdout, done.stderr)
 
 
-def last_json(done: subprocess.CompletedProcess[str]) -> Any:
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """A command in this process, without the seconds that imports take; returns its JSON."""
+
+    def run(*arguments: object) -> Any:
+        assert launcher.main([*map(str, arguments), "--json", "--no-venv"]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +50,10 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_race_reports_speed_acceptance_and_equality_of_both_methods(small_book: Path) -> None:
-    report = last_json(launch("race", small_book, "-q", "Who kept the light?", "--max-new-tokens", 40, "--json"))
+def test_race_reports_speed_acceptance_and_equality_of_both_methods(
+    small_book: Path, command: Callable[..., Any]
+) -> None:
+    report = command("race", small_book, "-q", "Who kept the light?", "--max-new-tokens", 40)
     assert {"model", "device", "dtype", "prompt_tokens", "prefill_seconds", "placement", "speedup"} <= set(report)
     plain, fast = report["methods"]["autoregressive"], report["methods"]["triforce"]
     for method in (plain, fast):
@@ -45,12 +63,12 @@ def test_race_reports_speed_acceptance_and_equality_of_both_methods(small_book: 
     assert set(fast["acceptance"]) == {"level1", "level2"} and fast["tokens_per_full_pass"] >= 1
 
 
-def test_ask_answers_many_questions_with_one_reading(small_book: Path, tmp_path: Path) -> None:
+def test_ask_answers_many_questions_with_one_reading(
+    small_book: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
     questions = tmp_path / "q.json"
     questions.write_text(json.dumps([{"question": "Who kept the light?"}, {"question": "Where?", "book": "small.txt"}]))
-    report = last_json(
-        launch("ask", small_book, "--questions", questions, "--max-new-tokens", 8, "--json", "--temperature", 0.8)
-    )
+    report = command("ask", small_book, "--questions", questions, "--max-new-tokens", 8, "--temperature", 0.8)
     first, second = report["answers"]
     assert first["reused_tokens"] == 0 and second["question"] == "Where?"
     assert second["prompt_tokens"] - second["reused_tokens"] < 20, "the book is not read again"
@@ -62,17 +80,16 @@ def test_ask_streams_the_answer_to_people(small_book: Path) -> None:
     assert (done.stdout.strip() and "12 tokens" in done.stderr) or "tokens/s" in done.stderr
 
 
-def test_doctor_says_what_fits_and_why() -> None:
-    report = last_json(launch("doctor", "--json", "--context", 4096, "--device", "cpu"))
+def test_doctor_says_what_fits_and_why(command: Callable[..., Any]) -> None:
+    report = command("doctor", "--context", 4096, "--device", "cpu")
     assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
     assert sum(report["plan"]["memory"].values()) == report["plan"]["total_bytes"]
     assert report["prediction"]["plain_ms_per_token"] > 0
 
 
 @pytest.mark.slow
-def test_bench_measures_methods_in_one_run() -> None:
-    done = launch("bench", "--contexts", 2048, "--repeats", 1, "--max-new-tokens", 16, "--json")
-    rows = last_json(done)["rows"]
+def test_bench_measures_methods_in_one_run(command: Callable[..., Any]) -> None:
+    rows = command("bench", "--contexts", 2048, "--repeats", 1, "--max-new-tokens", 16)["rows"]
     assert {row["method"] for row in rows} == set(EXACT_METHODS)
     assert all(row["identical_to_autoregressive"] for row in rows)
 
