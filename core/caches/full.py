@@ -29,7 +29,6 @@ class Offload:
 
     num_resident: int = 0  # the first layers, on the device as far as memory allows
     block_rows: int = 4096  # of keys and values that cross at a time; a multiple of the chunk size
-    most_new: int  # rows in one pass: the longest prefill chunk
     num_slots: int = 3  # buffers of the ring
 
     def conveyor(self, shape: KVShape) -> Conveyor:
@@ -67,8 +66,11 @@ class FullCache:
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if offload is None or self._conveyor is None or layer < offload.num_resident:
             return ResidentLayer(self.shape, self.capacity, self.backend)
-        sizes = {"block_rows": offload.block_rows, "most_new": offload.most_new, "chunk_size": self.chunk_size}
-        return OffloadedLayer(self.shape, self.capacity, self._conveyor, **sizes)
+        return self._offloaded_layer(offload, self._conveyor)
+
+    def _offloaded_layer(self, offload: Offload, conveyor: Conveyor) -> OffloadedLayer:
+        block, chunk = offload.block_rows, self.chunk_size
+        return OffloadedLayer(self.shape, self.capacity, conveyor, block_rows=block, chunk_size=chunk)
 
     @property
     def length(self) -> int:
@@ -94,7 +96,14 @@ class FullCache:
         return torch.arange(start, start + num_new, device=self.shape.device)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Write k, v [1, H_kv, T, D] behind the valid rows."""
+        """Write k, v [1, H_kv, T, D] behind the valid rows, and landmarks of the chunks that they complete."""
+        first, last = self._num_landmarks, (self._length + k.shape[2]) // self.chunk_size
+        if last > first:
+            begun, _ = self._layers[layer].rows(layer_start := first * self.chunk_size, self._length)
+            keys = torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0]
+            chunks = keys[:, : last * self.chunk_size - layer_start]
+            chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
+            torch.mean(chunks, 2, out=self._landmarks[layer][:, first:last])
         self._layers[layer].stage(self._length, k, v)
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
@@ -103,16 +112,11 @@ class FullCache:
         return self._layers[layer].attend(self._length, q, scaling)
 
     def commit(self, num_new: int) -> None:
-        """Count the staged tokens and bring the landmarks up to date."""
+        """Count the staged tokens and their landmarks."""
         self._length += num_new
-        first, last = self._num_landmarks, self._length // self.chunk_size
-        for store, landmarks in zip(self._layers, self._landmarks, strict=True):
-            if last > first:
-                k, _ = store.rows(first * self.chunk_size, last * self.chunk_size)
-                chunks = k.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
-                torch.mean(chunks, 2, out=landmarks[:, first:last])
+        self._num_landmarks = self._length // self.chunk_size
+        for store in self._layers:
             store.commit(self._length)
-        self._num_landmarks = last
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on. Cost: none, but for offloaded layers part of a block if it is cut."""
