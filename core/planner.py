@@ -68,11 +68,16 @@ class Plan:
     prefill_chunk: Choice[int]  # tokens read in one pass
     rows: tuple[PlanRow, ...]  # on the device
     available_bytes: int  # free on the device, or what it may hold
+    cache_sizes: "CacheSizes"
     resident_layers: int
-    num_layers: int
     offload: Offload | None = None  # None: the full cache is resident
     host_rows: tuple[PlanRow, ...] = ()
     host_available_bytes: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        """Of the target."""
+        return self.cache_sizes.layers
 
     @property
     def total_bytes(self) -> int:
@@ -249,8 +254,8 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
         prefill_chunk=chunks[away],
         rows=(*fixed[away], *sizes.device_rows(context.value, here)),
         available_bytes=room.available,
+        cache_sizes=sizes,
         resident_layers=here,
-        num_layers=sizes.layers,
         offload=sizes.offload(context.value, here),
         host_rows=sizes.host_rows(context.value, here),
         host_available_bytes=room.host_available if away else 0,
@@ -297,6 +302,21 @@ def _placement(sizes: CacheSizes, here: int, context: int, room: _Room, config: 
         none = "no layer of it is kept on the device" if asked else f"no layer of it fits beside the weights in {usable}"
         return Choice("offloaded", f"{asked}{none}; {crossing}")
     return Choice("split", f"{asked}{here} of {sizes.layers} layers fit beside the weights in {usable}; {crossing}")
+
+
+def placed(plan: Plan, resident: int, because: str) -> Plan:
+    """The plan as it turned out, with fewer resident layers."""
+    word: Placement = "split" if resident else "offloaded"
+    stay = f"{resident} of {plan.num_layers} layers stay there" if resident else "no layer stays there"
+    sizes, context = plan.cache_sizes, plan.context.value
+    fixed = plan.rows[: -len(sizes.device_rows(context, plan.resident_layers))]
+    return replace(
+        plan,
+        placement=Choice(word, f"{because}: {stay}"),
+        resident_layers=resident,
+        rows=(*fixed, *sizes.device_rows(context, resident)),
+        host_rows=sizes.host_rows(context, resident),
+    )
 
 
 def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool) -> Choice[int]:

@@ -4,6 +4,7 @@ Beside the keys it keeps what selection needs, written as a side product of each
 complete chunk) and a log of queries. It deliberately does not know who selects, or why.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from core.caches.base import KVShape
 from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
-from core.ops.transfer import Conveyor
+from core.ops.transfer import Conveyor, HostRows
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
 QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
@@ -27,7 +28,7 @@ MOST_ATTACHED = 256  # rows put back at a time
 class Offload:
     """Which layers lie in host memory, and in what portions they cross."""
 
-    num_resident: int = 0  # the first layers, on the device as far as memory allows
+    num_resident: int = 0  # the first layers
     block_rows: int = 4096  # of keys and values that cross at a time; a multiple of the chunk size
     num_slots: int = 3  # buffers of the ring
 
@@ -55,7 +56,7 @@ class FullCache:
     ) -> None:
         self.shape, self.capacity, self.chunk_size, self.backend = shape, capacity, chunk_size, backend
         self._possible = possible or capacity
-        self._length = 0
+        self._length, self._offload = 0, offload
         self._conveyor = offload.conveyor(shape) if offload else None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
@@ -81,6 +82,44 @@ class FullCache:
     def nbytes(self) -> int:
         """Bytes read by one pass."""
         return self._length * self.shape.bytes_per_token
+
+    @property
+    def link_bytes(self) -> int:
+        """Of those, bytes that a pass brings from host memory."""
+        return sum(layer.link_bytes for layer in self._layers)
+
+    @property
+    def resident_layers(self) -> int:
+        """Layers that lie on the device whole: the first ones."""
+        return sum(isinstance(layer, ResidentLayer) for layer in self._layers)
+
+    @property
+    def host_memory(self) -> Sequence[HostRows]:
+        """What offloaded layers hold in host memory, layer by layer."""
+        return [layer.memory for layer in self._layers if isinstance(layer, OffloadedLayer)]
+
+    def offload_one(self, block_rows: int) -> None:
+        """Move the last resident layer to host memory, with what it has seen. Cost: a copy of its rows.
+
+        Args:
+            block_rows: of the ring, if there is none yet.
+        Raises:
+            torch.OutOfMemoryError: the device has no room even for the newest rows; the layer stays where it was.
+        """
+        number = self.resident_layers - 1
+        store = self._layers[number]
+        assert isinstance(store, ResidentLayer), f"layer {number} is not resident"
+        self._offload = self._offload or Offload(block_rows=block_rows)
+        saved = store.take_out(self._length)
+        try:
+            if self._conveyor is None:
+                self._conveyor = self._offload.conveyor(self.shape)
+            moved = self._offloaded_layer(self._offload, self._conveyor)
+        except torch.OutOfMemoryError:
+            store.put_back(*saved)
+            raise
+        moved.put_back(*saved)
+        self._layers[number] = moved
 
     def missing(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""

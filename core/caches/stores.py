@@ -39,6 +39,10 @@ class LayerStore(Protocol):
     def pieces(self) -> Sequence[Tensor]:
         """What a pass has to bring from the host, in order."""
 
+    @property
+    def link_bytes(self) -> int:
+        """Bytes of those pieces."""
+
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] as rows [start, start + T); rows before are valid."""
 
@@ -80,6 +84,11 @@ class ResidentLayer:
     def pieces(self) -> Sequence[Tensor]:
         """Nothing."""
         return ()
+
+    @property
+    def link_bytes(self) -> int:
+        """None."""
+        return 0
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write behind the valid rows."""
@@ -152,6 +161,11 @@ class OffloadedLayer:
     def pieces(self) -> Sequence[Tensor]:
         """Every block that holds rows."""
         return list(self._host[: self._offloaded // self._block])
+
+    @property
+    def link_bytes(self) -> int:
+        """All rows in host memory."""
+        return self._host[: self._offloaded // self._block].nbytes
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write behind the rows on the device; a long pass is only held."""

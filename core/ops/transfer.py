@@ -8,6 +8,7 @@ computing stream, and nothing waits for the whole device. On a CPU the same code
 import contextlib
 import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,24 @@ class HostRows:
         if self._device.type != "cuda" or self.refused:
             return rows.to(self._device)
         return rows.pin_memory().to(self._device, non_blocking=True)
+
+
+class Pinning(NamedTuple):
+    """Whether host memory is pinned, and if not all of it, why."""
+
+    value: str
+    because: str
+
+
+def pinning(memories: Sequence[HostRows]) -> Pinning:
+    """How the memories of several layers lie."""
+    refused = [memory.refused for memory in memories if memory.refused]
+    if not refused:
+        return Pinning("pinned", "copies run beside computing")
+    if len(refused) == len(memories):
+        return Pinning("pageable", refused[0])
+    part = f"{len(memories) - len(refused)} of {len(memories)} layers are pinned; then {refused[0]}"
+    return Pinning("partly pinned", part)
 
 
 def _pin(rows: Tensor, device: torch.device) -> str:
