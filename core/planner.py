@@ -24,9 +24,9 @@ RUNTIME_BYTES = 600 << 20
 GIB = 1 << 30
 STEP = 64  # tokens: contexts that memory decides are multiples of it
 RING_SLOTS = 4  # pieces of keys and values on their way, in use, or being freed
-# Large enough that starting a copy and attending to it cost little beside the copy (0.6 ms at 25 GB/s); small enough
+# Large enough that starting a copy and attending to it cost little beside the copy (0.3 ms at 25 GB/s); small enough
 # for a ring and, on the device, the newest block of every offloaded layer.
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
 FEWEST_BLOCKS = 16  # of a full context: pieces of a short one are smaller
 LEAST_BLOCK = 64  # rows
 # Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: at 100
@@ -228,10 +228,14 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
             else "Raise --gpu-memory, or choose a smaller model.",
         )
     if config.context is not None and config.context > fits:
+        buffers = taken[1] + sizes.device_bytes(config.context, 0)
         needed = taken[0] + sizes.row_bytes * sizes.layers * config.context + sizes.side_bytes * config.context
         beside = f", {gib(host)} in host memory" if host else ""
+        what = f"needs {gib(needed)}"
+        if host and buffers > room.device:
+            what, beside = f"needs {gib(buffers)} for weights, landmarks and buffers alone", ""
         raise NotEnoughMemory(
-            f"A context of {config.context:,} tokens needs {gib(needed)}, {gib(room.device)} can be used {where}{beside}.",
+            f"A context of {config.context:,} tokens {what}, {gib(room.device)} can be used {where}{beside}.",
             hint=f"Use --context {fits // STEP * STEP} or less.",
             largest_context=fits // STEP * STEP,
         )

@@ -75,6 +75,8 @@ class FakeEngine:
             rows=(PlanRow("runtime", 600 << 20), PlanRow("target weights", 300 << 20), PlanRow("retrieval cache", 1)),
             total_bytes=(900 << 20) + 1,
             available_bytes=12 << 30,
+            host_bytes=0,
+            resident_layers=4,
         )
         self.info = SimpleNamespace(
             model="fake",

@@ -105,7 +105,8 @@ def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
     entry = find("harbour")
     assert entry.draft is not None
     plan = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
-    assert {row.name for row in plan.rows} == set(PARTS)
+    away = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
+    assert {row.name for row in (*plan.rows, *away.rows)} == set(PARTS)
     styles = "".join(file.read_text(encoding="utf-8") for file in CSS)
     for part in PARTS.values():
         assert re.search(rf"\.fill(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone
