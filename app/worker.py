@@ -510,6 +510,8 @@ class EngineWorker:
             job.events.put(EngineFault(error))
         finally:
             with self._changed:
+                if isinstance(self._state, Ready) and self._engine is not None:
+                    self._state = replace(self._state, info=self._engine.info)  # layers may have moved to the host
                 if job in self._jobs:  # not withdrawn while the program ends
                     self._jobs.remove(job)
                 self._changed.notify_all()

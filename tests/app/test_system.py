@@ -32,6 +32,8 @@ from core.roofline import NOMINAL_BANDWIDTH
 from tests.app.fakes import MACHINE, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.test_race import raced
 
+GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
+
 EVIL = '<img src=x onerror="alert(1)">'
 SECRET = "Zanzibar"
 HOME = Path("/home/alice")
