@@ -44,11 +44,12 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure_link(device: torch.device, size_bytes: int = LINK_BYTES) -> Choice[float]:
+def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[float]:
     """Bytes per second that a plain copy from host memory to a device carries; the median of five.
 
     From pinned memory to a GPU, or from pageable memory where pinning is refused. On a processor: of a copy within RAM.
     """
+    size_bytes = size_bytes or LINK_BYTES
     memory = HostRows((size_bytes,), torch.uint8, device)
     there, here = memory.rows.fill_(1), torch.empty(size_bytes, dtype=torch.uint8, device=device)
     because = "a copy from pinned memory" if not memory.refused else f"a copy from pageable memory: {memory.refused}"

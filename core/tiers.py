@@ -36,6 +36,7 @@ from core.planner import (
 )
 from core.rigs import Rig
 
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """One memory and what it would hold."""
@@ -212,7 +213,9 @@ class _Planner:
         crossing = f"{gib(self.sizes.host_bytes(context, here))} wait in host memory and cross the link for every pass over the full cache"
         free = gib(max(0, min(self._free[1])))
         if here == 0:
-            return Choice("offloaded", f"landmarks and buffers leave no room for a layer in the {free} on {each}; {crossing}")
+            return Choice(
+                "offloaded", f"landmarks and buffers leave no room for a layer in the {free} on {each}; {crossing}"
+            )
         return Choice("split", f"{here} of {layers} layers fit into the {free} left on {each}; {crossing}")
 
     def _tiers(self, here: int, context: int) -> list[Tier]:

@@ -130,9 +130,7 @@ class OffloadedLayer:
     Host memory: capacity rows. Device memory: `tail_rows`, twice while a long pass runs.
     """
 
-    def __init__(
-        self, shape: KVShape, capacity: int, conveyor: Conveyor, *, block_rows: int, chunk_size: int
-    ) -> None:
+    def __init__(self, shape: KVShape, capacity: int, conveyor: Conveyor, *, block_rows: int, chunk_size: int) -> None:
         assert block_rows % chunk_size == 0, f"blocks of {block_rows} rows cut chunks of {chunk_size}"
         self._shape, self._conveyor, self._block = shape, conveyor, block_rows
         blocks = -(-capacity // block_rows)
