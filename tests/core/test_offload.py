@@ -191,17 +191,17 @@ class Driver:
         self.pinned: list[int] = []
         self._most = most
 
-    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:  # noqa: N802
+    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:
         if len(self.pinned) == self._most:
             return 2
         self.pinned.append(address)
         return 0
 
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+    def cudaHostUnregister(self, address: int) -> int:
         self.pinned.remove(address)
         return 0
 
-    def cudaGetErrorString(self, error: int) -> str:  # noqa: N802
+    def cudaGetErrorString(self, error: int) -> str:
         return f"error {error}"
 
 
