@@ -304,7 +304,7 @@ def _placement(sizes: CacheSizes, here: int, context: int, room: _Room, config: 
     asked = "asked for: " if config.placement in ("split", "offloaded") else ""
     if here == 0:
         none = (
-            "no layer of it is kept on the device" if asked else f"no layer of it fits beside the weights in {usable}"
+            "no layer of it is kept on the device" if asked else f"no layer fits beside the weights in {usable}"
         )
         return Choice("offloaded", f"{asked}{none}; {crossing}")
     return Choice("split", f"{asked}{here} of {sizes.layers} layers fit beside the weights in {usable}; {crossing}")

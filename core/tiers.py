@@ -210,7 +210,8 @@ class _Planner:
         if here == layers:
             where = f"beside the weights on {each}" if self.on_gpu else "beside the weights in memory"
             return Choice("resident", f"the whole context fits {where}")
-        crossing = f"{gib(self.sizes.host_bytes(context, here))} wait in host memory and cross the link for every pass over the full cache"
+        away = gib(self.sizes.host_bytes(context, here))
+        crossing = f"{away} wait in host memory and cross the link for every pass over the full cache"
         free = gib(max(0, min(self._free[1])))
         if here == 0:
             return Choice(

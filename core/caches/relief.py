@@ -1,4 +1,4 @@
-"""When a device runs out of memory in the middle of work: a layer of the full cache moves to the host, and work goes on.
+"""When a device runs out of memory at work, a layer of the full cache moves to the host, and the work goes on.
 
 Whoever works says how to undo what a broken piece of work may have left; caches promise only that a pass that broke off
 leaves the full cache as it was. Does not know what the work is.

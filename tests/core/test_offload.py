@@ -1,4 +1,4 @@
-"""An engine with its full cache in host memory: the same text, the link's figures, and a device that runs out of memory.
+"""An engine with its full cache in host memory: the same text, the link's figures, memory that runs out.
 
 On a processor both memories are RAM and copies are made at once; everything else is the code that runs on a GPU.
 """

@@ -81,7 +81,7 @@ def test_on_a_processor_only_a_limit_makes_two_memories_of_one() -> None:
     assert plan.placement.value in ("split", "offloaded") and "--gpu-memory" in plan.placement.because
     assert plan.available_bytes == 3 * GIB // 4 and plan.host_available_bytes == 12 * GIB - 3 * GIB // 4
     assert plan.total_bytes <= 0.9 * plan.available_bytes and plan.prefill_chunk.value == 1024
-    with pytest.raises(NotEnoughMemory, match="0.4 GiB") as error:
+    with pytest.raises(NotEnoughMemory, match=r"0\.4 GiB") as error:
         make_plan(SMALL, None, EngineConfig(gpu_memory_gib=0.5), LAPTOP)
     assert "--gpu-memory" in error.value.hint
 

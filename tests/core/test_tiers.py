@@ -109,7 +109,7 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     plan = planned(llama, rig_4090())
     # 24 GiB * 0.9 = 22118.4 MiB; less runtime 600, weights 12852.5, retrieval cache (4096 + 8 + 192) * 0.5 = 2148,
     # prefill 4096 * 4 * 4096 * 6 = 384, landmarks 32 * 128 and queries 32 * 16, a ring of four pieces of 512 rows of
-    # 16 KiB, and for each layer twice 512 + 192 newest rows: 789.9 left, less than the 2048 - 22 that a layer takes more.
+    # 16 KiB, and for each layer twice 512 + 192 newest rows: 789.9 left, less than 2048 - 22, which a layer takes more.
     assert plan.placement.value == "offloaded" and plan.resident_layers == 0 and plan.host_share == 1
     gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in plan.tiers)
     assert gpu == pytest.approx(
@@ -126,7 +126,8 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     )
     assert host == pytest.approx({"runtime": 600, "full cache, host": 64 * 1024}, rel=1e-5)
     assert all(tier.used_bytes <= tier.usable_bytes == int(0.9 * tier.free_bytes) for tier in plan.tiers)
-    # Without the host, and with a prefill of 1024 rows: 22118.4 - 600 - 12852.5 - 2148 - 96 = 6421.9 MiB hold 6421.9 / 0.53515625 = 12,000 tokens.
+    # Without the host, reading 1024 rows at a time: 22118.4 - 600 - 12852.5 - 2148 - 96 = 6421.9 MiB
+    # hold 6421.9 / 0.53515625 = 12,000 tokens.
     assert plan.most_resident == 12_000 // 64 * 64 == 11_968
     assert plan.runs.value and "host memory" in plan.runs.because
 
@@ -155,8 +156,8 @@ def test_two_cards_share_layers_and_caches_by_heads(size: Write) -> None:
     # half of the layers' weights, all of embeddings, output layer and norms: 6,476,005,376 + 524,820,480
     assert first == second and first["target weights"] == 7_000_825_856
     assert first["retrieval cache"] == 1074 << 20
-    # 22118.4 - 600 - 6676.5 - 1074 - prefill 384 - landmarks 2304 - ring 32 = 11047.9 MiB; each half layer has 2 * (1024
-    # + 192) newest rows of 8 KiB = 19, and takes 1024 - 19 more if it stays: (11047.9 - 32 * 19) / 1005 = 10.4
+    # 22118.4 - 600 - 6676.5 - 1074 - prefill 384 - landmarks 2304 - ring 32 = 11047.9 MiB; each half layer has
+    # 2 * (1024 + 192) newest rows of 8 KiB = 19, and takes 1024 - 19 more if it stays: (11047.9 - 32 * 19) / 1005 = 10.4
     assert plan.resident_layers == 10 and plan.num_gpus == 2 and plan.host_share == pytest.approx(22 / 32)
     assert "one GPU" in plan.runs.because
 
