@@ -105,9 +105,10 @@ class Engine:
             offload=offload or plan.offload,
             block_rows=block_rows,
         )
-        self._relief = Relief(self._full, block_rows, free_memory_bytes, self._placement_changed)
         self._chooser = TopChunks(self._full, config.retrieval)
-        self._retrieval = self._relief.retry(lambda: RetrievalCache(self._full, self._chooser), lambda: None)
+        making = Relief(self._full, block_rows, free_memory_bytes, lambda: None)
+        self._retrieval = making.retry(lambda: RetrievalCache(self._full, self._chooser), lambda: None)
+        self._relief = Relief(self._full, block_rows, free_memory_bytes, self._placement_changed)
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
         if draft is not None:

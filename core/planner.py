@@ -303,9 +303,7 @@ def _placement(sizes: CacheSizes, here: int, context: int, room: _Room, config: 
     crossing = f"{gib(sizes.host_bytes(context, here))} wait in host memory and cross the link in every full pass"
     asked = "asked for: " if config.placement in ("split", "offloaded") else ""
     if here == 0:
-        none = (
-            "no layer of it is kept on the device" if asked else f"no layer fits beside the weights in {usable}"
-        )
+        none = "no layer of it is kept on the device" if asked else f"no layer fits beside the weights in {usable}"
         return Choice("offloaded", f"{asked}{none}; {crossing}")
     return Choice("split", f"{asked}{here} of {sizes.layers} layers fit beside the weights in {usable}; {crossing}")
 

@@ -157,7 +157,7 @@ def test_two_cards_share_layers_and_caches_by_heads(size: Write) -> None:
     assert first == second and first["target weights"] == 7_000_825_856
     assert first["retrieval cache"] == 1074 << 20
     # 22118.4 - 600 - 6676.5 - 1074 - prefill 384 - landmarks 2304 - ring 32 = 11047.9 MiB; each half layer has
-    # 2 * (1024 + 192) newest rows of 8 KiB = 19, and takes 1024 - 19 more if it stays: (11047.9 - 32 * 19) / 1005 = 10.4
+    # 2 * (1024 + 192) newest rows of 8 KiB = 19, and takes 1024 - 19 more: (11047.9 - 32 * 19) / 1005 = 10.4
     assert plan.resident_layers == 10 and plan.num_gpus == 2 and plan.host_share == pytest.approx(22 / 32)
     assert "one GPU" in plan.runs.because
 
