@@ -92,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Chat with whole books on your own machine, exactly and fast. No command: the app.",
         allow_abbrev=False,
     )
-    parser.set_defaults(model=None, device="auto", context=None, seed=0, data_dir=None, venv=True)
+    parser.set_defaults(model=None, device="auto", context=None, gpu_memory=None, seed=0, data_dir=None, venv=True)
     add_common_options(parser)
     add_app_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -120,6 +120,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--context", type=int, metavar="N", help="tokens the model keeps in view (default: what fits)")
+    options.add_argument(
+        "--gpu-memory",
+        type=float,
+        metavar="GIB",
+        help="most to use of the GPU, the rest waits in host memory; doctor: of each GPU of a machine to plan for",
+    )
     options.add_argument("--seed", type=int, metavar="N", help="of all random draws (default: 0)")
     options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
     add_venv_option(parser)
@@ -183,6 +189,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
     parser.add_argument("--questions", type=int, default=100, metavar="N", help="of each skill, for --suite recall")
     parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache (default: 1024)")
+    parser.add_argument(
+        "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"
+    )
     parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results")
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
 
@@ -206,7 +215,6 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     """`doctor`: another machine than this one, another precision. core checks what the numbers can be."""
     machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
     machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
-    machine.add_argument("--gpu-memory", type=float, metavar="GIB", help="of each GPU")
     machine.add_argument("--gpus", type=int, metavar="N", help="how many share the model (default: 1)")
     machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
     parser.add_argument("--bits", type=int, choices=(16, 8, 4), help="of the weights (default: what is computed in)")

@@ -33,17 +33,19 @@ def expect(
     device = info.plan.device.value
     reads = reads_of(info, ready.context)
     return predict_reads(
-        device, ready.context, reads, Bandwidths(_memory(info, answers), None), _acceptance(info, seen)
+        device, ready.context, reads, Bandwidths(_memory(info, answers), info.link), _acceptance(info, seen)
     )
 
 
 def reads_of(info: EngineInfo, context: int) -> Reads:
     """What passes read, from the plan."""
     planned = {row.name: row.size_bytes for row in info.plan.rows}
-    weights = info.target_weight_bytes
+    weights, kv = info.target_weight_bytes, context * info.kv_bytes_per_token
+    away = 0 if info.host_memory is None else kv - kv * info.plan.resident_layers // info.target_layers
     reads = Reads(
         layers=info.target_layers,
-        full=weights + context * info.kv_bytes_per_token,
+        full=weights + kv - away,
+        away=away,
         retrieval=weights + planned.get("retrieval cache", 0),
     )
     if not info.draft_layers:

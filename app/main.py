@@ -48,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
     """
     auth = credentials(args.auth)
     check_exposure(args.host, share=args.share, auth=auth)
-    config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context)
+    config = EngineConfig(
+        model=args.model or "harbour", device=args.device, context=args.context, gpu_memory_gib=args.gpu_memory
+    )
     entry = catalog.find(config.model)
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)

@@ -15,6 +15,7 @@ from app.worker import LoadFailed, Loading, ModelState, Ready
 from core.stats import DecodeStats, LevelStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
+    from core.engine import EngineInfo
     from core.forecast import Prediction
     from core.hardware import Machine
     from core.planner import Plan, PlanRow
@@ -30,6 +31,9 @@ class Part(NamedTuple):
 PARTS = {
     "target weights": Part("weights", "the target model’s parameters"),
     "full cache, landmarks, query log": Part("full", "keys and values of every token of book and chat"),
+    "landmarks, query log": Part("full", "what chooses chunks of the layers in host memory"),
+    "newest rows of offloaded layers": Part("full", "what has not gone to host memory yet"),
+    "ring of copies": Part("buffers", "pieces of the full cache on their way from host memory"),
     "retrieval cache": Part("retrieval", "the chunks that level 1 judges with"),
     "draft weights": Part("draft", "the draft model’s parameters"),
     "streaming cache": Part("draft", "the draft’s own window"),
@@ -144,7 +148,8 @@ def memory_card(ready: Ready, usage: Usage | None) -> str:
 
 def part_of(name: str) -> Part:
     """How a row of the plan is drawn."""
-    return PARTS.get(name, UNKNOWN_PART)
+    kept_layers = name.startswith("full cache")  # "full cache, 3 of 32 layers"
+    return PARTS.get(name, PARTS["full cache, landmarks, query log"] if kept_layers else UNKNOWN_PART)
 
 
 def ordered(plan: "Plan") -> "list[PlanRow]":
@@ -182,10 +187,20 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Device", plan.device.value, plan.device.because),
         Fact("Precision", dtype_of(ready), plan.dtype.because),
         Fact("Full cache", plan.placement.value, plan.placement.because),
+        *host_facts(info),
         Fact("Context", f"{ready.context:,} tokens", plan.context.because),
         Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
         Fact("A token takes", render.amount(info.kv_bytes_per_token), "keys and values in all layers"),
     ]
+
+
+def host_facts(info: "EngineInfo") -> list[Fact]:
+    """What waits in host memory; nothing where the whole full cache is resident."""
+    if info.host_memory is None:
+        return []
+    size = render.amount(info.plan.host_bytes)
+    link = [Fact("Link", f"{info.link.value / 1e9:.1f} GB/s", info.link.because)] if info.link else []
+    return [Fact("Host memory", f"{size}, {info.host_memory.value}", info.host_memory.because), *link]
 
 
 def dtype_of(ready: Ready) -> str:

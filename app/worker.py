@@ -512,6 +512,9 @@ class EngineWorker:
             job.events.put(EngineFault(error))
         finally:
             with self._changed:
+                ready = self._state if isinstance(self._state, Ready) else None
+                if ready and self._engine and self._engine.info is not ready.info:  # layers have moved to the host
+                    self._state = replace(ready, info=self._engine.info)
                 if job in self._jobs:  # not withdrawn while the program ends
                     self._jobs.remove(job)
                 self._changed.notify_all()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from torch import Generator
 
+from core.caches.relief import Relief
 from core.config import GenerationConfig
 from core.decoding.methods import Decoder
 from core.decoding.sampling import Dice
@@ -24,6 +25,8 @@ class Answer:
     Args:
         written: the answer's tokens so far, if it goes on from where it was cut; all counts are of what is new.
         context: tokens that prompt and answer may have together.
+        relief: repeats rounds that ran out of device memory.
+        link_calibration: bytes per second of a plain copy from host memory, where keys and values come from there.
         kv_bytes_per_token: of the target, for what plain decoding would have read.
     """
 
@@ -37,8 +40,10 @@ class Answer:
         written: Sequence[int] = (),
         context: int,
         kv_bytes_per_token: int,
+        relief: Relief,
+        link_calibration: float | None = None,
     ) -> None:
-        self.decoder = decoder
+        self.decoder, self.relief, self._link_calibration = decoder, relief, link_calibration
         self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
         self._num_prompt = len(prompt_ids)
         self._num_before = len(prompt_ids) + len(written)  # tokens that were there
@@ -61,7 +66,10 @@ class Answer:
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
         started = time.perf_counter()
-        verdict = self.decoder.step(Context(self.tokens), self._dice)
+        verdict = self.relief.retry(
+            lambda: self.decoder.step(Context(self.tokens), self._dice),
+            (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
+        )
         shown, records = self._commit(verdict)
         self._round += 1
         self.seconds += time.perf_counter() - started
@@ -121,6 +129,7 @@ class Answer:
         level1, level2 = self.decoder.level_stats
         meters = {judge.name: judge.meter for judge in self.decoder.judges}
         parts = {name: meter.seconds for name, meter in meters.items()}
+        full = self.decoder.full_judge.meter
         parts["other"] = max(0.0, self.seconds - sum(parts.values()))
         return DecodeStats(
             new_tokens=len(self.tokens) - self._num_before,
@@ -132,4 +141,7 @@ class Answer:
             kv_bytes_read=sum(meter.kv_bytes for meter in meters.values()),
             kv_bytes_read_plain=self._plain_bytes,
             reselections=self.decoder.reselections,
+            link_bytes=full.link_bytes,
+            link_seconds=full.seconds if full.link_bytes else 0.0,
+            link_calibration=self._link_calibration if full.link_bytes else None,
         )

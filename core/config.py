@@ -8,6 +8,8 @@ from core.errors import InvalidSetting
 
 Device = Literal["auto", "cpu", "cuda"]
 Scorer = Literal["landmark", "attention"]
+PlacementWish = Literal["auto", "resident", "split", "offloaded"]
+MOST_GIB = 1 << 20  # that anybody may say a device has
 
 
 def _require(condition: bool, problem: str, hint: str) -> None:
@@ -105,6 +107,8 @@ class EngineConfig:
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
+    gpu_memory_gib: float | None = None  # most that the device may hold; on a processor the rest counts as host memory
+    placement: PlacementWish = "auto"  # of the full cache; "auto": as much of it on the device as fits
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
 
@@ -117,6 +121,17 @@ class EngineConfig:
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(
             self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."
+        )
+        gib = self.gpu_memory_gib
+        _require(
+            gib is None or 0 < gib < MOST_GIB,
+            f"--gpu-memory {gib:g} is not usable." if gib is not None else "",
+            "Give it in GiB, for example 24.",
+        )
+        _require(
+            self.placement in ("auto", "resident", "split", "offloaded"),
+            f"The placement {self.placement!r} is unknown.",
+            "Use resident, split or offloaded.",
         )
 
 

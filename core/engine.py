@@ -7,30 +7,34 @@ prefix, so a second question, an edit or a regenerate never reads the book again
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
 
 from core.answering import LONGEST_ROUND, Answer
-from core.caches.full import FullCache, Offload
+from core.caches.full import Offload
+from core.caches.relief import Relief, make_full_cache
 from core.caches.retrieval import RetrievalCache
 from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks, chosen_weights
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.lookup import TokenIndex
 from core.decoding.methods import Decoder, Parts, judges_of
-from core.errors import ContextTooSmall, NotEnoughMemory, UnsupportedModel
+from core.errors import ContextTooSmall, NotEnoughMemory
 from core.events import Event, LaneEvent, PrefillProgress
-from core.hardware import this_machine
-from core.models.catalog import find
+from core.hardware import cap_memory, free_memory_bytes, this_machine
 from core.models.judge import Judge
-from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
+from core.models.loader import LoadedModel
+from core.models.pair import LoadedPair, PairFiles
 from core.models.rotary import KeyShift
-from core.ops.backend import STOCK, Backend, choose_backend
-from core.planner import Plan, make_plan
+from core.ops.backend import STOCK, Backend
+from core.ops.transfer import pinning
+from core.planner import CacheSizes, Choice, Plan, make_plan, placed
 from core.race import Lane
-from core.roofline import ROW_SLOPE, pass_seconds
+from core.roofline import ROW_SLOPE, measure_link, pass_seconds
 from core.text import ChatText
 from core.tokens import Context, common_prefix
 
@@ -56,6 +60,8 @@ class EngineInfo:
     draft_weight_bytes: int
     target_layers: int
     draft_layers: int  # 0: there is no draft
+    host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
+    link: Choice[float] | None  # bytes per second of a plain copy from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +95,21 @@ class Engine:
         context, device = plan.context.value, target.shape.device
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
-        self._full = FullCache(target.shape, context, chunk_size, possible=possible, backend=backend, offload=offload)
+        block_rows = CacheSizes.of(target.dims, config, target.shape.dtype).block_rows(context)
+        self._full = make_full_cache(
+            target.shape,
+            context,
+            chunk_size,
+            possible=possible,
+            backend=backend,
+            offload=offload or plan.offload,
+            block_rows=block_rows,
+        )
         self._chunks = config.retrieval  # what the retrieval cache keeps now
         self._chooser = TopChunks(self._full, self._chunks)
-        self._retrieval = RetrievalCache(self._full, self._chooser)
+        making = Relief(self._full, block_rows, free_memory_bytes, lambda: None)
+        self._retrieval = making.retry(lambda: RetrievalCache(self._full, self._chooser), lambda: None)
+        self._relief = Relief(self._full, block_rows, free_memory_bytes, self._placement_changed)
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
         if draft is not None:
@@ -111,6 +128,7 @@ class Engine:
             nominal_seconds=self._nominal_seconds,
             row_slope=ROW_SLOPE[device.type],
         )
+        self._link: Choice[float] | None = None
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
         self.info = EngineInfo(
             model=name,
@@ -126,7 +144,10 @@ class Engine:
             draft_weight_bytes=draft.weight_bytes if draft else 0,
             target_layers=target.dims.num_layers,
             draft_layers=draft.dims.num_layers if draft else 0,
+            host_memory=None,
+            link=None,
         )
+        self._tell_placement()
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
@@ -139,33 +160,47 @@ class Engine:
         # layer 0 of the bundled target they are 18% at 32K and made a pass of 13 rows three times slower. Threads
         # started from here on inherit the setting, so it comes before any computation.
         torch.set_flush_denormal(True)
-        entry = find(config.model)
-        dims = read_dims(entry.target)
-        draft_dims = read_dims(entry.draft) if entry.draft else None
-        plan = make_plan(dims, draft_dims, config, this_machine())
-        device, dtype = torch.device(plan.device.value), plan.dtype.value
-        backend = choose_backend(device, dtype)
-        tokenizer = load_tokenizer(entry.target)
-        draft = None
-        if entry.draft and draft_dims:
-            if not same_tokens(tokenizer, load_tokenizer(entry.draft)):
-                raise UnsupportedModel(
-                    "Target and draft do not use the same tokens.", hint="Choose a draft of the same family."
-                )
-            draft = load_model(entry.draft, draft_dims, dtype, device, backend)
-        target = load_model(entry.target, dims, dtype, device, backend)
-        text = ChatText(tokenizer, target.eos_ids)
+        files, machine = PairFiles.find(config.model), this_machine()
+        plan = make_plan(files.target, files.draft, config, machine)
+        device = torch.device(plan.device.value)
+        cap_memory(device, config.gpu_memory_gib)
+        return cls.of(LoadedPair.load(files, device, plan.dtype.value), config, plan)
+
+    @classmethod
+    def of(cls, pair: LoadedPair, config: EngineConfig, plan: Plan) -> "Engine":
+        """An engine for weights that are loaded.
+
+        Raises:
+            NotEnoughMemory: the device has no room for the caches, whatever the plan says.
+        """
+        entry = pair.files.entry
         return cls(
             config,
             plan,
-            text,
-            target,
-            draft,
+            ChatText(pair.tokenizer, pair.target.eos_ids),
+            pair.target,
+            pair.draft,
             name=entry.name,
             description=entry.description,
             limits=entry.limits,
-            backend=backend,
+            backend=pair.backend,
         )
+
+    def _placement_changed(self) -> None:
+        """Fewer layers are resident than before."""
+        self.plan = placed(self.plan, self._full.resident_layers, "the device ran out of memory, and the others went")
+        self._tell_placement()
+
+    def _tell_placement(self) -> None:
+        resident = self._full.resident_layers
+        if resident != self.plan.resident_layers:
+            self.plan = placed(self.plan, resident, "the device had less room than planned")
+        host = None
+        if self._full.host_memory:
+            host = Choice(*pinning(self._full.host_memory))
+            with suppress(torch.OutOfMemoryError):  # then its use cannot be told
+                self._link = self._link or measure_link(self._target.shape.device)
+        self.info = replace(self.info, plan=self.plan, host_memory=host, link=self._link if host else None)
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""
@@ -239,7 +274,7 @@ class Engine:
             pass
         if cancel and cancel.is_set():
             return None
-        self._retrieval.select()
+        self._relief.retry(self._retrieval.select, lambda: self._retrieval.truncate(0))
         return self.chunk_weights()
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
@@ -257,8 +292,11 @@ class Engine:
         started, done = time.perf_counter(), reused
         yield _progress(done, total, reused, 0.0)
         while done < total and not (cancel and cancel.is_set()):
-            stop = min(done + self.config.prefill_chunk, total)
-            self._parts.full.feed(context, range(done, stop), 1)
+            stop = min(done + self.plan.prefill_chunk.value, total)
+            span = range(done, stop)
+            self._relief.retry(
+                partial(self._parts.full.feed, context, span, 1), partial(self._full.truncate, span.start)
+            )
             self._seen[done:] = prompt_ids[done:stop]
             done = stop
             yield _progress(done, total, reused, time.perf_counter() - started)
@@ -301,7 +339,7 @@ class Engine:
             started = time.perf_counter()
             decoder.reset_meters()
             if not (cancel and cancel.is_set()):
-                decoder.start()
+                self._relief.retry(decoder.start, decoder.forget)
             prefill_seconds += time.perf_counter() - started
             while answer.stop_reason is None:
                 if cancel and cancel.is_set():
@@ -323,6 +361,8 @@ class Engine:
             written=written,
             context=self.context,
             kv_bytes_per_token=self.info.kv_bytes_per_token,
+            relief=self._relief,
+            link_calibration=self._link.value if self._link else None,
         )
 
     def race(
@@ -385,7 +425,10 @@ class Engine:
         prompt = [*prompt_ids, *plain[:shared]]
         for _ in self.read(prompt):
             pass
-        best = self._parts.full.logits(Context(prompt), 1)[0].float().topk(2).values
+        logits = self._relief.retry(
+            lambda: self._parts.full.logits(Context(prompt), 1), lambda: self._full.truncate(len(prompt) - 1)
+        )
+        best = logits[0].float().topk(2).values
         self._settle(prompt)
         gap = float(best[0] - best[1])
         near = gap <= NEAR_TIE_GAP[self.plan.dtype.value]

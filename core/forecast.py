@@ -71,8 +71,7 @@ def bandwidths(plan: TierPlan, rig: Rig) -> Bandwidths:
         return Bandwidths(Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor"), None)
     if rig.kind is None:
         device = torch.device("cuda")
-        link = Choice(measure_link(device), "measured here, a copy from pinned memory")
-        return Bandwidths(Choice(measure_bandwidth(device), "measured here"), link)
+        return Bandwidths(Choice(measure_bandwidth(device), "measured here"), measure_link(device))
     memory, link_rate = GIGA * rig.kind.memory_gb_per_second, GIGA * rig.kind.link_gb_per_second
     because = f"nominal, as of an {rig.kind.name}"
     return Bandwidths(Choice(memory, because), Choice(link_rate, because))

@@ -66,6 +66,19 @@ def _ram_bytes() -> tuple[int, int]:
     return 8 << 30, 8 << 30
 
 
+def free_memory_bytes() -> int:
+    """RAM that is free now."""
+    return _ram_bytes()[1]
+
+
+def cap_memory(device: torch.device, gib: float | None) -> None:
+    """Let this process take at most `gib` of a CUDA device; None: all of it. On a processor nothing is enforced."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        share = 1.0 if gib is None else min(1.0, gib * (1 << 30) / total)
+        torch.cuda.set_per_process_memory_fraction(share, device)
+
+
 def peak_memory_bytes(device: torch.device) -> int:
     """Most memory this process has used: on CUDA the allocator's peak, else the peak resident set (0 if unknown)."""
     if device.type == "cuda":

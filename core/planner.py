@@ -1,11 +1,18 @@
-"""What fits where, before anything is loaded. Pure arithmetic on sizes; every choice comes with its reason."""
+"""What fits where, before anything is loaded. Pure arithmetic on sizes; every choice comes with its reason.
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+The full cache lies beside the weights if it fits there; else as many of its first layers as fit do, and the others wait
+in host memory. On a processor both are the same RAM, and only a limit (`--gpu-memory`) makes them two.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, TypeVar
 
 import torch
 
+from core.caches.full import Offload
 from core.caches.retrieval import GROWTH
+from core.caches.stores import tail_rows
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, NotEnoughMemory
 from core.hardware import Machine
@@ -14,11 +21,23 @@ from core.models.loader import ModelDims
 MOST_CONTEXT = 131_072
 # torch, transformers and Python themselves, measured: 0.55 GB on CPU (a CUDA context takes about as much on the GPU)
 RUNTIME_BYTES = 600 << 20
+GIB = 1 << 30
+STEP = 64  # tokens: contexts that memory decides are multiples of it
+RING_SLOTS = 4  # pieces of keys and values on their way, in use, or being freed
+# Large enough that starting a copy and attending to it cost little beside the copy (0.3 ms at 25 GB/s); small enough
+# for a ring and, on the device, the newest block of every offloaded layer.
+PIECE_BYTES = 8 << 20
+FEWEST_BLOCKS = 16  # of a full context: pieces of a short one are smaller
+LEAST_BLOCK = 64  # rows
+# Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: at 100
+# TFLOP/s and 25 GB/s both last equally long where T = 4096 H_kv / H. Longer pieces of a prompt read no faster.
+LINK_BOUND_ROWS = 4096
 # Part of the free memory that a plan may use: the rest stays for the system and for what cannot be foreseen.
 USABLE_SHARE = 0.9
 
 
 T = TypeVar("T")
+Placement = Literal["resident", "split", "offloaded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +62,131 @@ class Plan:
 
     device: Choice[str]
     dtype: Choice[torch.dtype]
-    placement: Choice[str]
+    placement: Choice[Placement]
     context: Choice[int]
-    most_context: int  # that would fit
-    rows: tuple[PlanRow, ...]
-    available_bytes: int
+    most_context: int  # that would fit, host memory taken together with the device's
+    prefill_chunk: Choice[int]  # tokens read in one pass
+    rows: tuple[PlanRow, ...]  # on the device
+    available_bytes: int  # free on the device, or what it may hold
+    cache_sizes: "CacheSizes"
+    resident_layers: int
+    offload: Offload | None = None  # None: the full cache is resident
+    host_rows: tuple[PlanRow, ...] = ()
+    host_available_bytes: int = 0
+
+    @property
+    def num_layers(self) -> int:
+        """Of the target."""
+        return self.cache_sizes.layers
 
     @property
     def total_bytes(self) -> int:
-        """All rows."""
+        """All rows on the device."""
         return sum(row.size_bytes for row in self.rows)
+
+    @property
+    def host_bytes(self) -> int:
+        """All rows in host memory."""
+        return sum(row.size_bytes for row in self.host_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSizes:
+    """What the full cache takes on each device and on the host, by context and number of resident layers."""
+
+    layers: int
+    shares: int  # devices that share each layer by heads
+    row_bytes: int  # keys and values of one token in one layer, on each device
+    side_bytes: int  # landmarks and query log of one token in all layers, on each device
+    chunk_size: int
+
+    @classmethod
+    def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, shares: int = 1) -> "CacheSizes":
+        """For a model."""
+        kv = kv_bytes_per_token(dims, dtype)
+        side = context_bytes_per_token(dims, config, dtype) - kv
+        return cls(
+            layers=dims.num_layers,
+            shares=shares,
+            row_bytes=kv // dims.num_layers // shares,
+            side_bytes=-(-side // shares),
+            chunk_size=config.retrieval.chunk_size,
+        )
+
+    def block_rows(self, context: int) -> int:
+        """Rows of one layer that cross the link in one piece; a multiple of the chunk size."""
+        rows = max(LEAST_BLOCK, min(PIECE_BYTES // self.row_bytes, context // FEWEST_BLOCKS))
+        return -(-rows // self.chunk_size) * self.chunk_size
+
+    def ring_bytes(self, context: int) -> int:
+        """Buffers on each device for pieces on their way."""
+        return RING_SLOTS * self.block_rows(context) * self.row_bytes
+
+    def tail_bytes(self, context: int) -> int:
+        """Newest rows of one offloaded layer that stay on each device; twice, as a long pass keeps old and new."""
+        return 2 * tail_rows(self.block_rows(context)) * self.row_bytes
+
+    def device_bytes(self, context: int, resident: int) -> int:
+        """All of it on each device, with so many resident layers."""
+        away = self.layers - resident
+        rows = resident * self.row_bytes * context + self.side_bytes * context
+        return rows + (self.ring_bytes(context) + away * self.tail_bytes(context) if away else 0)
+
+    def host_bytes(self, context: int, resident: int) -> int:
+        """All of it in host memory: whole blocks, from every device's share."""
+        block = self.block_rows(context)
+        return (self.layers - resident) * self.row_bytes * self.shares * (-(-context // block) * block)
+
+    def layers_that_fit(self, context: int, resident: int, offloaded: int, host: int, most: int) -> int | None:
+        """The most layers, up to `most`, that can be resident; None where the context does not fit.
+
+        Args:
+            resident, offloaded: bytes left on each device if all layers are resident, and if not all are.
+            host: bytes left in host memory.
+        """
+        if most == self.layers and self.device_bytes(context, most) <= resident:
+            return most
+        for here in range(min(most, self.layers - 1), -1, -1):
+            if self.device_bytes(context, here) <= offloaded:
+                return here if self.host_bytes(context, here) <= host else None
+        return None
+
+    def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
+        """What `device_bytes` consists of."""
+        kept, side = resident * self.row_bytes * context, self.side_bytes * context
+        if resident == self.layers:
+            return (PlanRow("full cache, landmarks, query log", kept + side),)
+        kept_rows = [PlanRow(f"full cache, {resident} of {self.layers} layers", kept)] if resident else []
+        tails = (self.layers - resident) * self.tail_bytes(context)
+        return (
+            *kept_rows,
+            PlanRow("landmarks, query log", side),
+            PlanRow("newest rows of offloaded layers", tails),
+            PlanRow("ring of copies", self.ring_bytes(context)),
+        )
+
+    def host_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
+        """What `host_bytes` consists of."""
+        away = self.layers - resident
+        which = f", {away} of {self.layers} layers" if resident else ""
+        return (PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)),) if away else ()
+
+    def offload(self, context: int, resident: int) -> Offload | None:
+        """How a cache is to be made."""
+        if resident == self.layers:
+            return None
+        return Offload(num_resident=resident, block_rows=self.block_rows(context), num_slots=RING_SLOTS)
+
+
+def largest_context(possible: int, fits: Callable[[int], bool]) -> int:
+    """The largest context that fits: `possible`, or a multiple of STEP below it. A smaller one never needs more."""
+    if fits(possible):
+        return possible
+    low, high = 0, possible // STEP + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * STEP) else (low, middle)
+    return low * STEP
 
 
 def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
@@ -72,40 +206,129 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
     possible = min(target.max_context, MOST_CONTEXT)
     if config.context is not None and config.context > possible:
         raise ContextTooSmall(config.context, possible, possible=possible)
-    available = machine.gpus[0].free_bytes if device.value == "cuda" else machine.free_ram_bytes
-    usable = int(available * USABLE_SHARE)
-    fixed = _fixed_rows(target, draft, config, dtype.value)
-    fixed_bytes = sum(row.size_bytes for row in fixed)
-    per_token = context_bytes_per_token(target, config, dtype.value)
-    fits = min(possible, max(0, usable - fixed_bytes) // per_token)
-    if fits < 64:
+    room = _Room.of(device.value, config, machine)
+    sizes = CacheSizes.of(target, config, dtype.value)
+    chunks = [choose_prefill_chunk(target, config, device.value, offloaded=offloaded) for offloaded in (False, True)]
+    fixed = [_fixed_rows(target, draft, replace(config, prefill_chunk=chunk.value), dtype.value) for chunk in chunks]
+    taken = [sum(row.size_bytes for row in rows) for rows in fixed]
+    most = {"split": sizes.layers - 1, "offloaded": 0}.get(config.placement, sizes.layers)
+    host = 0 if config.placement == "resident" else room.host
+
+    def resident_layers(context: int) -> int | None:
+        return sizes.layers_that_fit(context, room.device - taken[0], room.device - taken[1], host, most)
+
+    fits = largest_context(possible, lambda context: resident_layers(context) is not None)
+    where = f"on the {device.value} device"
+    if fits < STEP:
         raise NotEnoughMemory(
-            f"The weights need {gib(fixed_bytes)} of memory, {gib(usable)} are free on the {device.value} device.",
-            hint="Close other programs or choose a smaller model.",
+            f"The weights and what lies beside them need {gib(taken[0])} of memory, "
+            f"{gib(room.device)} can be used {where}.",
+            hint="Close other programs or choose a smaller model."
+            if room.limit is None
+            else "Raise --gpu-memory, or choose a smaller model.",
         )
     if config.context is not None and config.context > fits:
+        buffers = taken[1] + sizes.device_bytes(config.context, 0)
+        needed = taken[0] + sizes.row_bytes * sizes.layers * config.context + sizes.side_bytes * config.context
+        beside = f", {gib(host)} in host memory" if host else ""
+        what = f"needs {gib(needed)}"
+        if host and buffers > room.device:
+            what, beside = f"needs {gib(buffers)} for weights, landmarks and buffers alone", ""
         raise NotEnoughMemory(
-            f"A context of {config.context:,} tokens needs {gib(fixed_bytes + per_token * config.context)}, "
-            f"{gib(usable)} are free on the {device.value} device.",
-            hint=f"Use --context {fits // 64 * 64} or less.",
-            largest_context=fits // 64 * 64,
+            f"A context of {config.context:,} tokens {what}, {gib(room.device)} can be used {where}{beside}.",
+            hint=f"Use --context {fits // STEP * STEP} or less.",
+            largest_context=fits // STEP * STEP,
         )
     context = (
         Choice(config.context, "asked for")
         if config.context is not None
         else Choice(possible, "all that the model can read")
         if fits == possible
-        else Choice(fits // 64 * 64, f"{gib(usable)} of free memory hold no more")
+        else Choice(fits // STEP * STEP, f"{gib(room.device + host)} of free memory hold no more")
     )
+    here = resident_layers(context.value)
+    assert here is not None, "a context that does not fit is refused before"
+    away = here < sizes.layers
     return Plan(
         device=device,
         dtype=dtype,
-        placement=Choice("resident", f"weights and context fit into {gib(usable)} on the {device.value} device"),
+        placement=_placement(sizes, here, context.value, room, config),
         context=context,
         most_context=fits,
-        rows=(*fixed, PlanRow("full cache, landmarks, query log", per_token * context.value)),
-        available_bytes=available,
+        prefill_chunk=chunks[away],
+        rows=(*fixed[away], *sizes.device_rows(context.value, here)),
+        available_bytes=room.available,
+        cache_sizes=sizes,
+        resident_layers=here,
+        offload=sizes.offload(context.value, here),
+        host_rows=sizes.host_rows(context.value, here),
+        host_available_bytes=room.host_available if away else 0,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """Bytes that a plan may use, and what they are a part of."""
+
+    device: int
+    host: int
+    available: int
+    host_available: int
+    limit: float | None  # GiB, from --gpu-memory
+    on_gpu: bool
+
+    @classmethod
+    def of(cls, device: str, config: EngineConfig, machine: Machine) -> "_Room":
+        on_gpu, limit = device == "cuda", config.gpu_memory_gib
+        there = machine.gpus[0].free_bytes if on_gpu else machine.free_ram_bytes
+        available = there if limit is None else min(there, int(limit * GIB))
+        # On a processor what is beyond the limit stands for host memory; without one there is nothing beyond.
+        host_available = machine.free_ram_bytes if on_gpu else machine.free_ram_bytes - available
+        return cls(
+            device=int(available * USABLE_SHARE),
+            host=max(0, int(host_available * USABLE_SHARE) - (RUNTIME_BYTES if on_gpu else 0)),
+            available=available,
+            host_available=host_available,
+            limit=limit,
+            on_gpu=on_gpu,
+        )
+
+
+def _placement(sizes: CacheSizes, here: int, context: int, room: _Room, config: EngineConfig) -> Choice[Placement]:
+    device = "the GPU" if room.on_gpu else "the processor's share of memory"
+    of_limit = "" if room.limit is None else f", of {room.limit:g} GiB allowed by --gpu-memory"
+    usable = f"{gib(room.device)} that can be used on {device}{of_limit}"
+    if here == sizes.layers:
+        return Choice("resident", f"weights and context fit into {usable}")
+    crossing = f"{gib(sizes.host_bytes(context, here))} wait in host memory and cross the link in every full pass"
+    asked = "asked for: " if config.placement in ("split", "offloaded") else ""
+    if here == 0:
+        none = "no layer of it is kept on the device" if asked else f"no layer fits beside the weights in {usable}"
+        return Choice("offloaded", f"{asked}{none}; {crossing}")
+    return Choice("split", f"{asked}{here} of {sizes.layers} layers fit beside the weights in {usable}; {crossing}")
+
+
+def placed(plan: Plan, resident: int, because: str) -> Plan:
+    """The plan as it turned out, with fewer resident layers."""
+    word: Placement = "split" if resident else "offloaded"
+    stay = f"{resident} of {plan.num_layers} layers stay there" if resident else "no layer stays there"
+    sizes, context = plan.cache_sizes, plan.context.value
+    fixed = plan.rows[: -len(sizes.device_rows(context, plan.resident_layers))]
+    return replace(
+        plan,
+        placement=Choice(word, f"{because}: {stay}"),
+        resident_layers=resident,
+        rows=(*fixed, *sizes.device_rows(context, resident)),
+        host_rows=sizes.host_rows(context, resident),
+    )
+
+
+def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool) -> Choice[int]:
+    """Tokens to read in one pass."""
+    bound = LINK_BOUND_ROWS * target.num_kv_heads // target.num_heads
+    if device == "cuda" and offloaded and bound > config.prefill_chunk:
+        return Choice(bound, "so that attending takes as long as the copies from host memory, which each pass needs")
+    return Choice(config.prefill_chunk, "progress and Stop come after each piece")
 
 
 def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
@@ -170,4 +393,5 @@ def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torc
 
 def gib(size_bytes: int) -> str:
     """12.6 GiB."""
-    return f"{size_bytes / (1 << 30):.1f} GiB"
+    tiny = size_bytes < GIB // 10  # of a small model: 0.0 GiB would say nothing
+    return f"{size_bytes / (1 << 20):.1f} MiB" if tiny else f"{size_bytes / GIB:.1f} GiB"

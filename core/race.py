@@ -41,19 +41,20 @@ class Lane:
         decoder = self.answer.decoder
         for judge, meter in zip(decoder.judges, self._meters, strict=True):
             judge.meter = meter
-        if self._tail is not None:
-            self._full.attach(self._tail)
+        retry = self.answer.relief.retry
+        if (tail := self._tail) is not None:
+            retry(lambda: self._full.attach(tail), lambda: self._full.truncate(self._base))
         if self._begun:
-            decoder.resume(Context(self.answer.tokens))
+            retry(lambda: decoder.resume(Context(self.answer.tokens)), lambda: None)
         else:
             decoder.reset_meters()
             for judge in decoder.judges[:-1]:
                 judge.cache.truncate(self._base)  # rows behind it may be another lane's
-            decoder.start()
+            retry(decoder.start, decoder.forget)
         self._inside = self._begun = True
 
     def leave(self) -> None:
         """Put the lane's rows aside. Leaving twice is harmless."""
         if self._inside:
-            self._tail = self._full.detach(self._base)
+            self._tail = self.answer.relief.retry(lambda: self._full.detach(self._base), lambda: None)
             self._inside = False

@@ -7,11 +7,15 @@ import time
 
 import torch
 
+from core.ops.transfer import HostRows
+from core.planner import Choice
+
 # Fixed cost of a layer in a pass, in seconds: module calls and small kernels. CPU: 2.4 ms for 6 layers, measured on
 # two server cores; CUDA: eager launches.
 LAYER_OVERHEAD = {"cpu": 4e-4, "cuda": 2.5e-4}
 # Relative cost of each further row in a pass over the cache. CPU: 12 rows cost 1.6 times one; CUDA: the paper's A100.
 ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}
+LINK_BYTES = 64 << 20  # beyond the caches of processors; 2.6 ms at 25 GB/s
 # Nominal bandwidth where none was measured, bytes per second: two server cores; an RTX 4090.
 NOMINAL_BANDWIDTH = {"cpu": 12e9, "cuda": 900e9}
 
@@ -40,10 +44,17 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure_link(device: torch.device, size_bytes: int = 256 << 20) -> float:
-    """Bytes per second that a copy from pinned host memory to a GPU carries; the median of five."""
-    there = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-    here = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[float]:
+    """Bytes per second that a plain copy from host memory to a device carries; the median of five.
+
+    From pinned memory to a GPU, or from pageable memory where pinning is refused. On a processor: of a copy within RAM.
+    """
+    size_bytes = size_bytes or LINK_BYTES
+    memory = HostRows((size_bytes,), torch.uint8, device)
+    there, here = memory.rows.fill_(1), torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    because = "a copy from pinned memory" if not memory.refused else f"a copy from pageable memory: {memory.refused}"
+    if device.type == "cpu":
+        because = "a copy within memory: there is no GPU"
     seconds = []
     for _ in range(6):
         _wait(device)
@@ -51,4 +62,4 @@ def measure_link(device: torch.device, size_bytes: int = 256 << 20) -> float:
         here.copy_(there, non_blocking=True)
         _wait(device)
         seconds.append(time.perf_counter() - started)
-    return size_bytes / sorted(seconds[1:])[2]
+    return Choice(size_bytes / sorted(seconds[1:])[2], f"measured here, {because}")

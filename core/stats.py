@@ -97,6 +97,20 @@ class DecodeStats:
     kv_bytes_read: int = 0
     kv_bytes_read_plain: int = 0  # what plain decoding would have read for the same tokens
     reselections: int = 0
+    link_bytes: int = 0  # of kv_bytes_read, from host memory to the device
+    link_seconds: float = 0.0  # of the passes that they were for, computing included
+    link_calibration: float | None = None  # bytes per second of a plain copy; None where nothing crosses a link
+
+    @property
+    def link_bytes_per_second(self) -> float | None:
+        """What verification makes of the link; None where nothing crosses it."""
+        return self.link_bytes / self.link_seconds if self.link_bytes and self.link_seconds > 0 else None
+
+    @property
+    def link_share(self) -> float | None:
+        """The same as a part of a plain copy's rate."""
+        rate = self.link_bytes_per_second
+        return rate / self.link_calibration if rate is not None and self.link_calibration else None
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -129,4 +143,7 @@ def joined(one: DecodeStats, other: DecodeStats) -> DecodeStats:
         kv_bytes_read=one.kv_bytes_read + other.kv_bytes_read,
         kv_bytes_read_plain=one.kv_bytes_read_plain + other.kv_bytes_read_plain,
         reselections=one.reselections + other.reselections,
+        link_bytes=one.link_bytes + other.link_bytes,
+        link_seconds=one.link_seconds + other.link_seconds,
+        link_calibration=other.link_calibration or one.link_calibration,
     )

@@ -5,12 +5,11 @@ configurations alone, and says whether this version can already run it. Two thin
 weights that do not fit, and a context that does not (with the largest that would).
 
 Several GPUs share the layers by heads: linear weights, keys, values, landmarks and the retrieval cache are divided;
-embeddings, output layer and norms are on each; the draft is on the first. A layer's landmarks lie where its keys lie.
+embeddings, output layer and norms are on each; the draft is on the first. Landmarks stay on the devices, wherever the
+keys lie: every selection reads them all.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
@@ -20,23 +19,22 @@ from core.models.census import STORED_BITS, ModelSize
 from core.planner import (
     MOST_CONTEXT,
     RUNTIME_BYTES,
+    STEP,
     USABLE_SHARE,
+    CacheSizes,
     Choice,
+    Placement,
     PlanRow,
     choose_device,
     choose_dtype,
-    context_bytes_per_token,
+    choose_prefill_chunk,
     gib,
     kv_bytes_per_token,
+    largest_context,
     prefill_bytes,
     retrieval_bytes,
 )
 from core.rigs import Rig
-
-Placement = Literal["resident", "split", "offloaded"]
-STEP = 64  # tokens: contexts are planned in multiples of it
-# Keys and values cross the link in pieces of so many tokens of one layer; three are on their way, in use, being freed.
-RING_TOKENS, RING_SLOTS = 4096, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def plan_tiers(
     possible = min(target.dims.max_context, MOST_CONTEXT)
     if config.context is not None and config.context > possible:
         raise ContextTooSmall(config.context, possible, possible=possible)
-    most = _largest(possible, lambda context: plan.resident_layers(context) is not None)
+    most = largest_context(possible, lambda context: plan.resident_layers(context) is not None)
     if most < STEP:
         raise plan.weights_do_not_fit()
     if config.context is not None and config.context > most:
@@ -107,19 +105,8 @@ def plan_tiers(
         context = Choice(possible, "all that the model can read")
     else:
         context = Choice(most, "the memory holds no more")
-    most_resident = _largest(possible, plan.fits_resident)
+    most_resident = largest_context(possible, plan.fits_resident)
     return plan.plan(context, most, most_resident)
-
-
-def _largest(possible: int, fits: Callable[[int], bool]) -> int:
-    """The largest context that fits: `possible`, or a multiple of STEP below it. A smaller one never needs more."""
-    if fits(possible):
-        return possible
-    low, high = 0, possible // STEP + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle * STEP) else (low, middle)
-    return low * STEP
 
 
 class _Planner:
@@ -146,33 +133,36 @@ class _Planner:
             raise InvalidSetting(f"Weights of {bits} bits are not usable.", hint="Use --bits 16, 8 or 4.")
         width = 8 * self.dtype.value.itemsize
         self.bits = Choice(width, f"what the {self._place} computes in") if bits is None else Choice(bits, "asked for")
-        layers = target.dims.num_layers
-        per_token = context_bytes_per_token(target.dims, config, self.dtype.value)
-        self._layer_bytes = -(-per_token // layers // self._shares)  # per token of context, on each device
-        kv = kv_bytes_per_token(target.dims, self.dtype.value)
-        self._kv_share = kv / per_token
-        self._ring = RING_SLOTS * RING_TOKENS * kv // layers // self._shares
+        self.sizes = CacheSizes.of(target.dims, config, self.dtype.value, self._shares)
         usable = [gpu.free_bytes for gpu in machine.gpus] if self.on_gpu else [machine.free_ram_bytes]
         self._usable = [int(size * USABLE_SHARE) for size in usable]
         self._usable_host = int(machine.free_ram_bytes * USABLE_SHARE)
-        self._fixed = [self._fixed_rows(number) for number in range(self._shares)]
+        # What each device holds beside the full cache, and the room it leaves: if all layers are resident, if not.
+        self._fixed = [
+            [self._fixed_rows(number, offloaded=offloaded) for number in range(self._shares)]
+            for offloaded in (False, True)
+        ]
         self._free = [
-            room - sum(row.size_bytes for row in rows) for room, rows in zip(self._usable, self._fixed, strict=True)
+            [room - sum(row.size_bytes for row in rows) for room, rows in zip(self._usable, fixed, strict=True)]
+            for fixed in self._fixed
         ]
 
     @property
     def _place(self) -> str:
         return "GPU" if self.on_gpu else "processor"
 
-    def _fixed_rows(self, number: int, bits: int | None = None, shares: int | None = None) -> tuple[PlanRow, ...]:
+    def _fixed_rows(
+        self, number: int, bits: int | None = None, shares: int | None = None, *, offloaded: bool = False
+    ) -> tuple[PlanRow, ...]:
         """What a device holds whatever the context is."""
         dims, dtype = self._target.dims, self.dtype.value
+        chunk = choose_prefill_chunk(dims, self._config, self.device.value, offloaded=offloaded).value
         bits, shares = bits or self.bits.value, shares or self._shares
         rows = [
             PlanRow("runtime", RUNTIME_BYTES),
             PlanRow("target weights", self._target.weight_bytes(bits, shares)),
             PlanRow("retrieval cache", retrieval_bytes(dims, self._config, dtype) // shares),
-            PlanRow("prefill buffers", prefill_bytes(dims, self._config)),
+            PlanRow("prefill buffers", prefill_bytes(dims, replace(self._config, prefill_chunk=chunk))),
         ]
         if self._draft is not None and number == 0:
             rows.append(PlanRow("draft weights", self._draft.weight_bytes(8 * dtype.itemsize)))
@@ -184,19 +174,14 @@ class _Planner:
 
     def fits_resident(self, context: int) -> bool:
         """The whole full cache lies beside the weights."""
-        return min(self._free) >= self._target.dims.num_layers * self._layer_bytes * context
+        return min(self._free[0]) >= self.sizes.device_bytes(context, self.sizes.layers)
 
     def resident_layers(self, context: int) -> int | None:
         """How many layers of the full cache lie on the GPUs, as many as can; None where the context does not fit."""
-        layers = self._target.dims.num_layers
-        if self.fits_resident(context):
-            return layers
-        room = min(self._free) - self._ring
-        if not self.on_gpu or room < 0:
-            return None
-        here = min(layers - 1, room // (self._layer_bytes * context))
-        away = (layers - here) * self._layer_bytes * self._shares * context
-        return here if away + RUNTIME_BYTES <= self._usable_host else None
+        layers, host = self.sizes.layers, self._usable_host - RUNTIME_BYTES
+        if not self.on_gpu:
+            return layers if self.fits_resident(context) else None
+        return self.sizes.layers_that_fit(context, min(self._free[0]), min(self._free[1]), host, layers)
 
     # -------------------- the plan
 
@@ -220,55 +205,47 @@ class _Planner:
         )
 
     def _placement(self, here: int, context: int) -> Choice[Placement]:
-        layers = self._target.dims.num_layers
+        layers = self.sizes.layers
         each = "each GPU" if self.num_gpus > 1 else f"the {self._place}"
         if here == layers:
             where = f"beside the weights on {each}" if self.on_gpu else "beside the weights in memory"
             return Choice("resident", f"the whole context fits {where}")
-        away = (layers - here) * self._layer_bytes * self._shares * context
-        crossing = f"{gib(away)} wait in host memory and cross the link for every pass over the full cache"
-        free = gib(max(0, min(self._free)))
+        away = gib(self.sizes.host_bytes(context, here))
+        crossing = f"{away} wait in host memory and cross the link for every pass over the full cache"
+        free = gib(max(0, min(self._free[1])))
         if here == 0:
-            return Choice("offloaded", f"{free} left beside the weights on {each} hold no layer of it; {crossing}")
+            return Choice(
+                "offloaded", f"landmarks and buffers leave no room for a layer in the {free} on {each}; {crossing}"
+            )
         return Choice("split", f"{here} of {layers} layers fit into the {free} left on {each}; {crossing}")
 
     def _tiers(self, here: int, context: int) -> list[Tier]:
-        machine, layers = self._rig.machine, self._target.dims.num_layers
-
-        def cache(num_layers: int, shares: int) -> list[PlanRow]:
-            size = num_layers * self._layer_bytes * shares * context
-            kept = int(size * self._kv_share)
-            which = "" if num_layers == layers else f", {num_layers} of {layers} layers"
-            rows = [PlanRow(f"full cache{which}", kept), PlanRow("landmarks, query log", size - kept)]
-            return rows if num_layers else []
-
-        ring = [PlanRow("ring of copies", self._ring)] if here < layers else []
-        tiers = []
-        devices = [(*fixed, *ring, *cache(here, 1)) for fixed in self._fixed]
+        machine, offloaded = self._rig.machine, here < self.sizes.layers
+        devices = [(*fixed, *self.sizes.device_rows(context, here)) for fixed in self._fixed[offloaded]]
         if not self.on_gpu:
             return [Tier("memory", machine.ram_bytes, machine.free_ram_bytes, devices[0])]
         tiers = [
             Tier(f"GPU {number}: {gpu.name}", gpu.total_bytes, gpu.free_bytes, rows)
             for number, (gpu, rows) in enumerate(zip(machine.gpus, devices, strict=True))
         ]
-        host = (PlanRow("runtime", RUNTIME_BYTES), *cache(layers - here, self._shares))
+        host = (PlanRow("runtime", RUNTIME_BYTES), *self.sizes.host_rows(context, here))
         return [*tiers, Tier("host memory", machine.ram_bytes, machine.free_ram_bytes, host)]
 
     def _runs(self, here: int) -> Choice[bool]:
-        if here < self._target.dims.num_layers:
-            return Choice(False, "this version keeps the whole full cache on one device: offloading is not there yet")
         if self.num_gpus > 1:
             return Choice(False, "this version uses one GPU")
         if self.bits.value != 8 * self.dtype.value.itemsize:
             return Choice(False, f"this version loads weights of {8 * self.dtype.value.itemsize} bits here")
+        if here < self.sizes.layers:
+            return Choice(True, "one GPU and host memory hold everything")
         return Choice(True, "everything fits on one device")
 
     # -------------------- the two refusals
 
     def weights_do_not_fit(self) -> NotEnoughMemory:
         """Not even an empty conversation fits; the hint is the smallest change that would do."""
-        number = min(range(self._shares), key=lambda device: self._free[device])
-        needed = sum(row.size_bytes for row in self._fixed[number])
+        number = min(range(self._shares), key=lambda device: self._free[0][device])
+        needed = sum(row.size_bytes for row in self._fixed[0][number])
         each = f"GPU {number}" if self.on_gpu else "this machine"
         return NotEnoughMemory(
             f"The weights do not fit: at {self.bits.value} bits they and what always lies beside them need "
@@ -281,7 +258,7 @@ class _Planner:
 
         def fits(bits: int, shares: int) -> bool:
             size = sum(row.size_bytes for row in self._fixed_rows(0, bits, shares))
-            return size + STEP * dims.num_layers * self._layer_bytes <= usable
+            return size + self.sizes.device_bytes(STEP, dims.num_layers) <= usable
 
         for bits in (16, 8, 4):
             if bits < self.bits.value and fits(bits, self._shares):
@@ -293,14 +270,20 @@ class _Planner:
 
     def context_does_not_fit(self, context: int, most: int) -> NotEnoughMemory:
         """The weights fit, so many tokens do not."""
-        needed = self._target.dims.num_layers * self._layer_bytes * self._shares * context
-        left = sum(max(0, free) for free in self._free)
+        needed = self.sizes.device_bytes(context, self.sizes.layers) * self._shares
+        left = sum(max(0, free) for free in self._free[0])
         memories = "beside the weights"
-        if self.on_gpu:
+        buffers, room = self.sizes.device_bytes(context, 0), min(self._free[1])
+        if self.on_gpu and buffers > room:
+            needed, left, memories = buffers, max(0, room), "on the GPU"
+            what = "its landmarks and buffers need"
+        else:
+            what = "it needs"
+        if self.on_gpu and buffers <= room:
             left += max(0, self._usable_host - RUNTIME_BYTES)
             memories = "on the GPUs and in host memory together" if self.num_gpus > 1 else "on GPU and host together"
         return NotEnoughMemory(
-            f"The weights fit, a context of {context:,} tokens does not: it needs {gib(needed)}, "
+            f"The weights fit, a context of {context:,} tokens does not: {what} {gib(needed)}, "
             f"{gib(left)} are left {memories}.",
             hint=f"Use --context {most} or less.",
             largest_context=most,

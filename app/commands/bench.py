@@ -25,11 +25,15 @@ from core.models.catalog import ROOT, find
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
 DEFAULT_NEW_TOKENS = 128
 DEFAULT_PAGE_CONTEXTS = (8192,)
-SUITES = ("speed", "peers", "recall", "page")
+SUITES = ("speed", "peers", "recall", "page", "offload")
 BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
 INTERRUPTED = 130  # as launch.py ends on Ctrl-C
 COLUMNS = {  # of a row -> head of its column, format of its value
     "context": ("context", "{:,}"),
+    "model": ("model", "{}"),
+    "machine": ("machine", "{}"),
+    "placement": ("placement", "{}"),
+    "resident_layers": ("resident", "{}"),
     "method": ("method", "{}"),
     "skill": ("skill", "{}"),
     "n": ("n", "{}"),
@@ -48,6 +52,12 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "client": ("client", "{}"),
     "acceptance_level1": ("level 1", "{:.2f}"),
     "acceptance_level2": ("level 2", "{:.2f}"),
+    "plain_ms": ("plain ms", "{:.0f}"),
+    "triforce_ms": ("TriForce ms", "{:.0f}"),
+    "projected_speedup": ("speedup", "{:.1f}x"),
+    "link_gb_per_second": ("link GB/s", "{:.2f}"),
+    "link_share": ("of copy", "{:.2f}"),
+    "identical_to_first": ("same", "{}"),
     "tokens_per_full_pass": ("per pass", "{:.1f}"),
     "identical_to_autoregressive": ("same", "{}"),
     "near_ties": ("near", "{}"),
@@ -59,6 +69,8 @@ COLUMNS = {  # of a row -> head of its column, format of its value
 WIDTHS = {
     "speedup_by_book": 14,
     "method": 27,
+    "model": 16,
+    "placement": 9,
     "skill": 10,
     "n": 4,
     "exact_interval": 10,
@@ -75,6 +87,10 @@ def run(args: argparse.Namespace) -> int:
         CoreError: settings, model or memory.
     """
     check(args)
+    if args.suite == "offload":
+        from app.commands import bench_offload  # it tells its rows as this module does
+
+        return bench_offload.run(args)
     config = bench_config(args)
     engine = Engine.load(config)
     shape, measured = start_suite(args, engine)

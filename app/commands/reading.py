@@ -18,7 +18,12 @@ from core.session import Conversation
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The settings of the common options."""
-    return EngineConfig(model=args.model or EngineConfig().model, device=args.device, context=args.context)
+    return EngineConfig(
+        model=args.model or EngineConfig().model,
+        device=args.device,
+        context=args.context,
+        gpu_memory_gib=args.gpu_memory,
+    )
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:

@@ -5,7 +5,7 @@ from typing import Any
 
 from core.engine import EngineInfo, Equality
 from core.events import Finished
-from core.stats import LevelStats
+from core.stats import DecodeStats, LevelStats
 
 
 def answer_report(finished: Finished) -> dict[str, Any]:
@@ -28,8 +28,20 @@ def answer_report(finished: Finished) -> dict[str, Any]:
         report["gamma1_mean"] = rounded(stats.level1.gamma_mean, 2) if stats.level1 else None
         report["gamma2_mean"] = rounded(stats.level2.gamma_mean, 2)
         report["reselections"] = stats.reselections
+    if stats.link_bytes:
+        report["link"] = link_report(stats)
     report["seconds_by_part"] = {part: round(seconds, 4) for part, seconds in stats.seconds_by_part.items()}
     return report
+
+
+def link_report(stats: DecodeStats) -> dict[str, Any]:
+    """What crossed the link during verification, and how fast."""
+    rate = stats.link_bytes_per_second
+    return {
+        "bytes": stats.link_bytes,
+        "gb_per_second": rounded(rate / 1e9 if rate is not None else None, 3),
+        "share_of_calibration": rounded(stats.link_share, 3),
+    }
 
 
 def engine_report(info: EngineInfo) -> dict[str, Any]:
@@ -40,6 +52,19 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
         "dtype": str(info.plan.dtype.value).removeprefix("torch."),
         "placement": info.plan.placement.value,
         "context": info.plan.context.value,
+        **({} if info.host_memory is None else offload_report(info)),
+    }
+
+
+def offload_report(info: EngineInfo) -> dict[str, Any]:
+    """What waits in host memory, and what it comes over."""
+    host, link = info.host_memory, info.link
+    assert host is not None, "the whole full cache is resident"
+    return {
+        "placement_because": info.plan.placement.because,
+        "resident_layers": info.plan.resident_layers,
+        "host_memory": {"value": host.value, "because": host.because},
+        "link_calibration": {"gb_per_second": rounded(link.value / 1e9, 3), "because": link.because} if link else None,
     }
 
 
@@ -70,6 +95,9 @@ def summary_line(finished: Finished) -> str:
         level1 = f"{percent(stats.level1)} / " if stats.level1 else ""
         parts.append(f"acceptance {level1}{percent(stats.level2)}")
         parts.append(f"{stats.tokens_per_full_pass or 0:.1f} tokens per full pass")
+    if stats.link_bytes_per_second is not None:
+        share = f" ({100 * stats.link_share:.0f}% of a plain copy)" if stats.link_share is not None else ""
+        parts.append(f"link {stats.link_bytes_per_second / 1e9:.2f} GB/s{share}")
     parts.append(f"read {finished.prompt_tokens - finished.reused_tokens:,} tokens in {finished.prefill_seconds:.1f} s")
     parts.append(finished.method if finished.exact else f"{finished.method}, not exact")
     return " · ".join(parts)

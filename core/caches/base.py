@@ -53,6 +53,10 @@ class KVCache(Protocol):
     def nbytes(self) -> int:
         """Bytes of keys and values that one pass reads now."""
 
+    @property
+    def link_bytes(self) -> int:
+        """Of those, bytes that come from host memory."""
+
     def missing(self, total: int) -> list[range]:
         """Which of the first `total` tokens to feed, in order, so that the cache has seen them. May forget rows."""
 

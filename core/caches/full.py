@@ -4,6 +4,7 @@ Beside the keys it keeps what selection needs, written as a side product of each
 complete chunk) and a log of queries. It deliberately does not know who selects, or why.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from core.caches.base import KVShape
 from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
-from core.ops.transfer import Conveyor
+from core.ops.transfer import Conveyor, HostRows
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
 QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
@@ -27,9 +28,8 @@ MOST_ATTACHED = 256  # rows put back at a time
 class Offload:
     """Which layers lie in host memory, and in what portions they cross."""
 
-    num_resident: int = 0  # the first layers, on the device as far as memory allows
+    num_resident: int = 0  # the first layers
     block_rows: int = 4096  # of keys and values that cross at a time; a multiple of the chunk size
-    most_new: int  # rows in one pass: the longest prefill chunk
     num_slots: int = 3  # buffers of the ring
 
     def conveyor(self, shape: KVShape) -> Conveyor:
@@ -56,7 +56,7 @@ class FullCache:
     ) -> None:
         self.shape, self.capacity, self.chunk_size, self.backend = shape, capacity, chunk_size, backend
         self._possible = possible or capacity
-        self._length = 0
+        self._length, self._offload = 0, offload
         self._conveyor = offload.conveyor(shape) if offload else None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
@@ -67,8 +67,11 @@ class FullCache:
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if offload is None or self._conveyor is None or layer < offload.num_resident:
             return ResidentLayer(self.shape, self.capacity, self.backend)
-        sizes = {"block_rows": offload.block_rows, "most_new": offload.most_new, "chunk_size": self.chunk_size}
-        return OffloadedLayer(self.shape, self.capacity, self._conveyor, **sizes)
+        return self._offloaded_layer(offload, self._conveyor)
+
+    def _offloaded_layer(self, offload: Offload, conveyor: Conveyor) -> OffloadedLayer:
+        block, chunk = offload.block_rows, self.chunk_size
+        return OffloadedLayer(self.shape, self.capacity, conveyor, block_rows=block, chunk_size=chunk)
 
     @property
     def length(self) -> int:
@@ -79,6 +82,44 @@ class FullCache:
     def nbytes(self) -> int:
         """Bytes read by one pass."""
         return self._length * self.shape.bytes_per_token
+
+    @property
+    def link_bytes(self) -> int:
+        """Of those, bytes that a pass brings from host memory."""
+        return sum(layer.link_bytes for layer in self._layers)
+
+    @property
+    def resident_layers(self) -> int:
+        """Layers that lie on the device whole: the first ones."""
+        return sum(isinstance(layer, ResidentLayer) for layer in self._layers)
+
+    @property
+    def host_memory(self) -> Sequence[HostRows]:
+        """What offloaded layers hold in host memory, layer by layer."""
+        return [layer.memory for layer in self._layers if isinstance(layer, OffloadedLayer)]
+
+    def offload_one(self, block_rows: int) -> None:
+        """Move the last resident layer to host memory, with what it has seen. Cost: a copy of its rows.
+
+        Args:
+            block_rows: of the ring, if there is none yet.
+        Raises:
+            torch.OutOfMemoryError: the device has no room even for the newest rows; the layer stays where it was.
+        """
+        number = self.resident_layers - 1
+        store = self._layers[number]
+        assert isinstance(store, ResidentLayer), f"layer {number} is not resident"
+        self._offload = self._offload or Offload(block_rows=block_rows)
+        saved = store.take_out(self._length)
+        try:
+            if self._conveyor is None:
+                self._conveyor = self._offload.conveyor(self.shape)
+            moved = self._offloaded_layer(self._offload, self._conveyor)
+        except torch.OutOfMemoryError:
+            store.put_back(*saved)
+            raise
+        moved.put_back(*saved)
+        self._layers[number] = moved
 
     def missing(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""
@@ -94,7 +135,14 @@ class FullCache:
         return torch.arange(start, start + num_new, device=self.shape.device)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Write k, v [1, H_kv, T, D] behind the valid rows."""
+        """Write k, v [1, H_kv, T, D] behind the valid rows, and landmarks of the chunks that they complete."""
+        first, last = self._num_landmarks, (self._length + k.shape[2]) // self.chunk_size
+        if last > first:
+            begun, _ = self._layers[layer].rows(layer_start := first * self.chunk_size, self._length)
+            keys = torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0]
+            chunks = keys[:, : last * self.chunk_size - layer_start]
+            chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
+            torch.mean(chunks, 2, out=self._landmarks[layer][:, first:last])
         self._layers[layer].stage(self._length, k, v)
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
@@ -103,16 +151,11 @@ class FullCache:
         return self._layers[layer].attend(self._length, q, scaling)
 
     def commit(self, num_new: int) -> None:
-        """Count the staged tokens and bring the landmarks up to date."""
+        """Count the staged tokens and their landmarks."""
         self._length += num_new
-        first, last = self._num_landmarks, self._length // self.chunk_size
-        for store, landmarks in zip(self._layers, self._landmarks, strict=True):
-            if last > first:
-                k, _ = store.rows(first * self.chunk_size, last * self.chunk_size)
-                chunks = k.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
-                torch.mean(chunks, 2, out=landmarks[:, first:last])
+        self._num_landmarks = self._length // self.chunk_size
+        for store in self._layers:
             store.commit(self._length)
-        self._num_landmarks = last
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on. Cost: none, but for offloaded layers part of a block if it is cut."""

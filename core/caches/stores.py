@@ -13,11 +13,17 @@ from torch import Tensor
 from core.caches.base import KVShape
 from core.ops.attention import Partial, causal_partial, merge, partial
 from core.ops.backend import Backend
-from core.ops.transfer import Conveyor, host_tensor, to_device
+from core.ops.transfer import Conveyor, HostRows
 
 # Newest rows that stay on the device when a block goes to the host: more than a round's guesses, so that forgetting
 # rejected ones never reaches back into a block.
 KEPT_ROWS = 128
+SHORT_PASS = 64  # rows that a pass can always write on the device: the longest round of guesses
+
+
+def tail_rows(block_rows: int) -> int:
+    """Rows of an offloaded layer that the device has room for."""
+    return block_rows + KEPT_ROWS + SHORT_PASS
 
 
 def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
@@ -32,6 +38,10 @@ class LayerStore(Protocol):
 
     def pieces(self) -> Sequence[Tensor]:
         """What a pass has to bring from the host, in order."""
+
+    @property
+    def link_bytes(self) -> int:
+        """Bytes of those pieces."""
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] as rows [start, start + T); rows before are valid."""
@@ -56,12 +66,29 @@ class ResidentLayer:
     """Everything on the device, in place."""
 
     def __init__(self, shape: KVShape, capacity: int, backend: Backend) -> None:
-        self._backend = backend
+        self._shape, self._capacity, self._backend = shape, capacity, backend
         self._k, self._v = shape.allocate(capacity), shape.allocate(capacity)  # each [1, H_kv, capacity, D]
+
+    def take_out(self, length: int) -> tuple[Tensor, Tensor]:
+        """Rows [0, length) in ordinary host memory, each [H_kv, length, D]; the device's memory is given up."""
+        k, v = (rows.to("cpu", copy=True) for rows in self.rows(0, length))
+        del self._k, self._v
+        return k, v
+
+    def put_back(self, k: Tensor, v: Tensor) -> None:
+        """Take the device's memory again, with what `take_out` gave."""
+        self._k, self._v = self._shape.allocate(self._capacity), self._shape.allocate(self._capacity)
+        for rows, source in ((self._k, k), (self._v, v)):
+            rows[0, :, : source.shape[1]] = source
 
     def pieces(self) -> Sequence[Tensor]:
         """Nothing."""
         return ()
+
+    @property
+    def link_bytes(self) -> int:
+        """None."""
+        return 0
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write behind the valid rows."""
@@ -97,36 +124,63 @@ class OffloadedLayer:
     rows on the device. A block is written to the host once, beside computing, when enough rows stand behind it. Only
     complete blocks cross the link, so what crosses is [0, length), never the capacity.
 
-    Host memory: capacity rows. Device memory: block_rows + KEPT_ROWS + most_new rows.
+    A long pass, a piece of a prompt, does not fit on the device in all layers: each layer sends its blocks away as soon
+    as it has attended, behind the valid ones, where they are scratch until `commit`.
+
+    Host memory: capacity rows. Device memory: `tail_rows`, twice while a long pass runs.
     """
 
-    def __init__(
-        self, shape: KVShape, capacity: int, conveyor: Conveyor, *, block_rows: int, most_new: int, chunk_size: int
-    ) -> None:
+    def __init__(self, shape: KVShape, capacity: int, conveyor: Conveyor, *, block_rows: int, chunk_size: int) -> None:
         assert block_rows % chunk_size == 0, f"blocks of {block_rows} rows cut chunks of {chunk_size}"
-        self._shape, self._conveyor, self._block, self._most_new = shape, conveyor, block_rows, most_new
+        self._shape, self._conveyor, self._block = shape, conveyor, block_rows
         blocks = -(-capacity // block_rows)
         size = (blocks, *piece_shape(shape, block_rows))
-        self._host = host_tensor(size, shape.dtype, shape.device)  # [blocks, 2, H_kv, block_rows, D]
-        tail = block_rows + KEPT_ROWS + most_new
-        self._k, self._v = shape.allocate(tail), shape.allocate(tail)  # rows [offloaded, ...)
+        self.memory = HostRows(size, shape.dtype, shape.device)
+        self._host = self.memory.rows  # [blocks, 2, H_kv, block_rows, D]
+        self._most = tail_rows(block_rows)
+        self._k, self._v = shape.allocate(self._most), shape.allocate(self._most)  # rows [offloaded, ...)
         self._offloaded = 0  # rows in host memory; a multiple of block_rows
+        self._new: tuple[Tensor, Tensor] | None = None  # k, v [1, H_kv, T, D] of a long pass, until it has attended
+        self._at = 0  # rows on the device before those
+        self._left: tuple[Tensor, Tensor] | None = None  # k, v [H_kv, n, D]: what remains of a long pass on the device
+        self._sent = 0  # rows of a long pass that are in host memory, not valid yet
+
+    def put_back(self, k: Tensor, v: Tensor) -> None:
+        """Begin with rows [0, n) from host memory, k, v [H_kv, n, D]: what `ResidentLayer.take_out` gave."""
+        blocks = max(0, k.shape[1] - KEPT_ROWS) // self._block
+        self._offloaded = blocks * self._block
+        for number in range(blocks):
+            rows = slice(number * self._block, (number + 1) * self._block)
+            for kind, source in enumerate((k, v)):
+                self._host[number, kind].copy_(source[:, rows])
+        for tail, source in ((self._k, k), (self._v, v)):
+            tail[0, :, : source.shape[1] - self._offloaded] = source[:, self._offloaded :]
 
     def pieces(self) -> Sequence[Tensor]:
         """Every block that holds rows."""
         return list(self._host[: self._offloaded // self._block])
 
+    @property
+    def link_bytes(self) -> int:
+        """All rows in host memory."""
+        return self._host[: self._offloaded // self._block].nbytes
+
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
-        """Write behind the rows on the device."""
+        """Write behind the rows on the device; a long pass is only held."""
         at, count = start - self._offloaded, k.shape[2]
-        assert count <= self._most_new, f"{count} new rows in a pass, room for {self._most_new}"
+        self._new = self._left = None
+        self._at, self._sent = at, 0
+        if at + count > self._most:
+            self._new = k, v
+            return
         self._k[:, :, at : at + count] = k
         self._v[:, :, at : at + count] = v
 
     def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
         """Block by block as they arrive, then the rows on the device."""
         at, end = start - self._offloaded, start - self._offloaded + q.shape[2]
-        found = causal_partial(q, self._k[:, :, at:end], self._v[:, :, at:end], scaling)
+        k, v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
+        found = causal_partial(q, k, v, scaling)
         found = Partial(found.out.float(), found.lse)
         if at:
             found = _added(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
@@ -134,25 +188,55 @@ class OffloadedLayer:
             k, v = self._conveyor.take()
             found = _added(found, partial(q, k[None], v[None], scaling))
             self._conveyor.release()
+        self._send_away()
         return found.out.to(q.dtype)
+
+    def _send_away(self) -> None:
+        """Complete blocks of a long pass go to the host; what remains is copied, so that the pass's own rows can go."""
+        if self._new is None:
+            return
+        k, v = (
+            torch.cat((old[0, :, : self._at], new[0]), 1)  # [H_kv, at + T, D]
+            for old, new in zip((self._k, self._v), self._new, strict=True)
+        )
+        blocks = max(0, k.shape[1] - KEPT_ROWS) // self._block
+        for number in range(blocks):
+            rows = slice(number * self._block, (number + 1) * self._block)
+            self._store(number, k[:, rows], v[:, rows])
+        self._sent = blocks * self._block
+        self._left = k[:, self._sent :].clone(), v[:, self._sent :].clone()
+        self._new = None
+
+    def _store(self, number: int, k: Tensor, v: Tensor) -> None:
+        """Copy a block k, v [H_kv, block_rows, D] into the host's `number`-th one behind the valid ones."""
+        self._conveyor.store(torch.stack((k, v)), self._host[self._offloaded // self._block + number])
 
     def commit(self, length: int) -> None:
         """Blocks that are complete, with enough rows behind them, go to the host."""
+        self._send_away()
+        if self._left is not None:
+            left = self._left[0].shape[1]
+            for tail, rows in zip((self._k, self._v), self._left, strict=True):
+                tail[0, :, :left] = rows
+            self._offloaded += self._sent
+            self._left, self._sent = None, 0
         while length - self._offloaded >= self._block + KEPT_ROWS:
-            block = torch.stack((self._k[0, :, : self._block], self._v[0, :, : self._block]))
-            self._conveyor.store(block, self._host[self._offloaded // self._block])
-            left = length - self._offloaded - self._block
-            for rows in (self._k, self._v):
-                rows[:, :, :left] = rows[:, :, self._block : self._block + left].clone()
+            self._store(0, self._k[0, :, : self._block], self._v[0, :, : self._block])
+            rows = slice(self._block, length - self._offloaded)
+            left = [tail[:, :, rows].clone() for tail in (self._k, self._v)]  # both before either is written to
+            for tail, moved in zip((self._k, self._v), left, strict=True):
+                tail[:, :, : moved.shape[2]] = moved
             self._offloaded += self._block
 
     def truncate(self, length: int) -> None:
         """A block that is cut comes back to the device."""
+        self._new = self._left = None
+        self._sent = 0
         if length >= self._offloaded:
             return
         number, left = divmod(length, self._block)
         self._conveyor.settle()
-        k, v = to_device(self._host[number, :, :, :left], self._shape.device)
+        k, v = self.memory.to_device(self._host[number, :, :, :left])
         self._k[0, :, :left], self._v[0, :, :left] = k, v
         self._offloaded = number * self._block
 
@@ -167,7 +251,7 @@ class OffloadedLayer:
         first, last = start // self._block, -(-min(stop, at) // self._block)
         blocks = self._host[first:last].permute(1, 2, 0, 3, 4).flatten(2, 3)  # [2, H_kv, S, D]
         offset = first * self._block
-        old = to_device(blocks[:, :, start - offset : min(stop, at) - offset], self._shape.device)
+        old = self.memory.to_device(blocks[:, :, start - offset : min(stop, at) - offset])
         return torch.cat((old[0], k), 1), torch.cat((old[1], v), 1)
 
     def gather(self, heads: Tensor, chunks: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
@@ -181,7 +265,7 @@ class OffloadedLayer:
             stored = self._host.view(-1, 2, self._shape.num_kv_heads, per_block, chunk_size * dim)
             for kind, rows in enumerate((k, v)):
                 found = stored[chunk // per_block, kind, head, chunk % per_block]
-                rows[on_host] = to_device(found, self._shape.device)
+                rows[on_host] = self.memory.to_device(found)
         here = ~on_host
         own = chunks[here] - self._offloaded // chunk_size
         for tail, rows in ((self._k, k), (self._v, v)):

@@ -36,6 +36,11 @@ class StreamingCache:
         """Bytes read by one pass."""
         return self._rows * self.shape.bytes_per_token
 
+    @property
+    def link_bytes(self) -> int:
+        """All rows lie on the device."""
+        return 0
+
     def missing(self, total: int) -> list[range]:
         """What to feed; where more is missing than the window keeps, forget all and take the sink and the tail."""
         sink = self._config.num_sink

@@ -123,6 +123,17 @@ class Decoder:
                 if span:
                     judge.feed(context, span, 1)
 
+    def forget(self) -> None:
+        """After `start` broke off: what it chose so far goes."""
+        for judge in self.judges:
+            if judge is not self._parts.full:
+                judge.cache.truncate(0)
+
+    def recover(self, context: Context) -> None:
+        """After `step` broke off: every cache at the committed tokens, ready for the next one. Exact methods only."""
+        self.full_judge.cache.truncate(len(context) - 1)
+        self.resume(context)
+
     def step(self, context: Context, dice: Dice) -> Verdict:
         """One pass of the judge with the last word: one or more tokens that follow its law."""
         if not self.levels:

@@ -15,7 +15,7 @@ RECENT = 0.2  # weight of the newest pass in seconds_by_rows
 
 
 class PassMeter:
-    """Passes, seconds and key/value bytes of one judge since the last reset.
+    """Passes, seconds and key/value bytes, over the link too, of one judge since the last reset.
 
     On CUDA, seconds come from events, so that measuring never waits during decoding.
     """
@@ -27,7 +27,7 @@ class PassMeter:
 
     def reset(self) -> None:
         """Forget everything counted; what a pass costs stays known."""
-        self.passes = self.tokens = self.kv_bytes = 0
+        self.passes = self.tokens = self.kv_bytes = self.link_bytes = 0
         self._seconds = 0.0
         self._pending: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -36,11 +36,12 @@ class PassMeter:
         self._by_rows.clear()
 
     @contextmanager
-    def measure(self, num_tokens: int, kv_bytes: int) -> Iterator[None]:
-        """Count one pass over `num_tokens` new tokens that reads `kv_bytes`."""
+    def measure(self, num_tokens: int, kv_bytes: int, link_bytes: int = 0) -> Iterator[None]:
+        """Count one pass over `num_tokens` new tokens that reads `kv_bytes`, `link_bytes` of them from the host."""
         self.passes += 1
         self.tokens += num_tokens
         self.kv_bytes += kv_bytes
+        self.link_bytes += link_bytes
         if self._cuda:
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
@@ -100,7 +101,7 @@ class Judge:
         """One pass over context[span], which must follow what the cache has seen; logits [keep, V]."""
         tokens = torch.tensor(context.span(span.start, span.stop), device=self.device)
         positions = self.cache.begin(span.start, len(span))
-        with self.meter.measure(len(span), self.cache.nbytes):
+        with self.meter.measure(len(span), self.cache.nbytes, self.cache.link_bytes):
             logits = forward(self.model, tokens, positions, self.cache, keep)
         self.cache.commit(len(span))
         return logits

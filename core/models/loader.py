@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils.logging import disable_progress_bar
 
 from core.caches.base import KVShape
-from core.errors import DamagedAssets, UnsupportedModel
+from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.catalog import restore_hint
 from core.models.linear import use_few_rows_linear
 from core.models.seam import ATTENTION_NAME, register
@@ -119,6 +119,7 @@ def load_model(
     Raises:
         DamagedAssets: weights are missing, truncated or do not match the config.
         UnsupportedModel: transformers has no causal language model for it.
+        NotEnoughMemory: the device is full.
     """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
@@ -132,7 +133,13 @@ def load_model(
         ) from error
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
-    module = cast(nn.Module, model).to(device).eval().requires_grad_(False)
+    try:
+        module = cast(nn.Module, model).to(device).eval().requires_grad_(False)
+    except torch.OutOfMemoryError as error:
+        raise NotEnoughMemory(
+            f"The weights in {folder.name} do not fit into the memory that is free on the device.",
+            hint="Close other programs that use it, or choose a smaller model.",
+        ) from error
     if backend.linear is not None:
         use_few_rows_linear(module, backend.linear)
     elif device.type == "cpu":

@@ -5,20 +5,72 @@ as far ahead as the ring has room. On CUDA the copies run on a stream of their o
 computing stream, and nothing waits for the whole device. On a CPU the same code copies at once: the slow twin.
 """
 
+import contextlib
+import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def host_tensor(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Uninitialised host memory; pinned for CUDA, as only from there copies run beside computing."""
-    return torch.empty(tuple(shape), dtype=dtype, pin_memory=device.type == "cuda")
+class HostRows:
+    """Uninitialised host memory for rows of one layer; pinned for CUDA, as only from there copies run beside computing.
+
+    Ordinary memory is registered in place: torch's own pinned tensors are rounded up to powers of two and are not given
+    back to the system. Where the driver refuses, the memory stays pageable, slower and as exact, and says why.
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+        self._device = device
+        self.rows = torch.empty(tuple(shape), dtype=dtype)
+        self.size_bytes = self.rows.numel() * self.rows.element_size()
+        self.refused = _pin(self.rows, device) if device.type == "cuda" else "there is no GPU to pin it for"
+        if not self.refused:
+            weakref.finalize(self, _unpin, self.rows, device).atexit = False  # the driver goes first then
+
+    def to_device(self, rows: Tensor) -> Tensor:
+        """A copy of small host rows on the device, without waiting for what it computes where that is possible."""
+        if self._device.type != "cuda" or self.refused:
+            return rows.to(self._device)
+        return rows.pin_memory().to(self._device, non_blocking=True)
 
 
-def to_device(rows: Tensor, device: torch.device) -> Tensor:
-    """A copy of small host rows on the device, without waiting for what it computes."""
-    return rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows.to(device)
+class Pinning(NamedTuple):
+    """Whether host memory is pinned, and if not all of it, why."""
+
+    value: str
+    because: str
+
+
+def pinning(memories: Sequence[HostRows]) -> Pinning:
+    """How the memories of several layers lie."""
+    refused = [memory.refused for memory in memories if memory.refused]
+    if not refused:
+        return Pinning("pinned", "copies run beside computing")
+    if len(refused) == len(memories):
+        return Pinning("pageable", refused[0])
+    part = f"{len(memories) - len(refused)} of {len(memories)} layers are pinned; then {refused[0]}"
+    return Pinning("partly pinned", part)
+
+
+def _pin(rows: Tensor, device: torch.device) -> str:
+    """Lock memory in place; returns why it could not be, "" if it could."""
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    size_bytes = rows.numel() * rows.element_size()
+    result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
+    if not int(result):
+        return ""
+    # The runtime remembers its last error and would hold it against the next kernel, whatever that is: let it be this.
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device=device)
+    return f"{cudart.cudaGetErrorString(result)} while {size_bytes >> 20} MiB were to be pinned"
+
+
+def _unpin(rows: Tensor, device: torch.device) -> None:
+    """The caches that used the rows are gone; copies that are on their way end first."""
+    torch.cuda.synchronize(device)
+    torch.cuda.cudart().cudaHostUnregister(rows.data_ptr())  # type: ignore[no-untyped-call]
 
 
 def _event() -> torch.cuda.Event:

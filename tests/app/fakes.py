@@ -75,6 +75,8 @@ class FakeEngine:
             rows=(PlanRow("runtime", 600 << 20), PlanRow("target weights", 300 << 20), PlanRow("retrieval cache", 1)),
             total_bytes=(900 << 20) + 1,
             available_bytes=12 << 30,
+            host_bytes=0,
+            resident_layers=4,
         )
         self.info = SimpleNamespace(
             model="fake",
@@ -90,6 +92,8 @@ class FakeEngine:
             draft_weight_bytes=10 << 20 if has_draft else 0,
             target_layers=4,
             draft_layers=2 if has_draft else 0,
+            host_memory=None,
+            link=None,
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
         self.weights: list[float] = []  # of the chunks while an answer is written

@@ -32,6 +32,8 @@ from core.roofline import NOMINAL_BANDWIDTH
 from tests.app.fakes import MACHINE, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.test_race import raced
 
+GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
+
 EVIL = '<img src=x onerror="alert(1)">'
 SECRET = "Zanzibar"
 HOME = Path("/home/alice")
@@ -105,7 +107,8 @@ def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
     entry = find("harbour")
     assert entry.draft is not None
     plan = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
-    assert {row.name for row in plan.rows} == set(PARTS)
+    away = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
+    assert {row.name for row in (*plan.rows, *away.rows)} == set(PARTS)
     styles = "".join(file.read_text(encoding="utf-8") for file in CSS)
     for part in PARTS.values():
         assert re.search(rf"\.fill(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
 from core.events import Finished
@@ -37,7 +38,7 @@ def on_cuda(model: LoadedModel) -> LoadedModel:
     return LoadedModel(model.module.to(CUDA), model.dims, model.dims.shape(torch.float32, CUDA), model.eos_ids)
 
 
-def cuda_engine(kv_heads: int) -> Engine:
+def cuda_engine(kv_heads: int, offload: Offload | None = None) -> Engine:
     config = EngineConfig(
         context=2048,
         prefill_chunk=256,
@@ -47,7 +48,7 @@ def cuda_engine(kv_heads: int) -> Engine:
     target = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3))
     draft = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3, 0.15))
     plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice("cuda", "test"))
-    return Engine(config, plan, Letters(), target, draft)
+    return Engine(config, plan, Letters(), target, draft, offload=offload)
 
 
 def written(engine: Engine, method: str) -> tuple[int, ...]:
@@ -63,6 +64,29 @@ def test_every_exact_method_writes_on_the_device_what_the_cpu_writes(kv_heads: i
     engine = cuda_engine(kv_heads)
     for method in ("autoregressive", "triforce", "retrieval", "draft"):
         assert written(engine, method) == expected, method
+
+
+@pytest.mark.parametrize("num_resident", [0, 1])
+def test_layers_in_pinned_host_memory_give_the_text_that_the_cpu_writes(num_resident: int) -> None:
+    expected = written(tiny_engine(kv_heads=2), "autoregressive")
+    engine = cuda_engine(2, Offload(num_resident=num_resident, block_rows=64, num_slots=2))
+    assert engine.info.host_memory is not None and engine.info.host_memory.value == "pinned"
+    for method in ("autoregressive", "triforce", "retrieval", "draft"):
+        assert written(engine, method) == expected, method
+
+
+def test_a_device_that_runs_out_of_memory_goes_on_with_fewer_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, engine = written(tiny_engine(kv_heads=2), "triforce"), cuda_engine(2)
+    real, calls = engine._full.attend, []
+
+    def attend(layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor:
+        calls.append(layer)
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("injected")
+        return real(layer, q, scaling)
+
+    monkeypatch.setattr(engine._full, "attend", attend)
+    assert written(engine, "triforce") == expected and engine.info.plan.resident_layers == 1
 
 
 def test_lossy_methods_run_on_the_device() -> None:

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.config import EngineConfig
+from core.config import EngineConfig, PlacementWish
 from core.errors import ContextTooSmall, NotEnoughMemory
 from core.hardware import Gpu, Machine
 from core.models.loader import ModelDims
-from core.planner import kv_bytes_per_token, make_plan
+from core.planner import kv_bytes_per_token, make_plan, placed
 
 GIB = 1 << 30
 LLAMA2_7B = ModelDims(32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16)
@@ -36,20 +36,62 @@ def test_a_gpu_is_taken_where_there_is_one_and_weights_keep_their_precision() ->
 
 
 def test_a_context_that_fits_memory_only_in_part_is_cut_to_what_fits_with_the_reason() -> None:
-    plan = make_plan(LLAMA2_7B, None, EngineConfig(), GAMER)
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(placement="resident"), GAMER)
     assert 0 < plan.context.value < 131072 and plan.context.value == plan.most_context // 64 * 64
     assert "free memory" in plan.context.because
     assert plan.total_bytes <= 0.9 * plan.available_bytes
 
 
 def test_weights_that_do_not_fit_and_a_context_that_does_not_fit_are_two_refusals() -> None:
-    with pytest.raises(NotEnoughMemory, match="weights need") as weights:
+    with pytest.raises(NotEnoughMemory, match="weights and what lies beside them need") as weights:
         make_plan(LLAMA2_7B, None, EngineConfig(), LAPTOP)
     assert "smaller model" in weights.value.hint
     with pytest.raises(NotEnoughMemory, match="context of 65,536") as context:
-        make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
+        make_plan(LLAMA2_7B, None, EngineConfig(context=65536), replace(GAMER, free_ram_bytes=16 * GIB))
     fits = int(context.value.hint.split("--context ")[1].split()[0])
-    assert make_plan(LLAMA2_7B, None, EngineConfig(context=fits), GAMER).context.value == fits
+    small = replace(GAMER, free_ram_bytes=16 * GIB)
+    assert make_plan(LLAMA2_7B, None, EngineConfig(context=fits), small).context.value == fits
+    assert fits == context.value.largest_context
+
+
+def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
+    # 23 GiB * 0.9 = 21196.8 MiB; less runtime 600, weights 12852.5, retrieval cache (1024 + 8 + 192) * 0.5 = 612,
+    # prefill 4096 * 4 * 4096 * 6 = 384, landmarks and queries 32 * 72 = 2304, ring 4 * 8 = 32 and, for each of 32
+    # layers, 2 * (512 + 192) rows of 16 KiB = 22: 3708 left. A layer that stays takes 1024 - 22 = 1002 more: three.
+    assert plan.placement.value == "split" and plan.offload is not None
+    assert plan.resident_layers == plan.offload.num_resident == 3 and plan.offload.block_rows == 512
+    assert plan.total_bytes <= 0.9 * plan.available_bytes
+    assert plan.host_bytes == 29 * 1024 << 20
+    assert plan.prefill_chunk.value == 4096 and "copies" in plan.prefill_chunk.because
+    assert "cross the link" in plan.placement.because
+
+
+@pytest.mark.parametrize(("wish", "layers"), [("resident", 32), ("split", 31), ("offloaded", 0)])
+def test_a_placement_that_was_asked_for_is_planned(wish: PlacementWish, layers: int) -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=4096, placement=wish), GAMER)
+    assert (plan.placement.value, plan.resident_layers) == (wish, layers)
+    assert (plan.offload is None) == (wish == "resident")
+    assert ("asked for" in plan.placement.because) == (wish != "resident")
+
+
+def test_on_a_processor_only_a_limit_makes_two_memories_of_one() -> None:
+    assert make_plan(SMALL, None, EngineConfig(), LAPTOP).offload is None
+    plan = make_plan(SMALL, None, EngineConfig(gpu_memory_gib=0.75), LAPTOP)
+    assert plan.placement.value in ("split", "offloaded") and "--gpu-memory" in plan.placement.because
+    assert plan.available_bytes == 3 * GIB // 4 and plan.host_available_bytes == 12 * GIB - 3 * GIB // 4
+    assert plan.total_bytes <= 0.9 * plan.available_bytes and plan.prefill_chunk.value == 1024
+    with pytest.raises(NotEnoughMemory, match=r"0\.4 GiB") as error:
+        make_plan(SMALL, None, EngineConfig(gpu_memory_gib=0.5), LAPTOP)
+    assert "--gpu-memory" in error.value.hint
+
+
+def test_a_plan_tells_what_it_became() -> None:
+    plan = make_plan(LLAMA2_7B, None, EngineConfig(context=8192, placement="split"), GAMER)
+    fewer = placed(plan, 3, "the device ran out of memory")
+    assert fewer.placement.value == "split" and "3 of 32 layers stay" in fewer.placement.because
+    assert fewer.total_bytes < plan.total_bytes and fewer.host_bytes > plan.host_bytes
+    assert fewer.rows[0] == plan.rows[0] and placed(plan, 0, "so").placement.value == "offloaded"
 
 
 def test_a_context_beyond_the_model_is_refused() -> None:

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from core.caches.base import KVShape
 from core.caches.full import Offload
-from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
 from core.hardware import Machine
 from core.models.loader import LoadedModel, ModelDims
@@ -103,11 +103,14 @@ def tiny_engine(
     eos_ids: frozenset[int] = frozenset(),
     prefill_chunk: int = 256,
     offload: Offload | None = None,
+    placement: PlacementWish = "auto",
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure."""
     config = EngineConfig(
         context=context,
         prefill_chunk=prefill_chunk,
+        placement=placement,
+        gpu_memory_gib=None if placement in ("auto", "resident") else 1.0,
         retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64),
         draft=DraftConfig(window=128),
     )

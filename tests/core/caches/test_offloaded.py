@@ -17,8 +17,8 @@ from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
 SHAPE = tiny_shape(layers=3, heads=4, kv_heads=2, dim=8)
 CHUNK, BLOCK = 4, 16
-EVERY_LAYER = Offload(block_rows=BLOCK, most_new=300, num_slots=2)
-ALL_BUT_ONE = Offload(num_resident=1, block_rows=BLOCK, most_new=300, num_slots=3)
+EVERY_LAYER = Offload(block_rows=BLOCK, num_slots=2)
+ALL_BUT_ONE = Offload(num_resident=1, block_rows=BLOCK, num_slots=3)
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +135,7 @@ def test_the_conveyor_hands_pieces_over_in_order_through_few_buffers() -> None:
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("num_resident", [0, 1])
 def test_every_method_writes_with_offloaded_layers_what_it_writes_without(kv_heads: int, num_resident: int) -> None:
-    offload = Offload(num_resident=num_resident, block_rows=64, most_new=256)
+    offload = Offload(num_resident=num_resident, block_rows=64)
     engines = tiny_engine(kv_heads=kv_heads), tiny_engine(kv_heads=kv_heads, offload=offload)
     fixed = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
     for method in ("autoregressive", "triforce", "retrieval", "draft", "h2o"):

@@ -1,0 +1,223 @@
+"""The offload suite: context by placement by method, with memory capped; and what other machines should do.
+
+Weights are loaded once. Each placement gets an engine of its own, with the same books and the same questions, so that
+texts can be compared across placements. Prefill and decoding are told apart; what crosses the link is told with the
+rate of a plain copy. The projection is arithmetic (`core.forecast`), never a result, and is kept apart from the rows.
+"""
+
+import gc
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from core.bench.speed import bench_prompt
+from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
+from core.engine import Engine
+from core.errors import NotEnoughMemory
+from core.events import Finished
+from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
+from core.hardware import Machine, cap_memory, peak_memory_bytes, reset_peak_memory, this_machine
+from core.models.census import size_of
+from core.models.pair import LoadedPair, PairFiles
+from core.models.shapes import find_shape
+from core.planner import Plan, make_plan
+from core.rigs import make_rig
+from core.tiers import plan_tiers
+
+PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
+METHODS = ("autoregressive", "triforce")
+PROJECTED = ("llama2-7b-128k", "llama2-13b-128k")
+PROJECTED_RIGS = ("1x4090", "2x4090")
+PROJECTED_CONTEXTS = (32768, 61440, 122880)
+PROJECTED_HOST_GIB = 256.0
+ROOM = 128  # tokens beyond prompt and answer: a round that is longer than the answer needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadRow:
+    """One method at one context length with one placement."""
+
+    context: int  # prompt tokens asked for
+    placement: str
+    resident_layers: int
+    num_layers: int
+    method: str
+    prompt_tokens: int
+    prefill_seconds: float
+    prefill_tokens_per_second: float
+    new_tokens: int
+    ms_per_token: float  # median of the repeats
+    speedup_vs_autoregressive: float  # of the same placement
+    acceptance_level1: float | None
+    acceptance_level2: float | None
+    tokens_per_full_pass: float | None
+    link_bytes: int  # of one run's verification
+    link_gb_per_second: float | None
+    link_calibration_gb_per_second: float | None
+    link_share: float | None
+    host_memory: str | None
+    planned_bytes: int  # on the device
+    peak_memory_bytes: int  # on CUDA of the device, else of the process
+    identical_to_first: bool  # to plain decoding with the first placement that ran at this length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A placement that could not be measured at a length."""
+
+    context: int
+    placement: str
+    problem: str
+
+
+class Bench:
+    """One loaded pair, measured with several placements.
+
+    Raises (when made):
+        CoreError: no such model, or its weights do not fit.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config, self.machine = config, this_machine()
+        self._files = PairFiles.find(config.model)
+        least = replace(config, context=64, placement="auto")
+        plan = make_plan(self._files.target, self._files.draft, least, self.machine)
+        self.model = self._files.entry.name
+        self.plan, self._device = plan, torch.device(plan.device.value)
+        cap_memory(self._device, None)
+        self._pair = LoadedPair.load(self._files, self._device, plan.dtype.value)
+        self.skipped: list[Skipped] = []
+
+    def rows(
+        self,
+        contexts: Sequence[int],
+        placements: Sequence[PlacementWish],
+        methods: Sequence[str],
+        *,
+        repeats: int,
+        max_new_tokens: int,
+        seed: int,
+    ) -> Iterator[OffloadRow]:
+        """Measure. Rows come placement by placement; "autoregressive" is always measured too."""
+        methods = ("autoregressive", *(method for method in methods if method != "autoregressive"))
+        for context in contexts:
+            first: tuple[int, ...] | None = None
+            for placement in placements:
+                try:
+                    engine = self._engine(context + max_new_tokens, placement)
+                except NotEnoughMemory as error:
+                    self.skipped.append(Skipped(context=context, placement=placement, problem=str(error)))
+                    continue
+                runs = self._runs(engine, context, methods, repeats, max_new_tokens, seed)
+                first = first or runs[methods[0]][-1].token_ids
+                peak = peak_memory_bytes(self._device)
+                yield from (_row(context, engine, runs, method, peak, first) for method in methods)
+                del engine
+                gc.collect()  # its memory is needed for the next one
+                cap_memory(self._device, None)
+
+    def _engine(self, tokens: int, placement: PlacementWish) -> Engine:
+        most = self._files.target.max_context
+        config = replace(self._config, context=min(most, -(-(tokens + ROOM) // 64) * 64), placement=placement)
+        if placement == "resident":  # the cap is what the other placements live with
+            config = replace(config, gpu_memory_gib=None)
+        elif config.gpu_memory_gib is None and self._device.type == "cpu":  # only a limit makes two memories of one
+            config = replace(config, gpu_memory_gib=self.machine.free_ram_bytes / (1 << 31))
+        plan: Plan = make_plan(self._files.target, self._files.draft, config, self.machine)
+        cap_memory(self._device, config.gpu_memory_gib)
+        reset_peak_memory()
+        return Engine.of(self._pair, config, plan)
+
+    def _runs(
+        self, engine: Engine, context: int, methods: Sequence[str], repeats: int, max_new_tokens: int, seed: int
+    ) -> dict[str, list[Finished]]:
+        conversation, question = bench_prompt(engine.text, context, seed)
+        prompt = conversation.ask(question.question).prompt_ids(engine.text)
+        runs: dict[str, list[Finished]] = {method: [] for method in methods}
+        for _ in range(repeats):
+            for method in methods:
+                config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, seed=seed)
+                *_, finished = engine.generate(prompt, config)
+                assert isinstance(finished, Finished)
+                runs[method].append(finished)
+        return runs
+
+
+def _ms(runs: Sequence[Finished]) -> float:
+    return statistics.median(run.stats.ms_per_token or 0.0 for run in runs)
+
+
+def _row(
+    context: int, engine: Engine, runs: dict[str, list[Finished]], method: str, peak: int, first: tuple[int, ...]
+) -> OffloadRow:
+    reading = runs["autoregressive"][0]  # the first run read the book
+    last, plan, stats = runs[method][-1], engine.plan, runs[method][-1].stats
+    fresh = reading.prompt_tokens - reading.reused_tokens
+    rate, calibration = stats.link_bytes_per_second, stats.link_calibration
+    return OffloadRow(
+        context=context,
+        placement=plan.placement.value,
+        resident_layers=plan.resident_layers,
+        num_layers=plan.num_layers,
+        method=method,
+        prompt_tokens=last.prompt_tokens,
+        prefill_seconds=reading.prefill_seconds,
+        prefill_tokens_per_second=fresh / max(reading.prefill_seconds, 1e-9),
+        new_tokens=stats.new_tokens,
+        ms_per_token=_ms(runs[method]),
+        speedup_vs_autoregressive=_ms(runs["autoregressive"]) / _ms(runs[method]),
+        acceptance_level1=stats.level1.acceptance if stats.level1 else None,
+        acceptance_level2=stats.level2.acceptance if stats.level2 else None,
+        tokens_per_full_pass=stats.tokens_per_full_pass,
+        link_bytes=stats.link_bytes,
+        link_gb_per_second=rate / 1e9 if rate is not None else None,
+        link_calibration_gb_per_second=calibration / 1e9 if calibration is not None else None,
+        link_share=stats.link_share,
+        host_memory=engine.info.host_memory.value if engine.info.host_memory else None,
+        planned_bytes=plan.total_bytes,
+        peak_memory_bytes=peak,
+        identical_to_first=last.token_ids == first,
+    )
+
+
+def project(machine: Machine, seen: Acceptance | None, tell: Callable[[str], object]) -> list[dict[str, Any]]:
+    """Predicted speeds of published models on machines that are not here, with where each figure comes from.
+
+    Args:
+        machine: this one, whose host stands in where nothing is said about it.
+        seen: acceptance of this run, beside which the published one is told; None: nothing was tested.
+    """
+    rows = []
+    acceptances = [PUBLISHED] if seen is None else [PUBLISHED, seen]
+    for name in PROJECTED:
+        shape = find_shape(name)
+        assert shape is not None, f"the shape {name} is gone"
+        target = size_of(shape.config, shape.name)
+        draft = size_of(shape.draft.config, shape.draft.name) if shape.draft else None
+        for assumed in PROJECTED_RIGS:
+            rig = make_rig(machine, assume=assumed, host_gib=PROJECTED_HOST_GIB)
+            for context in PROJECTED_CONTEXTS:
+                config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=PUBLISHED_BUDGET))
+                try:
+                    plan = plan_tiers(target, draft, config, rig)
+                except NotEnoughMemory as error:
+                    tell(f"No projection for {name} on {assumed} at {context:,} tokens: {error.problem}")
+                    break
+                for acceptance in acceptances:
+                    found = predict(target, draft, config, plan, bandwidths(plan, rig), acceptance)
+                    rows.append(
+                        {
+                            "projection": True,
+                            "model": name,
+                            "machine": assumed,
+                            "placement": plan.placement.value,
+                            "resident_layers": plan.resident_layers,
+                            "runs_in_this_version": plan.runs.value,
+                            "speedup": found.plain_ms_per_token / found.triforce_ms_per_token,
+                            **asdict(found),
+                        }
+                    )
+    return rows

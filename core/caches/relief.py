@@ -1,0 +1,111 @@
+"""When a device runs out of memory at work, a layer of the full cache moves to the host, and the work goes on.
+
+Whoever works says how to undo what a broken piece of work may have left; caches promise only that a pass that broke off
+leaves the full cache as it was. Does not know what the work is.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from core.caches.base import KVShape
+from core.caches.full import FullCache, Offload
+from core.errors import NotEnoughMemory
+from core.ops.backend import Backend
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+HINT = "Close other programs that use it, or start again with a smaller --context."
+
+
+def make_full_cache(
+    shape: KVShape,
+    capacity: int,
+    chunk_size: int,
+    *,
+    possible: int,
+    backend: Backend,
+    offload: Offload | None,
+    block_rows: int,
+) -> FullCache:
+    """A full cache with as many resident layers as `offload` says (None: all), or as the device really has room for.
+
+    Raises:
+        NotEnoughMemory: not even with all layers on the host.
+    """
+    while True:
+        try:
+            return FullCache(shape, capacity, chunk_size, possible=possible, backend=backend, offload=offload)
+        except torch.OutOfMemoryError:
+            offload = offload or Offload(num_resident=shape.num_layers, block_rows=block_rows)
+        if offload.num_resident == 0:
+            raise NotEnoughMemory(f"The device has no room for the caches of {capacity:,} tokens.", hint=HINT)
+        offload = replace(offload, num_resident=offload.num_resident - 1)
+        log.warning("out of memory: %d layers of the full cache stay on the device", offload.num_resident)
+        give_back(shape.device)
+
+
+def give_back(device: torch.device) -> None:
+    """Let the device have what the allocator holds back."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+class Relief:
+    """Repeats work that ran out of device memory, with one layer less on the device each time.
+
+    Args:
+        block_rows: of a ring, where the cache has none yet.
+        free_host_bytes: host memory that a layer may move to, asked when it is to.
+        moved: called after a layer has moved.
+    """
+
+    def __init__(
+        self, full: FullCache, block_rows: int, free_host_bytes: Callable[[], int], moved: Callable[[], None]
+    ) -> None:
+        self._full, self._block_rows, self._free_host_bytes, self._moved = full, block_rows, free_host_bytes, moved
+
+    def retry(self, work: Callable[[], T], again: Callable[[], object] | None) -> T:
+        """What the work returns.
+
+        Args:
+            again: undoes what broken work may have left, before it is repeated; None: it cannot be repeated.
+        Raises:
+            NotEnoughMemory: there is nothing left to move, no room on the host, or the work cannot be repeated.
+        """
+        broken = False
+        while True:
+            try:
+                if broken and again is not None:
+                    again()
+                return work()
+            except torch.OutOfMemoryError:
+                broken = True  # and what the error holds is free once it is handled
+            if again is None:
+                raise NotEnoughMemory("The device ran out of memory.", hint=HINT)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        full = self._full
+        give_back(full.shape.device)
+        if full.resident_layers == 0:
+            raise NotEnoughMemory(
+                "The device ran out of memory, and the whole full cache lies on the host already.", hint=HINT
+            )
+        needed = full.capacity * full.shape.bytes_per_token // full.shape.num_layers
+        if needed > self._free_host_bytes():
+            raise NotEnoughMemory(
+                "The device ran out of memory, and host memory has no room for a layer of the full cache.",
+                hint="Close other programs, or start again with a smaller --context.",
+            )
+        try:
+            full.offload_one(self._block_rows)
+        except torch.OutOfMemoryError as error:
+            raise NotEnoughMemory("The device ran out of memory.", hint=HINT) from error
+        give_back(full.shape.device)
+        log.warning("out of memory: %d layers of the full cache stay on the device", full.resident_layers)
+        self._moved()

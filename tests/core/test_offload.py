@@ -1,0 +1,219 @@
+"""An engine with its full cache in host memory: the same text, the link's figures, memory that runs out.
+
+On a processor both memories are RAM and copies are made at once; everything else is the code that runs on a GPU.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from core.caches import relief
+from core.caches.full import FullCache, Offload
+from core.caches.relief import make_full_cache
+from core.caches.stores import OffloadedLayer
+from core.config import GenerationConfig, PlacementWish, SpeculationConfig
+from core.engine import Engine
+from core.errors import NotEnoughMemory
+from core.events import Finished
+from core.models.judge import Judge
+from core.ops import transfer
+from core.ops.backend import STOCK
+from core.ops.transfer import HostRows, pinning
+from tests.core.toys import random_prompt, tiny_engine, tiny_shape
+
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+METHODS = ("autoregressive", "triforce", "retrieval", "draft")
+
+
+@pytest.fixture(autouse=True)
+def short_calibration(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("core.roofline.LINK_BYTES", 1 << 20)
+    yield
+
+
+def answer(engine: Engine, prompt: list[int], method: str = "triforce", tokens: int = 30) -> Finished:
+    config = GenerationConfig(method=method, max_new_tokens=tokens, speculation=FIXED)
+    *_, finished = engine.generate(prompt, config)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+@pytest.mark.parametrize("placement", ["split", "offloaded"])
+def test_a_planned_placement_runs_and_writes_the_same_text_turn_after_turn(placement: PlacementWish) -> None:
+    resident, ours = tiny_engine(prefill_chunk=300), tiny_engine(prefill_chunk=300, placement=placement)
+    assert ours.info.plan.placement.value == placement and ours.info.host_memory is not None
+    assert ours.info.plan.resident_layers == (1 if placement == "split" else 0)
+    prompt = random_prompt(900)
+    for turn, method in enumerate(METHODS):
+        a, b = answer(resident, prompt, method), answer(ours, prompt, method)
+        assert a.token_ids == b.token_ids, method
+        assert b.reused_tokens == a.reused_tokens and (turn == 0) == (b.reused_tokens == 0)
+        prompt = [*prompt, *a.token_ids, *random_prompt(20, turn)]
+    edited = [*prompt[:400], *random_prompt(200, 9)]  # cuts blocks that are in host memory
+    assert answer(resident, edited).token_ids == answer(ours, edited).token_ids
+
+
+def test_bytes_over_the_link_are_those_of_the_blocks_there() -> None:
+    engine, prompt = tiny_engine(placement="offloaded"), random_prompt(900)
+    stats = answer(engine, prompt, "autoregressive", 10).stats
+    # 900 to 909 rows, blocks of 128, at least 128 rows stay: six blocks of two layers, keys and values of 4 x 16 floats
+    assert stats.link_bytes == stats.full_passes * 6 * 128 * 2 * (2 * 4 * 16 * 4)
+    assert stats.link_bytes < stats.kv_bytes_read
+    assert stats.link_bytes_per_second == pytest.approx(stats.link_bytes / stats.seconds_by_part["full"])
+    assert engine.info.link is not None and stats.link_calibration == engine.info.link.value
+    assert stats.link_share == pytest.approx((stats.link_bytes_per_second or 0) / engine.info.link.value)
+    resident = answer(tiny_engine(), prompt, "autoregressive", 10).stats
+    assert resident.link_bytes == 0 and resident.link_bytes_per_second is None and resident.link_share is None
+
+
+# -------------------- out of memory
+
+
+class Shortage:
+    """Work that runs out of device memory, a number of times from a certain call on."""
+
+    def __init__(self, real: Callable[..., object], first: int, times: int) -> None:
+        self._real, self._first, self._times = real, first, times
+        self.calls = self.failed = 0
+
+    def __call__(self, *args: object, **keywords: object) -> object:
+        self.calls += 1
+        if self.calls > self._first and self.failed < self._times:
+            self.failed += 1
+            raise torch.OutOfMemoryError("injected")
+        return self._real(*args, **keywords)
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, first: int, times: int) -> Shortage:
+    shortage = Shortage(getattr(owner, name), first, times)
+    monkeypatch.setattr(owner, name, shortage)
+    return shortage
+
+
+def test_reading_goes_on_with_fewer_resident_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt = tiny_engine(prefill_chunk=200), random_prompt(900)
+    shortage = fail(monkeypatch, engine._full, "attend", 5, 1)  # inside the third piece, after its first layer
+    found = answer(engine, prompt)
+    assert shortage.failed == 1 and engine.info.plan.resident_layers == 1
+    assert engine.info.plan.placement.value == "split" and "ran out of memory" in engine.info.plan.placement.because
+    assert engine.info.host_memory is not None
+    assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt).token_ids
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("part", ["draft", "retrieval", "full"])
+def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt = tiny_engine(), random_prompt(700)
+    expected = answer(engine, prompt, method).token_ids
+    judge = getattr(engine._parts, part)
+    assert isinstance(judge, Judge)
+    shortage = fail(monkeypatch, judge.cache, "attend", 7, 2)  # two in a row: both layers move
+    assert answer(engine, prompt, method).token_ids == expected
+    if shortage.calls:
+        assert shortage.failed == 2 and engine.info.plan.resident_layers == 0
+    again = answer(engine, [*prompt, *expected, 5, 6], method)
+    whole = answer(tiny_engine(), [*prompt, *expected, 5, 6], method)
+    assert again.token_ids == whole.token_ids and again.reused_tokens >= len(prompt)
+
+
+@pytest.mark.parametrize("method", ["triforce", "h2o"])
+def test_choosing_chunks_may_run_out_of_memory_too(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt = tiny_engine(), random_prompt(700)
+    expected = answer(engine, prompt, method).token_ids
+    shortage = fail(monkeypatch, engine._full, "gather", 1, 1)
+    assert answer(engine, [*prompt, 7], method).token_ids is not None
+    assert shortage.failed == (1 if shortage.calls > 1 else 0)
+    assert answer(engine, prompt, method).token_ids == expected
+
+
+def test_where_nothing_can_move_one_error_tells_so_and_the_conversation_is_intact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, prompt = tiny_engine(placement="offloaded"), random_prompt(700)
+    expected = answer(engine, prompt).token_ids
+    with monkeypatch.context() as patch:
+        fail(patch, engine._full, "attend", 9, 1)
+        with pytest.raises(NotEnoughMemory, match="lies on the host already") as error:
+            answer(engine, prompt)
+        assert "--context" in error.value.hint
+    after = answer(engine, prompt)
+    assert after.token_ids == expected and after.reused_tokens == len(prompt) - 1
+
+
+def test_a_host_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = tiny_engine()
+    monkeypatch.setattr(engine._relief, "_free_host_bytes", lambda: 0)
+    fail(monkeypatch, engine._full, "attend", 1, 1)
+    with pytest.raises(NotEnoughMemory, match="host memory has no room"):
+        answer(engine, random_prompt(300))
+
+
+def test_a_device_that_is_full_at_the_start_gets_fewer_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, real = tiny_shape(layers=3), FullCache
+    tried: list[int | None] = []
+
+    def cache(*args: object, offload: Offload | None, **keywords: object) -> FullCache:
+        tried.append(offload.num_resident if offload else None)
+        if offload is None or offload.num_resident > most:
+            raise torch.OutOfMemoryError("injected")
+        return real(*args, offload=offload, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(relief, "FullCache", cache)
+    most = 1
+    made = make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64)
+    assert made.resident_layers == 1 and tried == [None, 2, 1]
+    most = -1
+    with pytest.raises(NotEnoughMemory, match="no room for the caches of 256 tokens"):
+        make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64)
+
+
+def test_a_layer_that_finds_no_room_to_move_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = FullCache(tiny_shape(layers=2), 256, 4)
+    cache.begin(0, 100)
+    k, v = torch.randn(2, 1, 1, 100, 4)
+    for layer in range(2):
+        cache.stage(layer, k, v)
+    cache.commit(100)
+    monkeypatch.setattr(OffloadedLayer, "__init__", Shortage(lambda: None, 0, 1))
+    with pytest.raises(torch.OutOfMemoryError):
+        cache.offload_one(64)
+    assert cache.resident_layers == 2 and torch.equal(cache.rows(1, 0, 100)[0], k[0])
+
+
+# -------------------- pinned memory
+
+
+class Driver:
+    """Stands in for torch's binding of the CUDA runtime: pins the first `most` times."""
+
+    def __init__(self, most: int) -> None:
+        self.pinned: list[int] = []
+        self._most = most
+
+    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:
+        if len(self.pinned) == self._most:
+            return 2
+        self.pinned.append(address)
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        self.pinned.remove(address)
+        return 0
+
+    def cudaGetErrorString(self, error: int) -> str:
+        return f"error {error}"
+
+
+def test_memory_that_the_driver_does_not_pin_is_used_as_it_is_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, cuda = Driver(2), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(transfer.torch, "zeros", Shortage(lambda: None, 0, 9))  # what takes the runtime's last error
+    layers = [HostRows((4, 4), torch.float32, cuda) for _ in range(3)]
+    assert [layer.refused for layer in layers[:2]] == ["", ""] and "error 2 while" in layers[2].refused
+    assert pinning(layers[:2]).value == "pinned"
+    assert pinning(layers).value == "partly pinned" and "2 of 3 layers" in pinning(layers).because
+    assert pinning(layers[2:]) == ("pageable", layers[2].refused)
+    del layers
+    assert driver.pinned == [], "what was pinned is given back"
