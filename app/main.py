@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """
     auth = credentials(args.auth)
     check_exposure(args.host, share=args.share, auth=auth)
-    config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context)
+    num_gpus = 1 if args.gpus is None else args.gpus
+    config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context, num_gpus=num_gpus)
     entry = catalog.find(config.model)
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)

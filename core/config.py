@@ -8,6 +8,7 @@ from core.errors import InvalidSetting
 
 Device = Literal["auto", "cpu", "cuda"]
 Scorer = Literal["landmark", "attention"]
+MOST_GPUS = 8
 
 
 def _require(condition: bool, problem: str, hint: str) -> None:
@@ -105,6 +106,7 @@ class EngineConfig:
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
+    num_gpus: int = 1  # that share the target by heads, one process each; on the processor they are processes alone
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
 
@@ -114,6 +116,7 @@ class EngineConfig:
             f"A context of {self.context} tokens is not usable.",
             "Use at least 64, for example --context 32768.",
         )
+        _require(1 <= self.num_gpus <= MOST_GPUS, f"--gpus {self.num_gpus} is not usable.", f"Use 1 to {MOST_GPUS}.")
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(
             self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."

@@ -13,9 +13,10 @@ from typing import Literal
 import torch
 
 from core.answering import LONGEST_ROUND, Answer
+from core.caches.base import KVCache
 from core.caches.full import FullCache, Offload
 from core.caches.retrieval import RetrievalCache
-from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks, chosen_weights
+from core.caches.selection import LOSSY_POLICIES, ChunkPolicy, TopChunks, chosen_weights
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.lookup import TokenIndex
@@ -28,6 +29,9 @@ from core.models.judge import Judge
 from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
 from core.ops.backend import STOCK, Backend, choose_backend
+from core.parallel.crew import Crew, load_shared
+from core.parallel.led import LedFullCache, LedRetrievalCache
+from core.parallel.shares import one_share, told
 from core.planner import Plan, make_plan
 from core.race import Lane
 from core.roofline import ROW_SLOPE, pass_seconds
@@ -47,7 +51,7 @@ class EngineInfo:
     description: str
     limits: str  # what the model cannot do, for the reader; empty for full models
     has_draft: bool
-    plan: Plan
+    plan: Plan  # where several ranks share the target, of one of them, as are all sizes here
     attention: str  # the code that computes it
     attention_because: str
     most_context: int  # of the model
@@ -56,6 +60,7 @@ class EngineInfo:
     draft_weight_bytes: int
     target_layers: int
     draft_layers: int  # 0: there is no draft
+    num_ranks: int = 1  # processes that share the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +88,20 @@ class Engine:
         limits: str = "",
         backend: Backend = STOCK,
         offload: Offload | None = None,
+        crew: Crew | None = None,
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
         context, device = plan.context.value, target.shape.device
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
-        self._full = FullCache(target.shape, context, chunk_size, possible=possible, backend=backend, offload=offload)
+        self._crew = crew  # of the other ranks, where several share the target
+        full_cache = LedFullCache if crew else FullCache
+        self._full = full_cache(target.shape, context, chunk_size, possible=possible, backend=backend, offload=offload)
+        if crew and isinstance(self._full, LedFullCache):
+            self._full.lead(crew.tell)
         self._chooser = TopChunks(self._full, config.retrieval)
-        self._retrieval = RetrievalCache(self._full, self._chooser)
+        self._retrieval = self._part_of_full("retrieval", self._chooser)
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
         if draft is not None:
@@ -100,8 +110,8 @@ class Engine:
             )
             draft_judge = Judge("draft", draft.module, streaming, device)
         self._parts = Parts(
-            full=Judge("full", target.module, self._full, device),
-            retrieval=Judge("retrieval", target.module, self._retrieval, device),
+            full=self._target_judge("full", self._full),
+            retrieval=self._target_judge("retrieval", self._retrieval),
             draft=draft_judge,
             index=TokenIndex(),
             vocab=target.dims.vocab_size,
@@ -125,6 +135,7 @@ class Engine:
             draft_weight_bytes=draft.weight_bytes if draft else 0,
             target_layers=target.dims.num_layers,
             draft_layers=draft.dims.num_layers if draft else 0,
+            num_ranks=crew.num_ranks if crew else 1,
         )
 
     @classmethod
@@ -141,7 +152,10 @@ class Engine:
         entry = find(config.model)
         dims = read_dims(entry.target)
         draft_dims = read_dims(entry.draft) if entry.draft else None
-        plan = make_plan(dims, draft_dims, config, this_machine())
+        machine = this_machine()
+        if config.num_gpus > 1:
+            dims, machine = one_share(entry.target, dims, config, machine)
+        plan = told(make_plan(dims, draft_dims, config, machine), config.num_gpus)
         device, dtype = torch.device(plan.device.value), plan.dtype.value
         backend = choose_backend(device, dtype)
         tokenizer = load_tokenizer(entry.target)
@@ -152,7 +166,11 @@ class Engine:
                     "Target and draft do not use the same tokens.", hint="Choose a draft of the same family."
                 )
             draft = load_model(entry.draft, draft_dims, dtype, device, backend)
-        target = load_model(entry.target, dims, dtype, device, backend)
+        crew: Crew | None = None
+        if config.num_gpus > 1:
+            crew, target = load_shared(entry.target, dims, config, plan, backend)
+        else:
+            target = load_model(entry.target, dims, dtype, device, backend)
         text = ChatText(tokenizer, target.eos_ids)
         return cls(
             config,
@@ -164,6 +182,7 @@ class Engine:
             description=entry.description,
             limits=entry.limits,
             backend=backend,
+            crew=crew,
         )
 
     def close(self) -> None:
@@ -183,7 +202,8 @@ class Engine:
 
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
-        return self._retrieval.held_chunks()
+        own = self._retrieval.held_chunks()
+        return self._crew.held_chunks(own) if self._crew else own
 
     def retrieves(self, method: str) -> bool:
         """Whether a method drafts with the retrieval cache, so that `held_chunks` speaks of its answers."""
@@ -194,15 +214,16 @@ class Engine:
 
         See `core.caches.selection.chosen_weights`. What was loaded for drafting, not a proof.
         """
-        held = self.held_chunks()
+        held = self._retrieval.held_chunks()
         if held.shape[2] == 0:
             return torch.empty(0)
-        return chosen_weights(held, [self._chooser.scores[layer] for layer in range(held.shape[0])])
+        own = chosen_weights(held, [self._chooser.scores[layer] for layer in range(held.shape[0])])
+        return self._crew.chunk_weights(own) if self._crew else own
 
     @property
     def holds_all_chunks(self) -> bool:
         """Whether there was no choice to make: the retrieval cache has room for every chunk."""
-        return self.held_chunks().shape[2] < self._chooser.max_chunks
+        return self._retrieval.held_chunks().shape[2] < self._chooser.max_chunks
 
     def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> torch.Tensor | None:
         """`chunk_weights` as they would be for the answer to a prompt; None: cancelled.
@@ -339,7 +360,7 @@ class Engine:
                         yield LaneEvent(number, ended)
         finally:
             for lane in lanes:
-                lane.leave()
+                lane.end()
             self._settle(list(prompt_ids))  # as far as they were read
 
     def _settle(self, tokens: list[int]) -> None:
@@ -364,10 +385,18 @@ class Engine:
 
     def _evicting_judge(self, name: str) -> Judge:
         if name not in self._evicting:
-            policies: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o": HeavyHitters}
-            cache = RetrievalCache(self._full, policies[name](self._full, self.config.retrieval))
-            self._evicting[name] = Judge(name, self._target.module, cache, self._target.shape.device)
+            cache = self._part_of_full(name, LOSSY_POLICIES[name](self._full, self.config.retrieval))
+            self._evicting[name] = self._target_judge(name, cache)
         return self._evicting[name]
+
+    def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
+        if self._crew:
+            return LedRetrievalCache(self._full, policy, name, self._crew.tell)
+        return RetrievalCache(self._full, policy)
+
+    def _target_judge(self, name: str, cache: KVCache) -> Judge:
+        lead = self._crew.leading if self._crew else None
+        return Judge(name, self._target.module, cache, self._target.shape.device, lead)
 
     def _nominal_seconds(self, judge: Judge) -> float:
         model = self._draft if judge is self._parts.draft else self._target

@@ -43,6 +43,7 @@ class Lane:
             judge.meter = meter
         if self._tail is not None:
             self._full.attach(self._tail)
+            self._tail = None
         if self._begun:
             decoder.resume(Context(self.answer.tokens))
         else:
@@ -51,6 +52,13 @@ class Lane:
                 judge.cache.truncate(self._base)  # rows behind it may be another lane's
             decoder.start()
         self._inside = self._begun = True
+
+    def end(self) -> None:
+        """Leave for good."""
+        self.leave()
+        if self._tail is not None:
+            self._full.forget(self._tail)
+            self._tail = None
 
     def leave(self) -> None:
         """Put the lane's rows aside. Leaving twice is harmless."""

@@ -18,7 +18,14 @@ from core.session import Conversation
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The settings of the common options."""
-    return EngineConfig(model=args.model or EngineConfig().model, device=args.device, context=args.context)
+    return EngineConfig(
+        model=args.model or EngineConfig().model, device=args.device, context=args.context, num_gpus=num_gpus(args)
+    )
+
+
+def num_gpus(args: argparse.Namespace) -> int:
+    """What `--gpus` says; without it, one."""
+    return 1 if args.gpus is None else int(args.gpus)
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:

@@ -1,0 +1,72 @@
+"""Sums over ranks: NCCL between GPUs, gloo between processes on the CPU. Both listen on this machine's loopback only."""
+
+import datetime
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+MEETING_SECONDS = 60  # in which the ranks must find each other once all of them have begun
+# Ranks that compute the same pass wait for one another by milliseconds; so long means that one hangs.
+PATIENCE = datetime.timedelta(seconds=120)
+
+
+class RankLost(RuntimeError):
+    """Another rank did not take part in a sum."""
+
+
+class Group:
+    """The ranks of one model. Every rank makes one, and the makers wait for each other."""
+
+    def __init__(self, meeting: Path, rank: int, num_ranks: int, device: torch.device) -> None:
+        """`meeting` is a file that does not exist yet and that all of them name; not needed afterwards.
+
+        Raises:
+            RankLost: the others did not come.
+        """
+        self.rank, self.num_ranks, self.device = rank, num_ranks, device
+        store = dist.FileStore(str(meeting), num_ranks)
+        store.set_timeout(datetime.timedelta(seconds=MEETING_SECONDS))
+        try:
+            self._backend = _nccl(store, rank, num_ranks) if device.type == "cuda" else _gloo(store, rank, num_ranks)
+        except RuntimeError as error:
+            raise RankLost(f"did not meet the others ({error})") from error
+
+    def add(self, x: Tensor) -> None:
+        """Replace x, contiguous and equally shaped on every rank, by the sum over the ranks: the same bits on each.
+
+        On CUDA it is queued like a kernel.
+
+        Raises:
+            RankLost: another rank has gone; on CUDA that may show later, see `abort`.
+        """
+        try:
+            self._backend.allreduce([x]).wait()
+        except RuntimeError as error:
+            raise RankLost(f"was left alone ({error})") from error
+
+    def abort(self) -> None:
+        """Let whoever waits for a lost rank go on: kernels of NCCL wait for ever, gloo notices by itself."""
+        if self.device.type == "cuda":
+            self._backend.abort()
+
+
+def _gloo(store: dist.Store, rank: int, num_ranks: int) -> dist.Backend:
+    group = cast(Any, dist.ProcessGroupGloo)
+    options = group._Options()
+    options._devices = [group.create_device(hostname="127.0.0.1")]
+    options._timeout = PATIENCE
+    return cast("dist.Backend", group(store, rank, num_ranks, options))
+
+
+def _nccl(store: dist.Store, rank: int, num_ranks: int) -> dist.Backend:
+    if sys.platform == "linux":
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # NCCL reads it when the first group is made, and only there
+    group = cast(Any, dist).ProcessGroupNCCL
+    options = group.Options()
+    options._timeout = PATIENCE
+    return cast("dist.Backend", group(store, rank, num_ranks, options))
