@@ -32,7 +32,7 @@ from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, Ord
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
 from core.planner import Plan
 
-LAST_WORDS_SECONDS = 3.0  # in which a rank that fails says why, or is seen to be dead
+LAST_WORDS_SECONDS = 5.0  # in which a rank that fails says why, or is seen to be dead
 LEAVE_SECONDS = 2.0  # in which a rank ends by itself
 WATCH_SECONDS = 0.5
 

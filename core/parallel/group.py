@@ -1,4 +1,4 @@
-"""Sums over ranks: NCCL between GPUs, gloo between processes on the CPU. Both listen on this machine's loopback only."""
+"""Sums over ranks: NCCL between GPUs, gloo between processes on the CPU; both listen on the loopback only."""
 
 import datetime
 import os
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-MEETING_SECONDS = 60  # in which the ranks must find each other once all of them have begun
+MEETING_SECONDS = 120  # in which the ranks must find each other once all of them have begun
 # Ranks that compute the same pass wait for one another by milliseconds; so long means that one hangs.
 PATIENCE = datetime.timedelta(seconds=120)
 
