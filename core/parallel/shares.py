@@ -12,18 +12,17 @@ from core.models.loader import ModelDims, read_config
 from core.planner import Choice, Plan, choose_device
 
 
-def check_heads(num_heads: int, num_kv_heads: int, num_ranks: int) -> None:
-    """See that every rank gets whole heads, and as many as the others.
+def check_heads(num_kv_heads: int, num_ranks: int) -> None:
+    """See that every rank gets whole KV heads with the query heads of their groups, and as many as the others.
 
     Raises:
         InvalidSetting: it would not.
     """
-    for count, what in ((num_heads, "query heads"), (num_kv_heads, "heads of keys and values")):
-        if count % num_ranks:
-            raise InvalidSetting(
-                f"{count} {what} cannot be shared by {num_ranks} GPUs.",
-                hint="Use a number of GPUs that divides them, or leave out --gpus.",
-            )
+    if num_kv_heads % num_ranks:
+        raise InvalidSetting(
+            f"{num_kv_heads} heads of keys and values cannot be shared by {num_ranks} GPUs.",
+            hint="Use a number of GPUs that divides them.",
+        )
 
 
 def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Machine) -> tuple[ModelDims, Machine]:
@@ -45,7 +44,7 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
             hint="Leave out --gpus.",
         )
     division_of(read_config(folder))
-    check_heads(dims.num_heads, dims.num_kv_heads, ranks)
+    check_heads(dims.num_kv_heads, ranks)
     size = size_in(folder)
     share = replace(
         dims,

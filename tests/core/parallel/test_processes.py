@@ -50,7 +50,7 @@ def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engi
 
 
 def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
-    config = replace(GenerationConfig(max_new_tokens=24, speculation=FIXED), **settings)  # type: ignore[arg-type]
+    config = replace(GenerationConfig(max_new_tokens=16, speculation=FIXED), **settings)  # type: ignore[arg-type]
     *_, finished = engine.generate(prompt, config)
     assert isinstance(finished, Finished)
     return finished
@@ -71,7 +71,7 @@ def test_logits_agree_within_the_tolerance(gqa: tuple[Engine, Engine, Crew]) -> 
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, Engine, Crew], method: str) -> None:
     shared, alone, _ = gqa
-    prompt = random_prompt(90 if method == "draft" else 400)
+    prompt = random_prompt(90 if method == "draft" else 300)
     ours, theirs = (answer(engine, prompt, method=method) for engine in (shared, alone))
     assert ours.token_ids == theirs.token_ids and ours.exact == theirs.exact
     assert ours.stats.level2 == theirs.stats.level2, "the same guesses, the same verdicts"
@@ -80,27 +80,27 @@ def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, E
 @pytest.mark.parametrize("method", ["autoregressive", "triforce"])
 def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, Crew], method: str) -> None:
     shared, alone, _ = mha
-    prompt = random_prompt(400)
+    prompt = random_prompt(300)
     assert answer(shared, prompt, method=method).token_ids == answer(alone, prompt, method=method).token_ids
 
 
 def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, Crew]) -> None:
     shared, alone, _ = gqa
-    prompt = random_prompt(400)
+    prompt = random_prompt(300)
     adaptive = answer(shared, prompt, speculation=SpeculationConfig())
     assert adaptive.token_ids == answer(alone, prompt, method="autoregressive").token_ids
 
 
 def test_a_seed_draws_the_same_text_as_in_one_process(gqa: tuple[Engine, Engine, Crew]) -> None:
     shared, alone, _ = gqa
-    prompt, hot = random_prompt(400), SamplingParams(temperature=0.8)
+    prompt, hot = random_prompt(300), SamplingParams(temperature=0.8)
     texts = [answer(engine, prompt, sampling=hot, seed=5).token_ids for engine in (shared, alone)]
     assert texts[0] == texts[1] != answer(shared, prompt).token_ids
 
 
 def test_a_second_turn_reads_only_what_is_new(gqa: tuple[Engine, Engine, Crew]) -> None:
     shared, alone, _ = gqa
-    prompt, question = random_prompt(400, 7), random_prompt(15, 2)
+    prompt, question = random_prompt(300, 7), random_prompt(15, 2)
     first = answer(shared, prompt)
     second = [*prompt, *first.token_ids, *question]
     ours = answer(shared, second)
@@ -110,8 +110,8 @@ def test_a_second_turn_reads_only_what_is_new(gqa: tuple[Engine, Engine, Crew]) 
 
 def test_after_a_cancelled_answer_the_ranks_still_agree(gqa: tuple[Engine, Engine, Crew]) -> None:
     shared, alone, _ = gqa
-    prompt = random_prompt(400, 8)
-    events = shared.generate(prompt, GenerationConfig(max_new_tokens=24, speculation=FIXED))
+    prompt = random_prompt(300, 8)
+    events = shared.generate(prompt, GenerationConfig(max_new_tokens=16, speculation=FIXED))
     begun = next(event for event in events if isinstance(event, RoundDone))
     events.close()  # type: ignore[attr-defined]
     again = [*prompt, *(record.token_id for record in begun.tokens), *random_prompt(5, 3)]
@@ -124,7 +124,7 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(
 ) -> None:
     monkeypatch.setattr(race, "SLICE_SECONDS", 0.0)  # lanes change as often as possible
     shared, alone, _ = gqa
-    prompt = random_prompt(400, 9)
+    prompt = random_prompt(300, 9)
     configs = [GenerationConfig(method=method, max_new_tokens=12, speculation=FIXED) for method in ("triforce", "h2o")]
     ended = {e.lane: e.event for e in shared.race(prompt, configs) if isinstance(e.event, Finished)}
     for number, config in enumerate(configs):
@@ -135,7 +135,7 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(
 
 def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, Crew]) -> None:
     shared, alone, _ = gqa
-    prompt = random_prompt(400, 10)
+    prompt = random_prompt(300, 10)
     for engine in (shared, alone):
         engine.weights_after(prompt)
     assert torch.equal(shared.held_chunks(), alone.held_chunks())
@@ -168,7 +168,7 @@ def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: tuple[Engine, E
 
 def test_a_process_that_is_killed_ends_the_run_at_once_and_for_good(mha: tuple[Engine, Engine, Crew]) -> None:
     shared, _, crew = mha
-    prompt = random_prompt(400, 12)
+    prompt = random_prompt(300, 12)
     events = shared.generate(prompt, GenerationConfig(max_new_tokens=500, speculation=FIXED))
     next(event for event in events if isinstance(event, RoundDone))
     pid = crew._processes[0].pid
