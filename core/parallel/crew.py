@@ -27,7 +27,7 @@ from core.config import EngineConfig
 from core.errors import WorkerLost
 from core.models.loader import LoadedModel, ModelDims
 from core.ops.backend import Backend
-from core.parallel.group import Group, RankLost
+from core.parallel.group import Group, RankLost, require_group
 from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, Order
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
 from core.planner import Plan
@@ -233,8 +233,9 @@ def load_shared(
     """Load a target over `config.num_gpus` ranks; `dims` and `plan` are those of one share.
 
     Raises:
-        WorkerLost, DamagedAssets, UnsupportedModel: see `Crew.load`.
+        WorkerLost, DamagedAssets, UnsupportedModel: see `Crew.load`. InvalidSetting: torch cannot do it here.
     """
+    require_group(plan.device.value)
     possible = min(dims.max_context, plan.most_context)
     assignment = Assignment(
         num_ranks=config.num_gpus,

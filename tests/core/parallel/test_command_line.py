@@ -66,9 +66,9 @@ def test_whoever_is_killed_nobody_is_left(book: Path, victim: str) -> None:
     if victim == "worker":
         errors = [line for line in complaints.decode().splitlines() if line.startswith("error:")]
         assert program.returncode == 1 and b"Traceback" not in complaints
-        assert errors == [
-            "error: Process 2 of 2 was killed by signal 9. Start again, or leave out --gpus."
-        ], complaints.decode()
+        assert errors == ["error: Process 2 of 2 was killed by signal 9. Start again, or leave out --gpus."], (
+            complaints.decode()
+        )
 
 
 def workers_of(program: int) -> list[int]:
