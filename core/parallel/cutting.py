@@ -22,7 +22,7 @@ class SharedInputs(nn.Module):
     def __init__(self, linear: nn.Linear, add: Add) -> None:
         super().__init__()
         self.linear, self.bias = linear, linear.bias
-        linear.bias = None
+        linear.register_parameter("bias", None)
         self._add = add
 
     def forward(self, x: Tensor) -> Tensor:

@@ -54,8 +54,8 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
     )
     if choose_device(config, machine).value == "cuda":
         gpus = (min(gpus[:ranks], key=lambda gpu: gpu.free_bytes),)
-    memory = {"ram_bytes": machine.ram_bytes // ranks, "free_ram_bytes": machine.free_ram_bytes // ranks}
-    return share, replace(machine, gpus=gpus, **memory)
+    ram, free = machine.ram_bytes // ranks, machine.free_ram_bytes // ranks
+    return share, replace(machine, gpus=gpus, ram_bytes=ram, free_ram_bytes=free)
 
 
 def told(plan: Plan, num_ranks: int) -> Plan:
