@@ -92,7 +92,9 @@ def build_parser() -> argparse.ArgumentParser:
         description="Chat with whole books on your own machine, exactly and fast. No command: the app.",
         allow_abbrev=False,
     )
-    parser.set_defaults(model=None, device="auto", context=None, gpu_memory=None, seed=0, data_dir=None, venv=True)
+    parser.set_defaults(
+        model=None, device="auto", gpus=None, context=None, gpu_memory=None, seed=0, data_dir=None, venv=True
+    )
     add_common_options(parser)
     add_app_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -119,6 +121,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME|PATH", help="a known model or a local folder (default: the bundled one)"
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
+    options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
     options.add_argument("--context", type=int, metavar="N", help="tokens the model keeps in view (default: what fits)")
     options.add_argument(
         "--gpu-memory",
@@ -215,7 +218,6 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     """`doctor`: another machine than this one, another precision. core checks what the numbers can be."""
     machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
     machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
-    machine.add_argument("--gpus", type=int, metavar="N", help="how many share the model (default: 1)")
     machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
     parser.add_argument("--bits", type=int, choices=(16, 8, 4), help="of the weights (default: what is computed in)")
     parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache")

@@ -49,7 +49,11 @@ def run(args: argparse.Namespace) -> int:
     auth = credentials(args.auth)
     check_exposure(args.host, share=args.share, auth=auth)
     config = EngineConfig(
-        model=args.model or "harbour", device=args.device, context=args.context, gpu_memory_gib=args.gpu_memory
+        model=args.model or "harbour",
+        device=args.device,
+        context=args.context,
+        gpu_memory_gib=args.gpu_memory,
+        num_gpus=1 if args.gpus is None else args.gpus,
     )
     entry = catalog.find(config.model)
     check_port(args.host, args.port)

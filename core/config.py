@@ -10,6 +10,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Scorer = Literal["landmark", "attention"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
 MOST_GIB = 1 << 20  # that anybody may say a device has
+MOST_GPUS = 8
 
 
 def _require(condition: bool, problem: str, hint: str) -> None:
@@ -109,6 +110,7 @@ class EngineConfig:
     prefill_chunk: int = 1024  # tokens read per pass
     gpu_memory_gib: float | None = None  # most that the device may hold; on a processor the rest counts as host memory
     placement: PlacementWish = "auto"  # of the full cache; "auto": as much of it on the device as fits
+    num_gpus: int = 1  # that share the target by heads, one process each; on the processor they are processes alone
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
 
@@ -118,6 +120,7 @@ class EngineConfig:
             f"A context of {self.context} tokens is not usable.",
             "Use at least 64, for example --context 32768.",
         )
+        _require(1 <= self.num_gpus <= MOST_GPUS, f"--gpus {self.num_gpus} is not usable.", f"Use 1 to {MOST_GPUS}.")
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(
             self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."

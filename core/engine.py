@@ -15,15 +15,16 @@ from typing import Literal
 import torch
 
 from core.answering import LONGEST_ROUND, Answer
-from core.caches.full import Offload
+from core.caches.base import KVCache
+from core.caches.full import FullCache, Offload
 from core.caches.relief import Relief, make_full_cache
 from core.caches.retrieval import RetrievalCache
-from core.caches.selection import ChunkPolicy, HeavyHitters, SinkOnly, TopChunks, chosen_weights
+from core.caches.selection import LOSSY_POLICIES, ChunkPolicy, TopChunks, chosen_weights
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.lookup import TokenIndex
 from core.decoding.methods import Decoder, Parts, judges_of
-from core.errors import ContextTooSmall, NotEnoughMemory
+from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import cap_memory, free_memory_bytes, this_machine
 from core.models.judge import Judge
@@ -32,6 +33,9 @@ from core.models.pair import LoadedPair, PairFiles
 from core.models.rotary import KeyShift
 from core.ops.backend import STOCK, Backend
 from core.ops.transfer import pinning
+from core.parallel.crew import Crew
+from core.parallel.led import LedFullCache, LedRetrievalCache
+from core.parallel.shares import one_share, told
 from core.planner import CacheSizes, Choice, Plan, make_plan, placed
 from core.race import Lane
 from core.roofline import ROW_SLOPE, measure_link, pass_seconds
@@ -51,7 +55,7 @@ class EngineInfo:
     description: str
     limits: str  # what the model cannot do, for the reader; empty for full models
     has_draft: bool
-    plan: Plan
+    plan: Plan  # where several ranks share the target, of one of them, as are all sizes here
     attention: str  # the code that computes it
     attention_because: str
     most_context: int  # of the model
@@ -62,6 +66,7 @@ class EngineInfo:
     draft_layers: int  # 0: there is no draft
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
     link: Choice[float] | None  # bytes per second of a plain copy from there
+    num_ranks: int = 1  # processes that share the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +94,14 @@ class Engine:
         limits: str = "",
         backend: Backend = STOCK,
         offload: Offload | None = None,
+        crew: Crew | None = None,
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
         context, device = plan.context.value, target.shape.device
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
+        self._crew = crew  # of the other ranks, where several share the target
         block_rows = CacheSizes.of(target.dims, config, target.shape.dtype).block_rows(context)
         self._full = make_full_cache(
             target.shape,
@@ -104,12 +111,15 @@ class Engine:
             backend=backend,
             offload=offload or plan.offload,
             block_rows=block_rows,
+            kind=LedFullCache if crew else FullCache,
         )
+        if crew and isinstance(self._full, LedFullCache):
+            self._full.lead(crew.tell)
         self._chunks = config.retrieval  # what the retrieval cache keeps now
         self._chooser = TopChunks(self._full, self._chunks)
         making = Relief(self._full, block_rows, free_memory_bytes, lambda: None)
-        self._retrieval = making.retry(lambda: RetrievalCache(self._full, self._chooser), lambda: None)
-        self._relief = Relief(self._full, block_rows, free_memory_bytes, self._placement_changed)
+        self._retrieval = making.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
+        self._relief = Relief(self._full, block_rows, free_memory_bytes, self._placement_changed, may_move=crew is None)
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
         if draft is not None:
@@ -118,8 +128,8 @@ class Engine:
             )
             draft_judge = Judge("draft", draft.module, streaming, device)
         self._parts = Parts(
-            full=Judge("full", target.module, self._full, device),
-            retrieval=Judge("retrieval", target.module, self._retrieval, device),
+            full=self._target_judge("full", self._full),
+            retrieval=self._target_judge("retrieval", self._retrieval),
             draft=draft_judge,
             index=TokenIndex(),
             vocab=target.dims.vocab_size,
@@ -146,6 +156,7 @@ class Engine:
             draft_layers=draft.dims.num_layers if draft else 0,
             host_memory=None,
             link=None,
+            num_ranks=crew.num_ranks if crew else 1,
         )
         self._tell_placement()
 
@@ -161,10 +172,17 @@ class Engine:
         # started from here on inherit the setting, so it comes before any computation.
         torch.set_flush_denormal(True)
         files, machine = PairFiles.find(config.model), this_machine()
-        plan = make_plan(files.target, files.draft, config, machine)
+        dims = files.target
+        if config.num_gpus > 1:
+            dims, machine = one_share(files.entry.target, dims, config, machine)
+        plan = told(make_plan(dims, files.draft, config, machine), config.num_gpus)
         device = torch.device(plan.device.value)
         cap_memory(device, config.gpu_memory_gib)
-        return cls.of(LoadedPair.load(files, device, plan.dtype.value), config, plan)
+        if config.num_gpus > 1:
+            pair = LoadedPair.load_shared(replace(files, target=dims), config, plan)
+        else:
+            pair = LoadedPair.load(files, device, plan.dtype.value)
+        return cls.of(pair, config, plan)
 
     @classmethod
     def of(cls, pair: LoadedPair, config: EngineConfig, plan: Plan) -> "Engine":
@@ -184,6 +202,7 @@ class Engine:
             description=entry.description,
             limits=entry.limits,
             backend=pair.backend,
+            crew=pair.crew,
         )
 
     def _placement_changed(self) -> None:
@@ -228,6 +247,11 @@ class Engine:
         wanted = self.config.retrieval if budget is None else replace(self.config.retrieval, budget=budget)
         if wanted == self._chunks:
             return wanted.budget
+        if self._crew:
+            raise InvalidSetting(
+                "The retrieval budget cannot be changed while several processes share the model.",
+                hint=f"Leave it at {self._chunks.budget:,} tokens.",
+            )
         more = (wanted.budget - self.config.retrieval.budget) * self.info.kv_bytes_per_token
         free = self.plan.available_bytes - self.plan.total_bytes
         if more > max(free, 0):
@@ -244,7 +268,8 @@ class Engine:
 
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""
-        return self._retrieval.held_chunks()
+        own = self._retrieval.held_chunks()
+        return self._crew.held_chunks(own) if self._crew else own
 
     def retrieves(self, method: str) -> bool:
         """Whether a method drafts with the retrieval cache, so that `held_chunks` speaks of its answers."""
@@ -255,15 +280,16 @@ class Engine:
 
         See `core.caches.selection.chosen_weights`. What was loaded for drafting, not a proof.
         """
-        held = self.held_chunks()
+        held = self._retrieval.held_chunks()
         if held.shape[2] == 0:
             return torch.empty(0)
-        return chosen_weights(held, [self._chooser.scores[layer] for layer in range(held.shape[0])])
+        own = chosen_weights(held, [self._chooser.scores[layer] for layer in range(held.shape[0])])
+        return self._crew.chunk_weights(own) if self._crew else own
 
     @property
     def holds_all_chunks(self) -> bool:
         """Whether there was no choice to make: the retrieval cache has room for every chunk."""
-        return self.held_chunks().shape[2] < self._chooser.max_chunks
+        return self._retrieval.held_chunks().shape[2] < self._chooser.max_chunks
 
     def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> torch.Tensor | None:
         """`chunk_weights` as they would be for the answer to a prompt; None: cancelled.
@@ -408,7 +434,7 @@ class Engine:
                         yield LaneEvent(number, ended)
         finally:
             for lane in lanes:
-                lane.leave()
+                lane.end()
             self._settle(list(prompt_ids))  # as far as they were read
 
     def _settle(self, tokens: list[int]) -> None:
@@ -436,10 +462,18 @@ class Engine:
 
     def _evicting_judge(self, name: str) -> Judge:
         if name not in self._evicting:
-            policies: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o": HeavyHitters}
-            cache = RetrievalCache(self._full, policies[name](self._full, self._chunks))
-            self._evicting[name] = Judge(name, self._target.module, cache, self._target.shape.device)
+            cache = self._part_of_full(name, LOSSY_POLICIES[name](self._full, self._chunks))
+            self._evicting[name] = self._target_judge(name, cache)
         return self._evicting[name]
+
+    def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
+        if self._crew:
+            return LedRetrievalCache(self._full, policy, name, self._crew.tell)
+        return RetrievalCache(self._full, policy)
+
+    def _target_judge(self, name: str, cache: KVCache) -> Judge:
+        lead = self._crew.leading if self._crew else None
+        return Judge(name, self._target.module, cache, self._target.shape.device, lead)
 
     def _nominal_seconds(self, judge: Judge) -> float:
         model = self._draft if judge is self._parts.draft else self._target

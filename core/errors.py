@@ -7,6 +7,7 @@ CoreError
 ├── DamagedAssets          files that ship with the project are missing or corrupt
 ├── ContextTooSmall        the text does not fit into the chosen or possible context
 ├── NotEnoughMemory        weights or context do not fit on this machine
+├── WorkerLost             a process that held a share of the model has ended
 └── EmptyQuestion          nothing was asked
 
 Bugs of ours are assertions, never CoreError.
@@ -59,6 +60,13 @@ class NotEnoughMemory(CoreError):
     def __init__(self, problem: str, *, hint: str, largest_context: int | None = None) -> None:
         super().__init__(problem, hint=hint)
         self.largest_context = largest_context
+
+
+class WorkerLost(CoreError):
+    """A process that held a share of the model has ended; without it nothing can be computed any more."""
+
+    def __init__(self, rank: int, num_ranks: int, reason: str) -> None:
+        super().__init__(f"Process {rank + 1} of {num_ranks} {reason}.", hint="Start again, or leave out --gpus.")
 
 
 class EmptyQuestion(CoreError):

@@ -39,6 +39,11 @@ def this_machine() -> Machine:
     return Machine(_cpu_name(), _num_cores(), total_ram, free_ram, tuple(gpus))
 
 
+def gpus_in_words(count: int) -> str:
+    """no GPU, one GPU, 3 GPUs."""
+    return "no GPU" if count == 0 else "one GPU" if count == 1 else f"{count} GPUs"
+
+
 def _num_cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
     return len(affinity(0)) if affinity else os.cpu_count() or 1

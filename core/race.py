@@ -44,6 +44,7 @@ class Lane:
         retry = self.answer.relief.retry
         if (tail := self._tail) is not None:
             retry(lambda: self._full.attach(tail), lambda: self._full.truncate(self._base))
+            self._tail = None
         if self._begun:
             retry(lambda: decoder.resume(Context(self.answer.tokens)), lambda: None)
         else:
@@ -52,6 +53,13 @@ class Lane:
                 judge.cache.truncate(self._base)  # rows behind it may be another lane's
             retry(decoder.start, decoder.forget)
         self._inside = self._begun = True
+
+    def end(self) -> None:
+        """Leave for good."""
+        self.leave()
+        if self._tail is not None:
+            self._full.forget(self._tail)
+            self._tail = None
 
     def leave(self) -> None:
         """Put the lane's rows aside. Leaving twice is harmless."""

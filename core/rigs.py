@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from core.config import MOST_GPUS
 from core.errors import InvalidSetting
-from core.hardware import Gpu, Machine
+from core.hardware import Gpu, Machine, gpus_in_words
 
 DEVICES_FILE = Path(__file__).with_name("devices.json")
 LIKE = "4090"  # whose nominal bandwidths a GPU has of which only the memory is given
-MOST_GPUS = 8
 GIB = 1 << 30
 
 
@@ -75,9 +75,8 @@ def make_rig(
         machine = replace(machine, gpus=(Gpu(name, int(gib * GIB), int(gib * GIB)),) * count)
         assumed.append(f"{count} x {name} with {gib:g} GiB" if assume is not None else f"{count} x {name}")
     elif num_gpus is not None and num_gpus > len(here.gpus):
-        found = f"{len(here.gpus)} GPUs" if len(here.gpus) != 1 else "one GPU"
         raise InvalidSetting(
-            f"This machine has {found if here.gpus else 'no GPU'}.",
+            f"This machine has {gpus_in_words(len(here.gpus))}.",
             hint="Add --gpu-memory N to plan for a machine with more.",
         )
     else:

@@ -16,6 +16,7 @@ import torch
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.models.census import STORED_BITS, ModelSize
+from core.parallel.shares import check_heads
 from core.planner import (
     MOST_CONTEXT,
     RUNTIME_BYTES,
@@ -124,11 +125,7 @@ class _Planner:
         self.on_gpu = self.device.value == "cuda"
         self.num_gpus = len(machine.gpus) if self.on_gpu else 0
         self._shares = max(1, self.num_gpus)
-        if target.dims.num_kv_heads % self._shares:
-            raise InvalidSetting(
-                f"{target.dims.num_kv_heads} heads of keys and values cannot be shared by {self._shares} GPUs.",
-                hint="Use a number of GPUs that divides them.",
-            )
+        check_heads(target.dims.num_kv_heads, self._shares)
         if bits is not None and bits not in STORED_BITS:
             raise InvalidSetting(f"Weights of {bits} bits are not usable.", hint="Use --bits 16, 8 or 4.")
         width = 8 * self.dtype.value.itemsize
@@ -232,10 +229,12 @@ class _Planner:
         return [*tiers, Tier("host memory", machine.ram_bytes, machine.free_ram_bytes, host)]
 
     def _runs(self, here: int) -> Choice[bool]:
-        if self.num_gpus > 1:
-            return Choice(False, "this version uses one GPU")
+        if self.num_gpus > 1 and not self._target.divisible:
+            return Choice(False, "this version cannot share the layers of this family between GPUs by heads")
         if self.bits.value != 8 * self.dtype.value.itemsize:
             return Choice(False, f"this version loads weights of {8 * self.dtype.value.itemsize} bits here")
+        if self.num_gpus > 1:
+            return Choice(True, f"one process a GPU, each with its heads: start with --gpus {self.num_gpus}")
         if here < self.sizes.layers:
             return Choice(True, "one GPU and host memory hold everything")
         return Choice(True, "everything fits on one device")

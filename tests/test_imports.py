@@ -10,8 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core"
 LAYERS = [
-    "errors", "events", "config", "stats", "tokens", "parallel", "ops", "caches", "models", "hardware", "planner",
-    "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "answering", "race", "engine", "bench",
+    "errors", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "planner",
+    "parallel", "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "answering", "race",
+    "engine", "bench",
 ]  # fmt: skip
 
 

@@ -23,7 +23,13 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         device=args.device,
         context=args.context,
         gpu_memory_gib=args.gpu_memory,
+        num_gpus=num_gpus(args),
     )
+
+
+def num_gpus(args: argparse.Namespace) -> int:
+    """What `--gpus` says; without it, one."""
+    return 1 if args.gpus is None else int(args.gpus)
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:

@@ -50,6 +50,7 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
         "model": info.model,
         "device": info.plan.device.value,
         "dtype": str(info.plan.dtype.value).removeprefix("torch."),
+        "processes": info.num_ranks,
         "placement": info.plan.placement.value,
         "context": info.plan.context.value,
         **({} if info.host_memory is None else offload_report(info)),

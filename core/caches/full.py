@@ -181,6 +181,9 @@ class FullCache:
             self.commit(len(range(tail.rows[0][0].shape[1])[part]))
         self._queries.restore(tail.queries)
 
+    def forget(self, tail: "Tail") -> None:
+        """A tail will not be put back."""
+
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
         """Mean keys of the first complete chunks, [H_kv, num_chunks, D]."""
         assert num_chunks <= self._num_landmarks, f"{num_chunks} of {self._num_landmarks} landmarks"

@@ -31,6 +31,7 @@ def make_full_cache(
     backend: Backend,
     offload: Offload | None,
     block_rows: int,
+    kind: type[FullCache] = FullCache,
 ) -> FullCache:
     """A full cache with as many resident layers as `offload` says (None: all), or as the device really has room for.
 
@@ -39,7 +40,7 @@ def make_full_cache(
     """
     while True:
         try:
-            return FullCache(shape, capacity, chunk_size, possible=possible, backend=backend, offload=offload)
+            return kind(shape, capacity, chunk_size, possible=possible, backend=backend, offload=offload)
         except torch.OutOfMemoryError:
             offload = offload or Offload(num_resident=shape.num_layers, block_rows=block_rows)
         if offload.num_resident == 0:
@@ -62,12 +63,20 @@ class Relief:
         block_rows: of a ring, where the cache has none yet.
         free_host_bytes: host memory that a layer may move to, asked when it is to.
         moved: called after a layer has moved.
+        may_move: False where other processes hold the rest of each layer: a broken pass has ended them.
     """
 
     def __init__(
-        self, full: FullCache, block_rows: int, free_host_bytes: Callable[[], int], moved: Callable[[], None]
+        self,
+        full: FullCache,
+        block_rows: int,
+        free_host_bytes: Callable[[], int],
+        moved: Callable[[], None],
+        *,
+        may_move: bool = True,
     ) -> None:
         self._full, self._block_rows, self._free_host_bytes, self._moved = full, block_rows, free_host_bytes, moved
+        self._may_move = may_move
 
     def retry(self, work: Callable[[], T], again: Callable[[], object] | None) -> T:
         """What the work returns.
@@ -85,7 +94,7 @@ class Relief:
                 return work()
             except torch.OutOfMemoryError:
                 broken = True  # and what the error holds is free once it is handled
-            if again is None:
+            if again is None or not self._may_move:
                 raise NotEnoughMemory("The device ran out of memory.", hint=HINT)
             self._make_room()
 

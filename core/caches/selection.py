@@ -160,3 +160,6 @@ class HeavyHitters:
         keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
         scores = accumulated_scores(queries, positions, keys, self._full.chunk_size, scaling)
         return top_chunks(scores, self.max_chunks)
+
+
+LOSSY_POLICIES: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o": HeavyHitters}  # by method

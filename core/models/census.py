@@ -12,6 +12,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnsupportedModel
+from core.models.division import is_divisible
 from core.models.loader import ModelDims, dims_of, read_config
 
 # Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
@@ -27,6 +28,7 @@ class ModelSize:
     dims: ModelDims
     layer_parameters: int  # linear weights of the layers: quantised, and shared out between GPUs
     other_parameters: int  # embeddings, output layer, norms, biases: kept whole on every GPU
+    divisible: bool = True  # whether the layers can be shared between GPUs by heads
 
     @property
     def num_parameters(self) -> int:
@@ -56,7 +58,9 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     output = cast(Any, module).get_output_embeddings()
     layers = sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear) and part is not output)
     total = sum(parameter.numel() for parameter in module.parameters())
-    return ModelSize(dims=dims, layer_parameters=layers, other_parameters=total - layers)
+    return ModelSize(
+        dims=dims, layer_parameters=layers, other_parameters=total - layers, divisible=is_divisible(config)
+    )
 
 
 def size_in(folder: Path) -> ModelSize:

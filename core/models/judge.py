@@ -1,8 +1,8 @@
 """A model + a cache = the law of the next token. Whether it proposes or judges is decided by who asks."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from core.caches.base import KVCache
 from core.models.seam import forward
 from core.tokens import Context
+
+# Around every pass: the judge's name, where the new tokens begin, and the tokens. Other processes do the same pass.
+Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
 
 RECENT = 0.2  # weight of the newest pass in seconds_by_rows
 
@@ -81,8 +84,11 @@ class PassMeter:
 class Judge:
     """One model looking through one cache. Several judges may share a model, and a pass belongs to exactly one."""
 
-    def __init__(self, name: str, model: nn.Module, cache: KVCache, device: torch.device) -> None:
+    def __init__(
+        self, name: str, model: nn.Module, cache: KVCache, device: torch.device, lead: Lead | None = None
+    ) -> None:
         self.name, self.model, self.cache, self.device = name, model, cache, device
+        self._lead = lead or (lambda *_: nullcontext())
         self.meter = PassMeter(device)
 
     def logits(self, context: Context, keep: int) -> Tensor:
@@ -99,9 +105,14 @@ class Judge:
 
     def feed(self, context: Context, span: range, keep: int) -> Tensor:
         """One pass over context[span], which must follow what the cache has seen; logits [keep, V]."""
-        tokens = torch.tensor(context.span(span.start, span.stop), device=self.device)
-        positions = self.cache.begin(span.start, len(span))
-        with self.meter.measure(len(span), self.cache.nbytes, self.cache.link_bytes):
+        return self.feed_tokens(context.span(span.start, span.stop), span.start, keep)
+
+    def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
+        """One pass over tokens that begin at `start`, right behind what the cache has seen; logits [keep, V]."""
+        tokens = torch.tensor(token_ids, device=self.device)
+        positions = self.cache.begin(start, len(token_ids))
+        measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
+        with self._lead(self.name, start, token_ids), measured:
             logits = forward(self.model, tokens, positions, self.cache, keep)
-        self.cache.commit(len(span))
+        self.cache.commit(len(token_ids))
         return logits

@@ -1,6 +1,7 @@
 """Models as transformers loads them, with our attention function, and what caches must know of them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -112,10 +113,17 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
 
 
 def load_model(
-    folder: Path, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend = STOCK
+    folder: Path,
+    dims: ModelDims,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: Backend = STOCK,
+    divide: Callable[[nn.Module], None] | None = None,
 ) -> LoadedModel:
     """Load a causal language model for inference through our caches.
 
+    Args:
+        divide: keeps one rank's share of it, in place, before anything goes to the device; `dims` are the share's.
     Raises:
         DamagedAssets: weights are missing, truncated or do not match the config.
         UnsupportedModel: transformers has no causal language model for it.
@@ -133,8 +141,11 @@ def load_model(
         ) from error
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
+    module = cast(nn.Module, model).eval().requires_grad_(False)
+    if divide is not None:
+        divide(module)
     try:
-        module = cast(nn.Module, model).to(device).eval().requires_grad_(False)
+        module.to(device)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory(
             f"The weights in {folder.name} do not fit into the memory that is free on the device.",

@@ -46,6 +46,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
     return argparse.Namespace(
         model=None,
         device="cpu",
+        gpus=None,
         context=None,
         seed=0,
         data_dir=tmp_path / "data",

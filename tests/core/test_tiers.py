@@ -159,7 +159,7 @@ def test_two_cards_share_layers_and_caches_by_heads(size: Write) -> None:
     # 22118.4 - 600 - 6676.5 - 1074 - prefill 384 - landmarks 2304 - ring 32 = 11047.9 MiB; each half layer has
     # 2 * (1024 + 192) newest rows of 8 KiB = 19, and takes 1024 - 19 more: (11047.9 - 32 * 19) / 1005 = 10.4
     assert plan.resident_layers == 10 and plan.num_gpus == 2 and plan.host_share == pytest.approx(22 / 32)
-    assert "one GPU" in plan.runs.because
+    assert "--gpus 2" in plan.runs.because
 
 
 def test_the_draft_lies_on_the_first_card(size: Write) -> None:
@@ -210,7 +210,7 @@ def test_what_fits_stays_on_the_gpu(size: Write, name: str, count: int, gib: flo
     assert plan.placement.value == "resident" and plan.host_share == 0
     assert plan.most_resident == plan.most_context == 131072
     assert all("ring" not in row.name for tier in plan.tiers for row in tier.rows)
-    assert plan.runs.value is (count == 1)
+    assert plan.runs.value and ("--gpus 2" in plan.runs.because) is (count == 2)
 
 
 def test_four_kv_heads_are_shared_by_two_or_four_but_not_three(size: Write) -> None:

@@ -1,0 +1,87 @@
+"""Sums over ranks: NCCL between GPUs, gloo between processes on the CPU; both listen on the loopback only."""
+
+import datetime
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from core.errors import InvalidSetting
+
+DIST = cast(Any, dist)  # groups as objects have no types there; they need no group that is global to the process
+MEETING_SECONDS = 120  # in which the ranks must find each other once all of them have begun
+# Ranks that compute the same pass wait for one another by milliseconds; so long means that one hangs.
+PATIENCE = datetime.timedelta(seconds=120)
+
+
+class RankLost(RuntimeError):
+    """Another rank did not take part in a sum."""
+
+
+class Group:
+    """The ranks of one model. Every rank makes one, and the makers wait for each other."""
+
+    def __init__(self, meeting: Path, rank: int, num_ranks: int, device: torch.device) -> None:
+        """`meeting` is a file that does not exist yet and that all of them name; it stays until they end.
+
+        Raises:
+            RankLost: the others did not come.
+        """
+        self.rank, self.num_ranks, self.device = rank, num_ranks, device
+        store = DIST.FileStore(str(meeting), num_ranks)
+        store.set_timeout(datetime.timedelta(seconds=MEETING_SECONDS))
+        try:
+            self._backend = _nccl(store, rank, num_ranks) if device.type == "cuda" else _gloo(store, rank, num_ranks)
+        except RuntimeError as error:
+            raise RankLost(f"did not meet the others ({error})") from error
+
+    def add(self, x: Tensor) -> None:
+        """Replace x, contiguous and equally shaped on every rank, by the sum over the ranks: the same bits on each.
+
+        On CUDA it is queued like a kernel.
+
+        Raises:
+            RankLost: another rank has gone; on CUDA that may show later, see `abort`.
+        """
+        try:
+            self._backend.allreduce([x]).wait()
+        except RuntimeError as error:
+            raise RankLost(f"was left alone ({error})") from error
+
+    def abort(self) -> None:
+        """Let whoever waits for a lost rank go on: kernels of NCCL wait for ever, gloo notices by itself."""
+        if self.device.type == "cuda":
+            self._backend.abort()
+
+
+def require_group(device_type: str) -> None:
+    """See that processes can add up here at all.
+
+    Raises:
+        InvalidSetting: this build of torch has no way to (NCCL exists on Linux only).
+    """
+    has = DIST.is_available() and (DIST.is_nccl_available() if device_type == "cuda" else DIST.is_gloo_available())
+    if not has:
+        way = "NCCL" if device_type == "cuda" else "gloo"
+        raise InvalidSetting(f"The installed torch comes without {way}.", hint="Leave out --gpus.")
+
+
+def _gloo(store: object, rank: int, num_ranks: int) -> Any:
+    group = DIST.ProcessGroupGloo
+    options = group._Options()
+    options._devices = [group.create_device(hostname="127.0.0.1")]
+    options._timeout = PATIENCE
+    return group(store, rank, num_ranks, options)
+
+
+def _nccl(store: object, rank: int, num_ranks: int) -> Any:
+    if sys.platform == "linux":
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # NCCL reads it when the first group is made, and only there
+    group = DIST.ProcessGroupNCCL
+    options = group.Options()
+    options._timeout = PATIENCE
+    return group(store, rank, num_ranks, options)

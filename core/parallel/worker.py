@@ -1,0 +1,121 @@
+"""A rank other than 0: a process that loads its share of the target and does what it is told until nobody tells it."""
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from core.errors import CoreError
+from core.models.loader import LoadedModel, ModelDims, load_model
+from core.ops.backend import Backend, backend_named
+from core.parallel.cutting import cut
+from core.parallel.group import Group, RankLost
+from core.parallel.orders import CacheSizes, Order, Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a rank must know to begin. Everything that can be chosen was chosen by rank 0."""
+
+    rank: int = 0
+    num_ranks: int
+    meeting: Path  # where the ranks find each other
+    folder: Path  # of the model
+    dims: ModelDims  # of a share
+    dtype: torch.dtype
+    device_type: str  # "cuda": GPU number `rank`
+    backend: str
+    num_threads: int
+    sizes: CacheSizes
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return torch.device("cuda", self.rank) if self.device_type == "cuda" else torch.device(self.device_type)
+
+    def load(self, group: Group, backend: Backend) -> LoadedModel:
+        """This rank's share of the weights. Raises what `load_model` raises."""
+        divide = partial(cut, rank=self.rank, num_ranks=self.num_ranks, add=group.add)
+        return load_model(self.folder, self.dims, self.dtype, self.device, backend, divide)
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The process has begun and will meet the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Its share is in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What an order asked for: a tensor, as nested lists."""
+
+    values: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It ends."""
+
+    reason: str
+    after_another: bool  # because it waited for a rank that was lost
+
+
+def work(assignment: Assignment, line: Connection) -> NoReturn:
+    """The process. `line` leads to rank 0; when it closes, or rank 0 is gone, the process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches every process of a terminal: rank 0 decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    code = 1
+    try:
+        _obey(assignment, line)
+    except EOFError:
+        code = 0  # nobody leads any more
+    except RankLost as error:
+        _report(line, Failed(str(error), after_another=True))
+    except CoreError as error:
+        _report(line, Failed(f"cannot go on: {error.problem.rstrip('.')}", after_another=False))
+    except Exception as error:  # the border of a process: rank 0 tells it to the user
+        _report(line, Failed(f"failed ({type(error).__name__}: {error})", after_another=False))
+    os._exit(code)  # no tidying up, which would wait for kernels that wait for other ranks
+
+
+def _obey(assignment: Assignment, line: Connection) -> None:
+    torch.set_flush_denormal(True)  # as in `Engine.load`
+    if assignment.device_type == "cuda":
+        torch.cuda.set_device(assignment.device)
+    else:
+        torch.set_num_threads(assignment.num_threads)
+    backend = backend_named(assignment.backend)
+    line.send(Here())
+    group = Group(assignment.meeting, assignment.rank, assignment.num_ranks, assignment.device)
+    share = Share(assignment.load(group, backend), assignment.sizes, backend)
+    line.send(Loaded())
+    while True:
+        order: Order = line.recv()
+        reply = order.carry_out(share)
+        if reply is not None:
+            line.send(Reply(reply.tolist()))
+
+
+def _report(line: Connection, failed: Failed) -> None:
+    try:
+        line.send(failed)
+    except OSError:
+        return  # rank 0 is gone
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None, "started by hand"
+    wait([parent.sentinel])
+    os._exit(1)

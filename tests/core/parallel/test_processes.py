@@ -1,0 +1,183 @@
+"""Two processes share a tiny target: the same text as one, whatever is asked of it; and what happens when one is lost.
+
+Starting a process that imports torch takes seconds, so two engines serve all tests here and are lost in the last ones.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core import race
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.decoding.methods import METHODS
+from core.engine import Engine
+from core.errors import WorkerLost
+from core.events import Finished, RoundDone
+from core.parallel.crew import Crew
+from core.parallel.led import LedFullCache
+from core.parallel.orders import Select
+from core.tokens import Context
+from tests.core.parallel.test_cutting import LOGIT_TOLERANCE
+from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
+from tests.core.toys import random_prompt, tiny_engine
+
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+SOON_SECONDS = 20.0  # a machine that is busy included
+
+
+def engines(kv_heads: int, factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
+    shared, crew = shared_engine(factory.mktemp("target"), kv_heads)
+    alone = tiny_engine(kv_heads=kv_heads, context=1024, noise=NOISE, budget=128)
+    yield shared, alone, crew
+    crew.close()
+
+
+@pytest.fixture(scope="module")
+def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
+    """Two KV heads for four query heads: one group a rank."""
+    yield from engines(2, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
+    """As many KV heads as query heads."""
+    yield from engines(4, tmp_path_factory)
+
+
+def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
+    config = replace(GenerationConfig(max_new_tokens=16, speculation=FIXED), **settings)  # type: ignore[arg-type]
+    *_, finished = engine.generate(prompt, config)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+def test_logits_agree_within_the_tolerance(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, alone, _ = gqa
+    prompt, found = random_prompt(300), []
+    for engine in (shared, alone):
+        for _ in engine.read(prompt[:290]):
+            pass
+        found.append(engine._parts.full.logits(Context(prompt), 10))
+        engine._settle(prompt)
+    assert float((found[0] - found[1]).abs().max()) < LOGIT_TOLERANCE
+    assert not torch.equal(found[0], found[1]), "negative control: sums in another order round differently"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, Engine, Crew], method: str) -> None:
+    shared, alone, _ = gqa
+    prompt = random_prompt(90 if method == "draft" else 300)
+    ours, theirs = (answer(engine, prompt, method=method) for engine in (shared, alone))
+    assert ours.token_ids == theirs.token_ids and ours.exact == theirs.exact
+    assert ours.stats.level2 == theirs.stats.level2, "the same guesses, the same verdicts"
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "triforce"])
+def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, Crew], method: str) -> None:
+    shared, alone, _ = mha
+    prompt = random_prompt(300)
+    assert answer(shared, prompt, method=method).token_ids == answer(alone, prompt, method=method).token_ids
+
+
+def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, alone, _ = gqa
+    prompt = random_prompt(300)
+    adaptive = answer(shared, prompt, speculation=SpeculationConfig())
+    assert adaptive.token_ids == answer(alone, prompt, method="autoregressive").token_ids
+
+
+def test_a_seed_draws_the_same_text_as_in_one_process(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, alone, _ = gqa
+    prompt, hot = random_prompt(300), SamplingParams(temperature=0.8)
+    texts = [answer(engine, prompt, sampling=hot, seed=5).token_ids for engine in (shared, alone)]
+    assert texts[0] == texts[1] != answer(shared, prompt).token_ids
+
+
+def test_a_second_turn_reads_only_what_is_new(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, alone, _ = gqa
+    prompt, question = random_prompt(300, 7), random_prompt(15, 2)
+    first = answer(shared, prompt)
+    second = [*prompt, *first.token_ids, *question]
+    ours = answer(shared, second)
+    assert ours.reused_tokens >= len(prompt) + len(first.token_ids) - 1
+    assert ours.token_ids == answer(alone, second).token_ids
+
+
+def test_after_a_cancelled_answer_the_ranks_still_agree(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, alone, _ = gqa
+    prompt = random_prompt(300, 8)
+    events = shared.generate(prompt, GenerationConfig(max_new_tokens=16, speculation=FIXED))
+    begun = next(event for event in events if isinstance(event, RoundDone))
+    events.close()  # type: ignore[attr-defined]
+    again = [*prompt, *(record.token_id for record in begun.tokens), *random_prompt(5, 3)]
+    ours = answer(shared, again)
+    assert ours.reused_tokens >= len(prompt) and ours.token_ids == answer(alone, again).token_ids
+
+
+def test_lanes_of_a_race_write_what_they_write_in_one_process(
+    gqa: tuple[Engine, Engine, Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(race, "SLICE_SECONDS", 0.0)  # lanes change as often as possible
+    shared, alone, _ = gqa
+    prompt = random_prompt(300, 9)
+    configs = [GenerationConfig(method=method, max_new_tokens=12, speculation=FIXED) for method in ("triforce", "h2o")]
+    ended = {e.lane: e.event for e in shared.race(prompt, configs) if isinstance(e.event, Finished)}
+    for number, config in enumerate(configs):
+        *_, expected = alone.generate(prompt, config)
+        assert isinstance(expected, Finished) and ended[number].token_ids == expected.token_ids
+    assert isinstance(shared._full, LedFullCache) and not shared._full._aside, "no lane's rows are kept"
+
+
+def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, alone, _ = gqa
+    prompt = random_prompt(300, 10)
+    for engine in (shared, alone):
+        engine.weights_after(prompt)
+    assert torch.equal(shared.held_chunks(), alone.held_chunks())
+    assert torch.allclose(shared.chunk_weights(), alone.chunk_weights(), atol=1e-4)
+    assert shared.holds_all_chunks == alone.holds_all_chunks is False
+
+
+def test_each_process_holds_half(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, alone, _ = gqa
+    assert shared.info.num_ranks == CONFIG.num_gpus == 2
+    assert 2 * shared.info.kv_bytes_per_token == alone.info.kv_bytes_per_token
+    assert shared.info.target_weight_bytes < 0.7 * alone.info.target_weight_bytes
+
+
+# -------------------- lost ranks, last: the engines cannot be used afterwards
+
+
+def ended(crew: Crew) -> bool:
+    return not any(process.is_alive() for process in crew._processes)
+
+
+def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: tuple[Engine, Engine, Crew]) -> None:
+    shared, _, crew = gqa
+    crew.tell(Select("full"))  # a bug of ours, as it were: the full cache selects nothing
+    started = time.monotonic()
+    with pytest.raises(WorkerLost, match=r"Process 2 of 2 failed \(AssertionError: full selects nothing\)"):
+        answer(shared, random_prompt(50, 11))
+    assert time.monotonic() - started < SOON_SECONDS and ended(crew)
+
+
+def test_a_process_that_is_killed_ends_the_run_at_once_and_for_good(mha: tuple[Engine, Engine, Crew]) -> None:
+    shared, _, crew = mha
+    prompt = random_prompt(300, 12)
+    events = shared.generate(prompt, GenerationConfig(max_new_tokens=500, speculation=FIXED))
+    next(event for event in events if isinstance(event, RoundDone))
+    pid = crew._processes[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    started = time.monotonic()
+    with pytest.raises(WorkerLost, match="Process 2 of 2 was killed by signal 9") as lost:
+        list(events)
+    assert time.monotonic() - started < SOON_SECONDS and ended(crew)
+    assert "--gpus" in lost.value.hint
+    with pytest.raises(WorkerLost):
+        answer(shared, prompt)

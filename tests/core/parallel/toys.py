@@ -1,0 +1,37 @@
+"""A tiny target over two processes, and the same in one."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.engine import Engine
+from core.models.loader import read_dims
+from core.ops.backend import STOCK
+from core.parallel.crew import Crew, load_shared
+from core.parallel.shares import one_share, told
+from core.planner import make_plan
+from tests.core.toys import MACHINE, Letters, loaded, tiny_config
+
+NOISE = 0.05
+CONFIG = EngineConfig(
+    context=1024,
+    device="cpu",
+    prefill_chunk=256,
+    num_gpus=2,
+    retrieval=RetrievalConfig(budget=128, chunk_size=8, local_window=64),
+    draft=DraftConfig(window=128),
+)
+
+
+def shared_engine(folder: Path, kv_heads: int) -> tuple[Engine, Crew]:
+    """The twin of `tests.core.toys.tiny_engine` with the same sizes; the target is read from `folder`, where it is put.
+
+    Costs seconds: a process is started.
+    """
+    config = tiny_config(kv_heads=kv_heads)
+    cast(Any, loaded(config, 3).module).save_pretrained(folder)
+    draft = loaded(config, 3, NOISE)
+    share, machine = one_share(folder, read_dims(folder), CONFIG, MACHINE)
+    plan = told(make_plan(share, draft.dims, CONFIG, machine), CONFIG.num_gpus)
+    crew, target = load_shared(folder, share, CONFIG, plan, STOCK)
+    return Engine(CONFIG, plan, Letters(), target, draft, crew=crew), crew
