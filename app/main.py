@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.conversations import Conversations
+from app.options import engine_config
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
 from core.config import EngineConfig
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     """
     auth = credentials(args.auth)
     check_exposure(args.host, share=args.share, auth=auth)
-    config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context)
+    config = engine_config(args)
     entry = catalog.find(config.model)
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)

@@ -101,7 +101,9 @@ class SpeculationConfig:
 class EngineConfig:
     """Everything an engine needs before it loads anything."""
 
-    model: str = "harbour"  # a name of the catalogue or a local folder
+    model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
+    draft_model: str = "auto"  # the same, or "auto" (the one that goes with it, if it is here) or "none"
+    bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: as wide as is computed with
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
@@ -113,6 +115,9 @@ class EngineConfig:
             self.context is None or self.context >= 64,
             f"A context of {self.context} tokens is not usable.",
             "Use at least 64, for example --context 32768.",
+        )
+        _require(
+            self.bits in (None, 16, 8, 4), f"Weights of {self.bits} bits are not usable.", "Use --bits 16, 8 or 4."
         )
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(

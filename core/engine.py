@@ -20,12 +20,12 @@ from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.lookup import TokenIndex
 from core.decoding.methods import Decoder, Parts, judges_of
-from core.errors import ContextTooSmall, UnsupportedModel
+from core.errors import ContextTooSmall
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import this_machine
-from core.models.catalog import find
 from core.models.judge import Judge
-from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
+from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims
+from core.models.pairing import pair
 from core.models.rotary import KeyShift
 from core.ops.backend import STOCK, Backend, choose_backend
 from core.planner import Plan, make_plan
@@ -47,6 +47,7 @@ class EngineInfo:
     description: str
     limits: str  # what the model cannot do, for the reader; empty for full models
     has_draft: bool
+    draft_because: str  # why there is this one, or none; empty: not known
     plan: Plan
     attention: str  # the code that computes it
     attention_because: str
@@ -81,6 +82,7 @@ class Engine:
         name: str = "model",
         description: str = "",
         limits: str = "",
+        draft_because: str = "",
         backend: Backend = STOCK,
         offload: Offload | None = None,
     ) -> None:
@@ -98,7 +100,7 @@ class Engine:
             streaming = StreamingCache(
                 draft.shape, config.draft, KeyShift.of(draft.module, draft.shape), backend=backend
             )
-            draft_judge = Judge("draft", draft.module, streaming, device)
+            draft_judge = Judge("draft", draft.module, streaming, device, vocab=target.dims.vocab_size)
         self._parts = Parts(
             full=Judge("full", target.module, self._full, device),
             retrieval=Judge("retrieval", target.module, self._retrieval, device),
@@ -116,6 +118,7 @@ class Engine:
             description=description,
             limits=limits,
             has_draft=draft is not None,
+            draft_because=draft_because,
             plan=plan,
             attention=backend.name,
             attention_because=backend.because,
@@ -138,8 +141,8 @@ class Engine:
         # layer 0 of the bundled target they are 18% at 32K and made a pass of 13 rows three times slower. Threads
         # started from here on inherit the setting, so it comes before any computation.
         torch.set_flush_denormal(True)
-        entry = find(config.model)
-        dims = read_dims(entry.target)
+        entry = pair(config.model, config.draft_model)
+        dims = read_dims(entry.target, entry.overrides)
         draft_dims = read_dims(entry.draft) if entry.draft else None
         plan = make_plan(dims, draft_dims, config, this_machine())
         device, dtype = torch.device(plan.device.value), plan.dtype.value
@@ -147,13 +150,9 @@ class Engine:
         tokenizer = load_tokenizer(entry.target)
         draft = None
         if entry.draft and draft_dims:
-            if not same_tokens(tokenizer, load_tokenizer(entry.draft)):
-                raise UnsupportedModel(
-                    "Target and draft do not use the same tokens.", hint="Choose a draft of the same family."
-                )
             draft = load_model(entry.draft, draft_dims, dtype, device, backend)
-        target = load_model(entry.target, dims, dtype, device, backend)
-        text = ChatText(tokenizer, target.eos_ids)
+        target = load_model(entry.target, dims, dtype, device, backend, entry.overrides)
+        text = ChatText(tokenizer, target.eos_ids, entry.chat_template, entry.template_options)
         return cls(
             config,
             plan,
@@ -163,6 +162,7 @@ class Engine:
             name=entry.name,
             description=entry.description,
             limits=entry.limits,
+            draft_because=entry.draft_because,
             backend=backend,
         )
 

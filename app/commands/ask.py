@@ -9,13 +9,13 @@ from typing import Any
 
 from app.commands.reading import (
     ProgressLine,
-    engine_config,
     generation_config,
     open_conversation,
     print_json,
     read_documents,
 )
 from app.commands.report import answer_report, engine_report, prefill_report, summary_line
+from app.options import engine_config
 from core.config import GenerationConfig
 from core.engine import Engine
 from core.errors import CoreError, EmptyQuestion

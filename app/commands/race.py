@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.commands.ask import answer
-from app.commands.reading import engine_config, generation_config, open_conversation, print_json, read_documents
+from app.commands.reading import generation_config, open_conversation, print_json, read_documents
 from app.commands.report import answer_report, engine_report, equality_report, prefill_report, race_lines, rounded
 from app.commands.scoreboard import Scoreboard
 from app.documents import Document
 from app.main import CSS
+from app.options import engine_config
 from app.race_report import Setting, report_html, report_json
 from app.trace import Race, Trace
 from app.versions import versions

@@ -9,22 +9,24 @@ from typing import TextIO
 
 from app.documents import Document, read_document
 from app.library import Shelf
+from app.options import speculation_config
 from app.reach import reach_note
-from core.config import EngineConfig, GenerationConfig, SamplingParams
+from core.config import GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.events import Event, PrefillProgress
 from core.session import Conversation
 
 
-def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The settings of the common options."""
-    return EngineConfig(model=args.model or EngineConfig().model, device=args.device, context=args.context)
-
-
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
     """The settings of the sampling options."""
     sampling = SamplingParams(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k)
-    return GenerationConfig(max_new_tokens=args.max_new_tokens, sampling=sampling, method=method, seed=args.seed)
+    return GenerationConfig(
+        max_new_tokens=args.max_new_tokens,
+        sampling=sampling,
+        speculation=speculation_config(args.model),
+        method=method,
+        seed=args.seed,
+    )
 
 
 def read_documents(files: Sequence[Path]) -> list[Document]:

@@ -3,6 +3,7 @@
 transformers builds the module without memory (torch's meta device), so every family is counted as it really is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnsupportedModel
-from core.models.loader import ModelDims, dims_of, read_config
+from core.models.loader import NOTHING, ModelDims, dims_of, read_config
 
 # Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
 # parameters (arXiv 2305.14314, section 3, without its double quantisation).
@@ -59,11 +60,11 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     return ModelSize(dims=dims, layer_parameters=layers, other_parameters=total - layers)
 
 
-def size_in(folder: Path) -> ModelSize:
+def size_in(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelSize:
     """Count the parameters of the model whose config.json is in `folder`.
 
     Raises:
         DamagedAssets: config.json is unreadable.
         UnsupportedModel: as `size_of`.
     """
-    return size_of(read_config(folder), folder.name)
+    return size_of(read_config(folder, overrides), folder.name)

@@ -80,8 +80,13 @@ class PassMeter:
 class Judge:
     """One model looking through one cache. Several judges may share a model, and a pass belongs to exactly one."""
 
-    def __init__(self, name: str, model: nn.Module, cache: KVCache, device: torch.device) -> None:
+    def __init__(
+        self, name: str, model: nn.Module, cache: KVCache, device: torch.device, *, vocab: int | None = None
+    ) -> None:
+        """`vocab`: rows of the vocabulary that laws are about, where that is another model's (padded otherwise)."""
         self.name, self.model, self.cache, self.device = name, model, cache, device
+        rows = model.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator, union-attr]
+        self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
 
     def logits(self, context: Context, keep: int) -> Tensor:
@@ -99,8 +104,17 @@ class Judge:
     def feed(self, context: Context, span: range, keep: int) -> Tensor:
         """One pass over context[span], which must follow what the cache has seen; logits [keep, V]."""
         tokens = torch.tensor(context.span(span.start, span.stop), device=self.device)
+        if self._rows is not None:
+            tokens = tokens.clamp_max(self._rows - 1)  # padding that no tokenizer makes
         positions = self.cache.begin(span.start, len(span))
         with self.meter.measure(len(span), self.cache.nbytes):
             logits = forward(self.model, tokens, positions, self.cache, keep)
         self.cache.commit(len(span))
-        return logits
+        return logits if self._vocab is None else _as_wide(logits, self._vocab)
+
+
+def _as_wide(logits: Tensor, vocab: int) -> Tensor:
+    """Logits [T, V'] as [T, vocab]: vocabularies of the same tokens are padded to different sizes."""
+    if logits.shape[1] >= vocab:
+        return logits[:, :vocab]
+    return nn.functional.pad(logits, (0, vocab - logits.shape[1]), value=float("-inf"))
