@@ -23,9 +23,11 @@ from core.decoding.methods import Decoder, Parts, judges_of
 from core.errors import ContextTooSmall
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import this_machine
+from core.models.census import size_in
 from core.models.judge import Judge
 from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims
 from core.models.pairing import pair
+from core.models.quantised import FORMATS
 from core.models.rotary import KeyShift
 from core.ops.backend import STOCK, Backend, choose_backend
 from core.planner import Plan, make_plan
@@ -49,6 +51,8 @@ class EngineInfo:
     has_draft: bool
     draft_because: str  # why there is this one, or none; empty: not known
     plan: Plan
+    weights: str  # how the target's are kept: a type that is computed with, or a quantised format (int8, nf4)
+    quantised: bool
     attention: str  # the code that computes it
     attention_because: str
     most_context: int  # of the model
@@ -57,6 +61,11 @@ class EngineInfo:
     draft_weight_bytes: int
     target_layers: int
     draft_layers: int  # 0: there is no draft
+
+    @property
+    def exact_for(self) -> str:
+        """Whose law the texts of exact methods follow."""
+        return f"the {'quantised ' if self.quantised else ''}model ({self.weights} weights)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,8 @@ class Engine:
             has_draft=draft is not None,
             draft_because=draft_because,
             plan=plan,
+            weights=FORMATS.get(plan.bits.value, str(plan.dtype.value).removeprefix("torch.")),
+            quantised=plan.bits.value in FORMATS,
             attention=backend.name,
             attention_because=backend.because,
             most_context=target.dims.max_context,
@@ -144,14 +155,15 @@ class Engine:
         entry = pair(config.model, config.draft_model)
         dims = read_dims(entry.target, entry.overrides)
         draft_dims = read_dims(entry.draft) if entry.draft else None
-        plan = make_plan(dims, draft_dims, config, this_machine())
+        size = size_in(entry.target, entry.overrides) if config.bits in FORMATS else None
+        plan = make_plan(dims, draft_dims, config, this_machine(), size)
         device, dtype = torch.device(plan.device.value), plan.dtype.value
         backend = choose_backend(device, dtype)
         tokenizer = load_tokenizer(entry.target)
         draft = None
         if entry.draft and draft_dims:
             draft = load_model(entry.draft, draft_dims, dtype, device, backend)
-        target = load_model(entry.target, dims, dtype, device, backend, entry.overrides)
+        target = load_model(entry.target, dims, dtype, device, backend, entry.overrides, config.bits)
         text = ChatText(tokenizer, target.eos_ids, entry.chat_template, entry.template_options)
         return cls(
             config,

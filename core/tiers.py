@@ -17,6 +17,7 @@ import torch
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.models.census import STORED_BITS, ModelSize
+from core.models.quantised import FORMATS
 from core.planner import (
     MOST_CONTEXT,
     RUNTIME_BYTES,
@@ -259,7 +260,7 @@ class _Planner:
             return Choice(False, "this version keeps the whole full cache on one device: offloading is not there yet")
         if self.num_gpus > 1:
             return Choice(False, "this version uses one GPU")
-        if self.bits.value != 8 * self.dtype.value.itemsize:
+        if self.bits.value not in (8 * self.dtype.value.itemsize, *FORMATS):
             return Choice(False, f"this version loads weights of {8 * self.dtype.value.itemsize} bits here")
         return Choice(True, "everything fits on one device")
 

@@ -49,8 +49,11 @@ def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversa
     """A conversation about the documents, with nothing asked yet. A text beyond the model gets a note on stderr."""
     text = whole_text(documents)
     ids = tuple(engine.text.encode(text))
-    if note := reach_note(engine.info.limits, text, len(ids)):
+    info = engine.info
+    if note := reach_note(info.limits, text, len(ids)):
         print(note, file=sys.stderr)
+    if info.quantised:
+        print(f"Answers are exact for {info.exact_for}.", file=sys.stderr)
     return Conversation(ids)
 
 

@@ -38,6 +38,8 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
         "model": info.model,
         "device": info.plan.device.value,
         "dtype": str(info.plan.dtype.value).removeprefix("torch."),
+        "weights": info.weights,
+        "exact_for": info.exact_for,
         "placement": info.plan.placement.value,
         "context": info.plan.context.value,
     }

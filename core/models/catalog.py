@@ -125,7 +125,7 @@ def _entry(known: Known) -> ModelEntry:
     if target is None:
         raise not_here(known.name)
     require_files(target, known.name)
-    draft, because = None, "this model has no known draft: the retrieval cache guesses"
+    draft, because = None, "no small model has its tokens"
     if known.draft is not None:
         row = entries()[known.draft]
         draft = row.path()

@@ -34,6 +34,10 @@ class ModelSize:
         """All of them."""
         return self.layer_parameters + self.other_parameters
 
+    def quantised_bytes(self, bits: int, rest: torch.dtype) -> int:
+        """Bytes of the weights on one device, with what is not quantised in the type `rest`."""
+        return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
+
     def weight_bytes(self, bits: int, num_gpus: int = 1) -> int:
         """Bytes of the weights on each device."""
         layers = self.layer_parameters * STORED_BITS[bits] / 8 / num_gpus

@@ -19,7 +19,12 @@ from typing import BinaryIO, Protocol
 import httpx2
 from huggingface_hub import constants
 from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import WeakFileLock, build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub.utils import (  # public names that its types do not export
+    WeakFileLock,  # type: ignore[attr-defined]
+    build_hf_headers,  # type: ignore[attr-defined]
+    get_session,  # type: ignore[attr-defined]
+    hf_raise_for_status,  # type: ignore[attr-defined]
+)
 
 from core.errors import CoreError, DamagedDownload, NotEnoughDisk
 from core.models.hub import HubFile, Repository, explain, status_of

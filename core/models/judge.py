@@ -85,7 +85,7 @@ class Judge:
     ) -> None:
         """`vocab`: rows of the vocabulary that laws are about, where that is another model's (padded otherwise)."""
         self.name, self.model, self.cache, self.device = name, model, cache, device
-        rows = model.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator, union-attr]
+        rows = model.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
         self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
 

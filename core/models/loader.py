@@ -24,11 +24,13 @@ from core.caches.base import KVShape
 from core.errors import DamagedAssets, UnsupportedModel
 from core.models.catalog import restore_hint
 from core.models.linear import use_few_rows_linear
+from core.models.quantised import FORMATS, quantise
 from core.models.seam import ATTENTION_NAME, register
 from core.models.store import weight_files
 from core.ops.backend import STOCK, Backend
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+ROPE_THAT_MOVES = ("dynamic", "longrope")
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
 
@@ -109,7 +111,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     """Sizes from a configuration.
 
     Raises:
-        UnsupportedModel: not a decoder-only text model, or one with windowed layers.
+        UnsupportedModel: not a decoder-only text model, one with windowed layers, or one whose RoPE changes on the way.
     """
     config = cast(Any, model_config)
     built_for = [str(part) for part in getattr(config, "architectures", None) or ()]
@@ -125,6 +127,12 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         raise UnsupportedModel(
             f"{name} does not attend to its whole context in every layer.",
             hint="Choose a model with full attention.",
+        )
+    rope = getattr(config, "rope_parameters", None) or {}
+    if (kind := rope.get("rope_type", "default")) in ROPE_THAT_MOVES:
+        raise UnsupportedModel(
+            f"{name} changes its rotary frequencies with the length of the text ({kind}), so that keys cannot be kept.",
+            hint="Choose a model with fixed ones (default, linear, llama3 or YaRN).",
         )
     heads = int(config.num_attention_heads)
     return ModelDims(
@@ -147,8 +155,9 @@ def load_model(
     device: torch.device,
     backend: Backend = STOCK,
     overrides: Mapping[str, Any] = NOTHING,
+    bits: int | None = None,
 ) -> LoadedModel:
-    """Load a causal language model for inference through our caches.
+    """Load a causal language model for inference through our caches; with `bits` 8 or 4, quantised.
 
     Raises:
         DamagedAssets: weights are missing, truncated or do not match the config.
@@ -175,9 +184,11 @@ def load_model(
     lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
     if lacking:  # transformers would go on with random numbers in their place
         raise DamagedAssets(
-            f"The weights in {folder.name} are not those of its config.json: {lacking[0]} is missing or of another size.",
+            f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
             hint=restore_hint(folder),
         )
+    if bits in FORMATS:
+        quantise(cast(nn.Module, model), bits, device)
     module = cast(nn.Module, model).to(device).eval().requires_grad_(False)
     if backend.linear is not None:
         use_few_rows_linear(module, backend.linear)
@@ -222,4 +233,5 @@ def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
     """
     words_a, words_b = a.get_vocab(), b.get_vocab()
     only_one = words_a.items() ^ words_b.items()
-    return {word for word, _ in only_one} <= a.get_added_vocab().keys() ^ b.get_added_vocab().keys()
+    added_to_one = set(a.get_added_vocab()) ^ set(b.get_added_vocab())
+    return {word for word, _ in only_one} <= added_to_one

@@ -31,7 +31,7 @@ def pair(name: str, wish: str = AUTO) -> ModelEntry:
     entry = find(name)
     require_files(entry.target, name)
     if wish == NONE:
-        return replace(entry, draft=None, draft_because="none was wanted: the retrieval cache guesses")
+        return replace(entry, draft=None, draft_because="none was wanted")
     if wish != AUTO:
         draft = find(wish).target
         require_files(draft, wish)
@@ -45,7 +45,7 @@ def pair(name: str, wish: str = AUTO) -> ModelEntry:
         return entry
     found = find_draft(entry.target)
     if found is None:
-        return replace(entry, draft_because="no small model here has its tokens: the retrieval cache guesses")
+        return replace(entry, draft_because="no small model here has its tokens")
     return replace(entry, draft=found[1], draft_because=f"{found[0]} has the same tokens")
 
 
