@@ -181,7 +181,7 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
     questions.add_argument(
         "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
     )
-    parser.add_argument("--method", default="triforce", help="(default: triforce)")
+    parser.add_argument("--method", help="(default: triforce, or lookup where there is no draft model)")
     add_sampling_options(parser)
 
 

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.commands.options import engine_config
 from app.conversations import Conversations
-from app.options import engine_config
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
 from core.config import EngineConfig

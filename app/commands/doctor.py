@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.commands.options import engine_config
 from app.commands.reading import print_json
-from app.options import engine_config
 from app.versions import versions
 from core.config import EngineConfig
 from core.errors import InvalidSetting

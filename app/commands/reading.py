@@ -7,14 +7,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from app.commands.options import speculation_config
 from app.documents import Document, read_document
 from app.library import Shelf
-from app.options import speculation_config
 from app.reach import reach_note
 from core.config import GenerationConfig, SamplingParams
-from core.engine import Engine
+from core.engine import Engine, EngineInfo
 from core.events import Event, PrefillProgress
 from core.session import Conversation
+
+WITH_DRAFT, WITHOUT_DRAFT = "triforce", "lookup"
+
+
+def usual_method(info: EngineInfo) -> str:
+    """How to decode where nothing else was said; without a draft model, lookups and the retrieval cache guess."""
+    if info.has_draft:
+        return WITH_DRAFT
+    print(f"No draft model ({info.draft_because}): decoding with {WITHOUT_DRAFT}.", file=sys.stderr)
+    return WITHOUT_DRAFT
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:

@@ -28,6 +28,7 @@ from tests.core.toys import CPU, VOCAB, random_prompt, tiny_model
 
 NATIVE = 64  # positions before scaling: texts below are longer
 LENGTH = 150
+MOVING = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
 
 
 def shrunk(row: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def test_parity_would_notice_a_scaling_that_is_left_out(name: str) -> None:
 
 
 def test_parity_would_notice_a_bias_that_is_left_out() -> None:
-    stock, model, _ = pair_of(CASES["qwen2.5-7b"])
+    stock, _, _ = pair_of(CASES["qwen2.5-7b"])
     tokens = random_prompt(60)
     expected = logits_of(stock, tokens)
     for parameter_name, parameter in stock.named_parameters():
