@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.commands.ask import answer
 from app.commands.options import engine_config
-from app.commands.reading import generation_config, open_conversation, print_json, read_documents
+from app.commands.reading import generation_config, open_conversation, print_json, read_documents, usual_method
 from app.commands.report import answer_report, engine_report, equality_report, prefill_report, race_lines, rounded
 from app.commands.scoreboard import Scoreboard
 from app.documents import Document

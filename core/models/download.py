@@ -19,11 +19,11 @@ from typing import BinaryIO, Protocol
 import httpx2
 from huggingface_hub import constants
 from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import (  # public names that its types do not export
-    WeakFileLock,  # type: ignore[attr-defined]
-    build_hf_headers,  # type: ignore[attr-defined]
-    get_session,  # type: ignore[attr-defined]
-    hf_raise_for_status,  # type: ignore[attr-defined]
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, but its types do not export them
+    WeakFileLock,
+    build_hf_headers,
+    get_session,
+    hf_raise_for_status,
 )
 
 from core.errors import CoreError, DamagedDownload, NotEnoughDisk
