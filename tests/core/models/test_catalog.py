@@ -154,7 +154,7 @@ def test_weights_of_another_model_are_never_filled_up_with_random_numbers(tmp_pa
         folder = save(tmp_path / f"m{len(list(tmp_path.iterdir()))}")
         file = folder / "config.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-        with pytest.raises(DamagedAssets, match="do not fit|missing or damaged"):
+        with pytest.raises(DamagedAssets, match=r"do not fit|missing or damaged"):
             Engine.load(EngineConfig(model=str(folder), device="cpu", context=256))
 
 
