@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     args = parse_arguments(argv)
     try:
         prepare_environment(argv, use_venv=args.venv)
-        prepare_process()
+        prepare_process(offline=args.offline)
         code = hand_over(args)
         sys.stdout.flush()
         return code
@@ -77,6 +77,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         args.pytest_args = rest
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if args.command == "models" and (args.name is None) != (args.action == "list"):
+        parser.error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
     for name, default in APP_OPTIONS.items():
         if args.command is None:
             vars(args).setdefault(name, default)
@@ -93,7 +95,17 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.set_defaults(
-        model=None, device="auto", gpus=None, context=None, gpu_memory=None, seed=0, data_dir=None, venv=True
+        model=None,
+        draft="auto",
+        bits=None,
+        device="auto",
+        gpus=None,
+        context=None,
+        gpu_memory=None,
+        seed=0,
+        data_dir=None,
+        offline=False,
+        venv=True,
     )
     add_common_options(parser)
     add_app_options(parser)
@@ -104,6 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
+        ("models", "known models: list them, show one, get it from the hub, remove it", add_models_options),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
         add_common_options(command)
@@ -118,7 +131,20 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """The options every command takes. Their defaults are the main parser's, wherever the option stands."""
     options = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
     options.add_argument(
-        "--model", metavar="NAME|PATH", help="a known model or a local folder (default: the bundled one)"
+        "--model",
+        metavar="NAME|PATH",
+        help="a known model, a local folder or the hub id of a downloaded model (default: the bundled one)",
+    )
+    options.add_argument(
+        "--draft",
+        metavar="NAME|PATH",
+        help="what guesses for it, or none (default: auto, what has its tokens)",
+    )
+    options.add_argument(
+        "--bits",
+        type=int,
+        choices=(16, 8, 4),
+        help="of its weights; 8 and 4 are quantised (default: as computed)",
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
@@ -130,6 +156,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help="most to use of the GPU, the rest waits in host memory; doctor: of each GPU of a machine to plan for",
     )
     options.add_argument("--seed", type=int, metavar="N", help="of all random draws (default: 0)")
+    options.add_argument("--offline", action="store_true", help="never ask the network")
     options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
     add_venv_option(parser)
 
@@ -163,7 +190,7 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
     questions.add_argument(
         "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
     )
-    parser.add_argument("--method", default="triforce", help="(default: triforce)")
+    parser.add_argument("--method", help="(default: triforce, or lookup where there is no draft model)")
     add_sampling_options(parser)
 
 
@@ -219,11 +246,16 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
     machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
     machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
-    parser.add_argument("--bits", type=int, choices=(16, 8, 4), help="of the weights (default: what is computed in)")
     parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache")
     parser.add_argument(
         "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
     )
+
+
+def add_models_options(parser: argparse.ArgumentParser) -> None:
+    """`models`: what to do, with which one."""
+    parser.add_argument("action", nargs="?", choices=("list", "show", "get", "pull", "remove"), default="list")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a name of the list, or a hub id such as Qwen/Qwen3-8B")
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -473,9 +505,11 @@ def restart_in_venv(argv: Sequence[str]) -> NoReturn:
 # -------------------- handing over
 
 
-def prepare_process() -> None:
+def prepare_process(*, offline: bool = False) -> None:
     """Set what libraries read when they are imported (privacy), and let output carry the letters of any book."""
     os.environ.update(PRIVACY)
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")

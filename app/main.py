@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.commands.options import engine_config
 from app.conversations import Conversations
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
@@ -48,13 +49,7 @@ def run(args: argparse.Namespace) -> int:
     """
     auth = credentials(args.auth)
     check_exposure(args.host, share=args.share, auth=auth)
-    config = EngineConfig(
-        model=args.model or "harbour",
-        device=args.device,
-        context=args.context,
-        gpu_memory_gib=args.gpu_memory,
-        num_gpus=1 if args.gpus is None else args.gpus,
-    )
+    config = engine_config(args)
     entry = catalog.find(config.model)
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)

@@ -180,10 +180,12 @@ def _table(rows: Sequence[Fact]) -> str:
 def model_facts(ready: Ready) -> list[Fact]:
     """What was chosen, and why."""
     info, plan = ready.info, ready.info.plan
+    guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
     draft = render.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
     return [
         Fact("Model", info.model, info.description),
-        Fact("Draft", draft, "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"),
+        Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
+        Fact("Weights", f"{plan.bits.value} bits", plan.bits.because),
         Fact("Device", plan.device.value, plan.device.because),
         Fact("Precision", dtype_of(ready), plan.dtype.because),
         Fact("Full cache", plan.placement.value, plan.placement.because),
@@ -229,8 +231,11 @@ def exactness(shot: Snapshot) -> list[Fact]:
             "equal to plain decoding’s, up to near ties",
             "in 16 bit several rows round differently from one; a race names every near tie and its gap",
         )
+    precision = "not quantised: neither weights nor cache"
+    if shot.state.info.quantised:
+        precision = "the quantised model, not its 16-bit original; the cache is not quantised"
     return [
-        Fact("Exact for", f"{shot.state.info.model}, {dtype} weights", "not quantised: neither weights nor cache"),
+        Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
         Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),
         greedy,
         *verdicts,

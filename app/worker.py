@@ -537,7 +537,7 @@ class EngineWorker:
         if book is None or conversation is None:
             raise NoBook
         seeded = replace(config, seed=self._seed + session.num_drawn) if own_seed else config
-        number_format = str(engine.info.plan.dtype.value).removeprefix("torch.")
+        number_format = engine.info.weights
         num_read_before, session.budget = session.num_read, engine.use_budget(config.budget)
         recording = Recording(
             session, self.conversations, place, seeded, model=engine.info.model, weights=number_format

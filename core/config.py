@@ -104,7 +104,9 @@ class SpeculationConfig:
 class EngineConfig:
     """Everything an engine needs before it loads anything."""
 
-    model: str = "harbour"  # a name of the catalogue or a local folder
+    model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
+    draft_model: str = "auto"  # the same, or "auto" (the one that goes with it, if it is here) or "none"
+    bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: as wide as is computed with
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
@@ -121,6 +123,9 @@ class EngineConfig:
             "Use at least 64, for example --context 32768.",
         )
         _require(1 <= self.num_gpus <= MOST_GPUS, f"--gpus {self.num_gpus} is not usable.", f"Use 1 to {MOST_GPUS}.")
+        _require(
+            self.bits in (None, 16, 8, 4), f"Weights of {self.bits} bits are not usable.", "Use --bits 16, 8 or 4."
+        )
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(
             self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."

@@ -30,6 +30,7 @@ from core.hardware import cap_memory, free_memory_bytes, this_machine
 from core.models.judge import Judge
 from core.models.loader import LoadedModel
 from core.models.pair import LoadedPair, PairFiles
+from core.models.quantised import FORMATS
 from core.models.rotary import KeyShift
 from core.ops.backend import STOCK, Backend
 from core.ops.transfer import pinning
@@ -55,7 +56,10 @@ class EngineInfo:
     description: str
     limits: str  # what the model cannot do, for the reader; empty for full models
     has_draft: bool
+    draft_because: str  # why there is this one, or none; empty: not known
     plan: Plan  # where several ranks share the target, of one of them, as are all sizes here
+    weights: str  # how the target's are kept: a type that is computed with, or a quantised format (int8, nf4)
+    quantised: bool
     attention: str  # the code that computes it
     attention_because: str
     most_context: int  # of the model
@@ -67,6 +71,11 @@ class EngineInfo:
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
     link: Choice[float] | None  # bytes per second of a plain copy from there
     num_ranks: int = 1  # processes that share the target
+
+    @property
+    def exact_for(self) -> str:
+        """Whose law the texts of exact methods follow."""
+        return f"the {'quantised ' if self.quantised else ''}model ({self.weights} weights)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,7 @@ class Engine:
         name: str = "model",
         description: str = "",
         limits: str = "",
+        draft_because: str = "",
         backend: Backend = STOCK,
         offload: Offload | None = None,
         crew: Crew | None = None,
@@ -126,7 +136,7 @@ class Engine:
             streaming = StreamingCache(
                 draft.shape, config.draft, KeyShift.of(draft.module, draft.shape), backend=backend
             )
-            draft_judge = Judge("draft", draft.module, streaming, device)
+            draft_judge = Judge("draft", draft.module, streaming, device, vocab=target.dims.vocab_size)
         self._parts = Parts(
             full=self._target_judge("full", self._full),
             retrieval=self._target_judge("retrieval", self._retrieval),
@@ -145,7 +155,10 @@ class Engine:
             description=description,
             limits=limits,
             has_draft=draft is not None,
+            draft_because=draft_because,
             plan=plan,
+            weights=FORMATS.get(plan.bits.value, str(plan.dtype.value).removeprefix("torch.")),
+            quantised=plan.bits.value in FORMATS,
             attention=backend.name,
             attention_because=backend.because,
             most_context=target.dims.max_context,
@@ -171,17 +184,21 @@ class Engine:
         # layer 0 of the bundled target they are 18% at 32K and made a pass of 13 rows three times slower. Threads
         # started from here on inherit the setting, so it comes before any computation.
         torch.set_flush_denormal(True)
-        files, machine = PairFiles.find(config.model), this_machine()
-        dims = files.target
+        files, machine = PairFiles.find(config.model, config.draft_model), this_machine()
+        entry, dims = files.entry, files.target
         if config.num_gpus > 1:
-            dims, machine = one_share(files.entry.target, dims, config, machine)
-        plan = told(make_plan(dims, files.draft, config, machine), config.num_gpus)
+            if config.bits in FORMATS:
+                raise InvalidSetting(
+                    "Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus."
+                )
+            dims, machine = one_share(entry.target, dims, config, machine)
+        plan = told(make_plan(dims, files.draft, config, machine, files.counted(config.bits)), config.num_gpus)
         device = torch.device(plan.device.value)
         cap_memory(device, config.gpu_memory_gib)
         if config.num_gpus > 1:
             pair = LoadedPair.load_shared(replace(files, target=dims), config, plan)
         else:
-            pair = LoadedPair.load(files, device, plan.dtype.value)
+            pair = LoadedPair.load(files, device, plan.dtype.value, config.bits)
         return cls.of(pair, config, plan)
 
     @classmethod
@@ -195,12 +212,13 @@ class Engine:
         return cls(
             config,
             plan,
-            ChatText(pair.tokenizer, pair.target.eos_ids),
+            ChatText(pair.tokenizer, pair.target.eos_ids, entry.chat_template, entry.template_options),
             pair.target,
             pair.draft,
             name=entry.name,
             description=entry.description,
             limits=entry.limits,
+            draft_because=entry.draft_because,
             backend=pair.backend,
             crew=pair.crew,
         )

@@ -8,6 +8,12 @@ CoreError
 ├── ContextTooSmall        the text does not fit into the chosen or possible context
 ├── NotEnoughMemory        weights or context do not fit on this machine
 ├── WorkerLost             a process that held a share of the model has ended
+├── ModelNotHere           a known model whose files were not downloaded
+├── IncompleteModel        a model of which some files are missing
+├── HubRefused             the hub does not hand a model out: gated, private, unknown
+├── HubUnreachable         no answer, or the connection ended too often
+├── DamagedDownload        what arrived is not what the hub announced
+├── NotEnoughDisk          a download does not fit
 └── EmptyQuestion          nothing was asked
 
 Bugs of ours are assertions, never CoreError.
@@ -74,3 +80,27 @@ class EmptyQuestion(CoreError):
 
     def __init__(self) -> None:
         super().__init__("The question is empty.", hint="Type a question about the document.")
+
+
+class ModelNotHere(CoreError):
+    """The model is known, but its files were not downloaded."""
+
+
+class IncompleteModel(CoreError):
+    """Some of a model's files are missing: a download or a copy was not finished."""
+
+
+class HubRefused(CoreError):
+    """The hub does not hand the model out to this user, or does not have it."""
+
+
+class HubUnreachable(CoreError):
+    """The hub does not answer, or the connection ended too often. What arrived is kept."""
+
+
+class DamagedDownload(CoreError):
+    """A file that arrived is not the one the hub announced."""
+
+
+class NotEnoughDisk(CoreError):
+    """The download does not fit on the disk."""

@@ -14,9 +14,11 @@ from core.caches.full import Offload
 from core.caches.retrieval import GROWTH
 from core.caches.stores import tail_rows
 from core.config import EngineConfig
-from core.errors import ContextTooSmall, NotEnoughMemory
+from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.hardware import Machine
+from core.models.census import ModelSize
 from core.models.loader import ModelDims
+from core.models.quantised import FORMATS
 
 MOST_CONTEXT = 131_072
 # torch, transformers and Python themselves, measured: 0.55 GB on CPU (a CUDA context takes about as much on the GPU)
@@ -34,6 +36,7 @@ LEAST_BLOCK = 64  # rows
 LINK_BOUND_ROWS = 4096
 # Part of the free memory that a plan may use: the rest stays for the system and for what cannot be foreseen.
 USABLE_SHARE = 0.9
+TARGET_WEIGHTS = "target weights"
 
 
 T = TypeVar("T")
@@ -62,6 +65,7 @@ class Plan:
 
     device: Choice[str]
     dtype: Choice[torch.dtype]
+    bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
     placement: Choice[Placement]
     context: Choice[int]
     most_context: int  # that would fit, host memory taken together with the device's
@@ -194,15 +198,25 @@ def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
     return dims.shape(dtype, torch.device("meta")).bytes_per_token
 
 
-def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, machine: Machine) -> Plan:
+def make_plan(
+    target: ModelDims,
+    draft: ModelDims | None,
+    config: EngineConfig,
+    machine: Machine,
+    size: ModelSize | None = None,
+) -> Plan:
     """Plan one engine.
 
+    Args:
+        size: counted parameters of the target; needed where its weights are to be quantised.
     Raises:
+        InvalidSetting: a number of bits that is not computed with there.
         NotEnoughMemory: the weights alone do not fit; or the context asked for does not, with the largest that would.
         ContextTooSmall: the context asked for is longer than the model's.
     """
     device = choose_device(config, machine)
     dtype = choose_dtype(device.value, target)
+    bits = choose_bits(config, device.value, dtype.value)
     possible = min(target.max_context, MOST_CONTEXT)
     if config.context is not None and config.context > possible:
         raise ContextTooSmall(config.context, possible, possible=possible)
@@ -210,6 +224,9 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
     sizes = CacheSizes.of(target, config, dtype.value)
     chunks = [choose_prefill_chunk(target, config, device.value, offloaded=offloaded) for offloaded in (False, True)]
     fixed = [_fixed_rows(target, draft, replace(config, prefill_chunk=chunk.value), dtype.value) for chunk in chunks]
+    if bits.value in FORMATS:
+        assert size is not None, "quantised weights are planned from counted parameters"
+        fixed = [_quantised_rows(rows, size, bits.value, dtype.value) for rows in fixed]
     taken = [sum(row.size_bytes for row in rows) for rows in fixed]
     most = {"split": sizes.layers - 1, "offloaded": 0}.get(config.placement, sizes.layers)
     host = 0 if config.placement == "resident" else room.host
@@ -223,9 +240,7 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
         raise NotEnoughMemory(
             f"The weights and what lies beside them need {gib(taken[0])} of memory, "
             f"{gib(room.device)} can be used {where}.",
-            hint="Close other programs or choose a smaller model."
-            if room.limit is None
-            else "Raise --gpu-memory, or choose a smaller model.",
+            hint=_smaller(bits.value) if room.limit is None else "Raise --gpu-memory, or choose a smaller model.",
         )
     if config.context is not None and config.context > fits:
         buffers = taken[1] + sizes.device_bytes(config.context, 0)
@@ -252,6 +267,7 @@ def make_plan(target: ModelDims, draft: ModelDims | None, config: EngineConfig, 
     return Plan(
         device=device,
         dtype=dtype,
+        bits=bits,
         placement=_placement(sizes, here, context.value, room, config),
         context=context,
         most_context=fits,
@@ -353,12 +369,43 @@ def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
     return Choice(torch.bfloat16, "16 bit on a GPU")
 
 
+def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice[int]:
+    """How wide the target's weights are.
+
+    Raises:
+        InvalidSetting: 16 bits where 32 are computed with.
+    """
+    width = 8 * dtype.itemsize
+    if config.bits is None or config.bits == width:
+        return Choice(width, f"what the {device} device computes in")
+    if config.bits not in FORMATS:
+        raise InvalidSetting(
+            f"Weights of {config.bits} bits are not used on the {device} device, which computes in {width}.",
+            hint="Leave out --bits, or use 8 or 4.",
+        )
+    return Choice(config.bits, f"asked for: {FORMATS[config.bits]}, so texts are exact for the quantised model")
+
+
+def _smaller(bits: int) -> str:
+    fewer = ", use --bits 8 or --bits 4" if bits not in FORMATS else ""
+    return f"Close other programs{fewer} or choose a smaller model."
+
+
+def _quantised_rows(rows: tuple[PlanRow, ...], size: ModelSize, bits: int, dtype: torch.dtype) -> tuple[PlanRow, ...]:
+    """The same rows with quantised target weights, and room for those of one layer widened again."""
+    widened = size.layer_parameters // size.dims.num_layers * dtype.itemsize
+    changed = [
+        PlanRow(row.name, size.quantised_bytes(bits, dtype)) if row.name == TARGET_WEIGHTS else row for row in rows
+    ]
+    return (*changed, PlanRow("one layer, widened", widened))
+
+
 def _fixed_rows(
     target: ModelDims, draft: ModelDims | None, config: EngineConfig, dtype: torch.dtype
 ) -> tuple[PlanRow, ...]:
     rows = [
         PlanRow("runtime", RUNTIME_BYTES),
-        PlanRow("target weights", _weight_bytes(target, dtype)),
+        PlanRow(TARGET_WEIGHTS, _weight_bytes(target, dtype)),
         PlanRow("retrieval cache", retrieval_bytes(target, config, dtype)),
         PlanRow("prefill buffers", prefill_bytes(target, config)),
     ]

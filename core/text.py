@@ -5,9 +5,9 @@ questions never do, whatever they contain. Because a segment's tokens do not dep
 book stay the same whatever is asked about it, and answers keep the ids they were written with.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -32,9 +32,17 @@ class Turn:
 class ChatText:
     """One model's tokenizer and chat format."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        eos_ids: frozenset[int],
+        template: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`template` in place of the tokenizer's own, `options` for either (such as thinking off)."""
         self._tokenizer, self.eos_ids = tokenizer, eos_ids
-        self._template = None if tokenizer.chat_template else PLAIN_TEMPLATE
+        self._template = template or (None if tokenizer.chat_template else PLAIN_TEMPLATE)
+        self._options = dict(options or {})
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing in it is taken for a special token."""
@@ -90,7 +98,7 @@ class ChatText:
         rendered = cast(
             str,
             self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, chat_template=self._template
+                messages, tokenize=False, add_generation_prompt=True, chat_template=self._template, **self._options
             ),
         )
         pieces: list[str] = []

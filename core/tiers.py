@@ -16,6 +16,7 @@ import torch
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.models.census import STORED_BITS, ModelSize
+from core.models.quantised import FORMATS
 from core.parallel.shares import check_heads
 from core.planner import (
     MOST_CONTEXT,
@@ -231,7 +232,9 @@ class _Planner:
     def _runs(self, here: int) -> Choice[bool]:
         if self.num_gpus > 1 and not self._target.divisible:
             return Choice(False, "this version cannot share the layers of this family between GPUs by heads")
-        if self.bits.value != 8 * self.dtype.value.itemsize:
+        if self.num_gpus > 1 and self.bits.value in FORMATS:
+            return Choice(False, "this version does not share quantised weights between GPUs")
+        if self.bits.value not in (8 * self.dtype.value.itemsize, *FORMATS):
             return Choice(False, f"this version loads weights of {8 * self.dtype.value.itemsize} bits here")
         if self.num_gpus > 1:
             return Choice(True, f"one process a GPU, each with its heads: start with --gpus {self.num_gpus}")

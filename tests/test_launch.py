@@ -104,7 +104,7 @@ def test_common_options_hold_before_and_after_a_command() -> None:
 def test_ask_takes_files_and_a_question_in_any_order() -> None:
     args = launch.parse_arguments(["ask", "-q", "Who?", "a.pdf", "b.txt", "--temperature", "-1", "--json"])
     assert args.files == [Path("a.pdf"), Path("b.txt")]
-    assert (args.question, args.temperature, args.method, args.max_new_tokens) == ("Who?", -1.0, "triforce", 256)
+    assert (args.question, args.temperature, args.method, args.max_new_tokens) == ("Who?", -1.0, None, 256)
     assert args.json
 
 
@@ -123,6 +123,9 @@ def test_the_tests_pass_unknown_arguments_on_in_their_order() -> None:
     "argv",
     [
         ["sing"],
+        ["models", "get"],
+        ["models", "list", "qwen3-8b"],
+        ["models", "eat", "qwen3-8b"],
         ["ask"],
         ["ask", "a.pdf"],
         ["ask", "a.pdf", "-q", "Who?", "--questions", "f.json"],

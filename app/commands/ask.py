@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.commands.options import engine_config
 from app.commands.reading import (
+    WITH_DRAFT,
     ProgressLine,
-    engine_config,
     generation_config,
     open_conversation,
     print_json,
     read_documents,
+    usual_method,
 )
 from app.commands.report import answer_report, engine_report, prefill_report, summary_line
 from core.config import GenerationConfig
@@ -38,12 +40,14 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, questions, settings or memory; before anything long begins where that can be known.
     """
-    config = generation_config(args, args.method)
+    config = generation_config(args, args.method or WITH_DRAFT)
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
     if not all(question.strip() for question in questions):
         raise EmptyQuestion
     documents = read_documents(args.files)
     engine = Engine.load(engine_config(args))
+    if args.method is None:
+        config = replace(config, method=usual_method(engine.info))
     conversation = open_conversation(engine, documents)
     answers = []
     for index, question in enumerate(questions):

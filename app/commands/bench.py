@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from app.commands import page_cost
-from app.commands.reading import engine_config, print_json
+from app.commands.options import engine_config
+from app.commands.reading import print_json
 from app.versions import versions
 from core.bench import recall
 from core.bench.peers import run_peers

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.commands.reading import engine_config, print_json
+from app.commands.options import engine_config
+from app.commands.reading import print_json
 from app.publishing import (
     FORMATS,
     Fitted,

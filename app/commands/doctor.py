@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.commands.reading import engine_config, print_json
+from app.commands.options import engine_config
+from app.commands.reading import print_json
 from app.versions import versions
 from core.config import EngineConfig
 from core.errors import InvalidSetting
 from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, Prediction, bandwidths, predict
 from core.hardware import this_machine
-from core.models.catalog import find
+from core.models.catalog import find, is_here
 from core.models.census import STORED_BITS, ModelSize, size_in, size_of
 from core.models.loader import read_config
 from core.models.shapes import find_shape
@@ -94,7 +95,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subjec
             acceptance=given or PUBLISHED,
             has_files=False,
         )
-    if shape is not None and not (file / "config.json").is_file():
+    if shape is not None and not (file / "config.json").is_file() and not is_here(name):
         return Subject(
             name=shape.name,
             description=shape.description,
@@ -108,7 +109,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subjec
     return Subject(
         name=entry.name,
         description=entry.description,
-        target=size_in(entry.target),
+        target=size_in(entry.target, entry.overrides),
         draft=size_in(entry.draft) if entry.draft else None,
         acceptance=given or measured or PUBLISHED,
         has_files=any(entry.target.glob("*.safetensors")) or any(entry.target.glob("*.bin")),

@@ -4,10 +4,12 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from app.commands.ask import answer
-from app.commands.reading import engine_config, generation_config, open_conversation, print_json, read_documents
+from app.commands.options import engine_config
+from app.commands.reading import generation_config, open_conversation, print_json, read_documents, usual_method
 from app.commands.report import answer_report, engine_report, equality_report, prefill_report, race_lines, rounded
 from app.commands.scoreboard import Scoreboard
 from app.documents import Document
@@ -43,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     check_report(args.report, sequential=args.sequential)
     documents = read_documents(args.files)
     engine = Engine.load(engine_config(args))
+    if args.methods is None:
+        configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))
     conversation = open_conversation(engine, documents)
     prompt = conversation.ask(args.question).prompt_ids(engine.text)
     race = None

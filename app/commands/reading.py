@@ -7,35 +7,36 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from app.commands.options import speculation_config
 from app.documents import Document, read_document
 from app.library import Shelf
 from app.reach import reach_note
-from core.config import EngineConfig, GenerationConfig, SamplingParams
-from core.engine import Engine
+from core.config import GenerationConfig, SamplingParams
+from core.engine import Engine, EngineInfo
 from core.events import Event, PrefillProgress
 from core.session import Conversation
 
-
-def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The settings of the common options."""
-    return EngineConfig(
-        model=args.model or EngineConfig().model,
-        device=args.device,
-        context=args.context,
-        gpu_memory_gib=args.gpu_memory,
-        num_gpus=num_gpus(args),
-    )
+WITH_DRAFT, WITHOUT_DRAFT = "triforce", "lookup"
 
 
-def num_gpus(args: argparse.Namespace) -> int:
-    """What `--gpus` says; without it, one."""
-    return 1 if args.gpus is None else int(args.gpus)
+def usual_method(info: EngineInfo) -> str:
+    """How to decode where nothing else was said; without a draft model, lookups and the retrieval cache guess."""
+    if info.has_draft:
+        return WITH_DRAFT
+    print(f"No draft model ({info.draft_because}): decoding with {WITHOUT_DRAFT}.", file=sys.stderr)
+    return WITHOUT_DRAFT
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
     """The settings of the sampling options."""
     sampling = SamplingParams(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k)
-    return GenerationConfig(max_new_tokens=args.max_new_tokens, sampling=sampling, method=method, seed=args.seed)
+    return GenerationConfig(
+        max_new_tokens=args.max_new_tokens,
+        sampling=sampling,
+        speculation=speculation_config(args.model),
+        method=method,
+        seed=args.seed,
+    )
 
 
 def read_documents(files: Sequence[Path]) -> list[Document]:
@@ -58,8 +59,11 @@ def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversa
     """A conversation about the documents, with nothing asked yet. A text beyond the model gets a note on stderr."""
     text = whole_text(documents)
     ids = tuple(engine.text.encode(text))
-    if note := reach_note(engine.info.limits, text, len(ids)):
+    info = engine.info
+    if note := reach_note(info.limits, text, len(ids)):
         print(note, file=sys.stderr)
+    if info.quantised:
+        print(f"Answers are exact for {info.exact_for}.", file=sys.stderr)
     return Conversation(ids)
 
 

@@ -51,6 +51,8 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
         "device": info.plan.device.value,
         "dtype": str(info.plan.dtype.value).removeprefix("torch."),
         "processes": info.num_ranks,
+        "weights": info.weights,
+        "exact_for": info.exact_for,
         "placement": info.plan.placement.value,
         "context": info.plan.context.value,
         **({} if info.host_memory is None else offload_report(info)),

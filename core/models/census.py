@@ -3,6 +3,7 @@
 transformers builds the module without memory (torch's meta device), so every family is counted as it really is.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnsupportedModel
 from core.models.division import is_divisible
-from core.models.loader import ModelDims, dims_of, read_config
+from core.models.loader import NOTHING, ModelDims, dims_of, read_config
 
 # Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
 # parameters (arXiv 2305.14314, section 3, without its double quantisation).
@@ -34,6 +35,10 @@ class ModelSize:
     def num_parameters(self) -> int:
         """All of them."""
         return self.layer_parameters + self.other_parameters
+
+    def quantised_bytes(self, bits: int, rest: torch.dtype) -> int:
+        """Bytes of the weights on one device, with what is not quantised in the type `rest`."""
+        return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
 
     def weight_bytes(self, bits: int, num_gpus: int = 1) -> int:
         """Bytes of the weights on each device."""
@@ -63,11 +68,11 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     )
 
 
-def size_in(folder: Path) -> ModelSize:
+def size_in(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelSize:
     """Count the parameters of the model whose config.json is in `folder`.
 
     Raises:
         DamagedAssets: config.json is unreadable.
         UnsupportedModel: as `size_of`.
     """
-    return size_of(read_config(folder), folder.name)
+    return size_of(read_config(folder, overrides), folder.name)

@@ -85,10 +85,20 @@ class Judge:
     """One model looking through one cache. Several judges may share a model, and a pass belongs to exactly one."""
 
     def __init__(
-        self, name: str, model: nn.Module, cache: KVCache, device: torch.device, lead: Lead | None = None
+        self,
+        name: str,
+        model: nn.Module,
+        cache: KVCache,
+        device: torch.device,
+        lead: Lead | None = None,
+        *,
+        vocab: int | None = None,
     ) -> None:
+        """`vocab`: rows of the vocabulary that laws are about, where that is another model's (padded otherwise)."""
         self.name, self.model, self.cache, self.device = name, model, cache, device
         self._lead = lead or (lambda *_: nullcontext())
+        rows = model.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
+        self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
 
     def logits(self, context: Context, keep: int) -> Tensor:
@@ -110,9 +120,18 @@ class Judge:
     def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
         """One pass over tokens that begin at `start`, right behind what the cache has seen; logits [keep, V]."""
         tokens = torch.tensor(token_ids, device=self.device)
+        if self._rows is not None:
+            tokens = tokens.clamp_max(self._rows - 1)  # padding that no tokenizer makes
         positions = self.cache.begin(start, len(token_ids))
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
         with self._lead(self.name, start, token_ids), measured:
             logits = forward(self.model, tokens, positions, self.cache, keep)
         self.cache.commit(len(token_ids))
-        return logits
+        return logits if self._vocab is None else _as_wide(logits, self._vocab)
+
+
+def _as_wide(logits: Tensor, vocab: int) -> Tensor:
+    """Logits [T, V'] as [T, vocab]: vocabularies of the same tokens are padded to different sizes."""
+    if logits.shape[1] >= vocab:
+        return logits[:, :vocab]
+    return nn.functional.pad(logits, (0, vocab - logits.shape[1]), value=float("-inf"))

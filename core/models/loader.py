@@ -1,23 +1,37 @@
 """Models as transformers loads them, with our attention function, and what caches must know of them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.catalog import restore_hint
 from core.models.linear import use_few_rows_linear
+from core.models.quantised import FORMATS, quantise
 from core.models.seam import ATTENTION_NAME, register
+from core.models.store import weight_files
 from core.ops.backend import STOCK, Backend
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+ROPE_THAT_MOVES = ("dynamic", "longrope")
+DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +68,42 @@ class LoadedModel:
         return sum(p.numel() * p.element_size() for p in self.module.parameters())
 
 
-def read_config(folder: Path) -> PreTrainedConfig:
-    """What the config.json in a folder says, or a file of that kind.
+def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrainedConfig:
+    """What the config.json in a folder says, or a file of that kind; `overrides` replace its fields.
 
     Raises:
         DamagedAssets: it is unreadable.
+        UnsupportedModel: transformers does not know this kind of model.
     """
     try:
-        return cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True))
+        return cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+        if (kind := _stated_kind(folder)) is not None and kind not in CONFIG_MAPPING:
+            raise UnsupportedModel(
+                f"{folder.name} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
+            ) from error
         which = "config.json in " if folder.is_dir() else "configuration "
         raise DamagedAssets(f"The model's {which}{folder.name} is unreadable.", hint=restore_hint(folder)) from error
 
 
-def read_dims(folder: Path) -> ModelDims:
+def _stated_kind(folder: Path) -> str | None:
+    file = folder / "config.json" if folder.is_dir() else folder
+    try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return kind if isinstance(kind, str) else None
+
+
+def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims:
     """Sizes from config.json and of the weights beside it.
 
     Raises:
         UnsupportedModel: not a decoder-only text model, or one with windowed layers.
         DamagedAssets: config.json is unreadable.
     """
-    config = read_config(folder)
-    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
+    config = read_config(folder, overrides)
+    files = weight_files(folder)
     return dims_of(config, folder.name, weight_bytes=sum(file.stat().st_size for file in files))
 
 
@@ -83,12 +111,14 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     """Sizes from a configuration.
 
     Raises:
-        UnsupportedModel: not a decoder-only text model, or one with windowed layers.
+        UnsupportedModel: not a decoder-only text model, one with windowed layers, or one whose RoPE changes on the way.
     """
     config = cast(Any, model_config)
-    hint = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
-    if getattr(config, "is_encoder_decoder", False) or not getattr(config, "num_attention_heads", None):
-        raise UnsupportedModel(f"{name} is not a decoder-only text model.", hint=hint)
+    built_for = [str(part) for part in getattr(config, "architectures", None) or ()]
+    writes = not built_for or any(part.endswith(("ForCausalLM", "LMHeadModel")) for part in built_for)
+    if getattr(config, "is_encoder_decoder", False) or not getattr(config, "num_attention_heads", None) or not writes:
+        what = f" ({built_for[0]})" if built_for else ""
+        raise UnsupportedModel(f"{name} is not a decoder-only text model{what}.", hint=DECODERS)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     windowed = "sliding_attention" in kinds or (
         getattr(config, "model_type", "") == "mistral" and getattr(config, "sliding_window", None)
@@ -97,6 +127,12 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         raise UnsupportedModel(
             f"{name} does not attend to its whole context in every layer.",
             hint="Choose a model with full attention.",
+        )
+    rope = getattr(config, "rope_parameters", None) or {}
+    if (kind := rope.get("rope_type", "default")) in ROPE_THAT_MOVES:
+        raise UnsupportedModel(
+            f"{name} changes its rotary frequencies with the length of the text ({kind}), so that keys cannot be kept.",
+            hint="Choose a model with fixed ones (default, linear, llama3 or YaRN).",
         )
     heads = int(config.num_attention_heads)
     return ModelDims(
@@ -119,8 +155,10 @@ def load_model(
     device: torch.device,
     backend: Backend = STOCK,
     divide: Callable[[nn.Module], None] | None = None,
+    overrides: Mapping[str, Any] = NOTHING,
+    bits: int | None = None,
 ) -> LoadedModel:
-    """Load a causal language model for inference through our caches.
+    """Load a causal language model for inference through our caches; with `bits` 8 or 4, quantised.
 
     Args:
         divide: keeps one rank's share of it, in place, before anything goes to the device; `dims` are the share's.
@@ -131,9 +169,15 @@ def load_model(
     """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # what is wrong with weights is told below
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True
+        model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
+            folder,
+            config=read_config(folder, overrides),
+            dtype=dtype,
+            attn_implementation=ATTENTION_NAME,
+            local_files_only=True,
+            output_loading_info=True,
         )
     except (OSError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(
@@ -141,10 +185,18 @@ def load_model(
         ) from error
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
+    lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
+    if lacking:  # transformers would go on with random numbers in their place
+        raise DamagedAssets(
+            f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
+            hint=restore_hint(folder),
+        )
     module = cast(nn.Module, model).eval().requires_grad_(False)
     if divide is not None:
         divide(module)
     try:
+        if bits in FORMATS:
+            quantise(module, bits, device)
         module.to(device)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory(
@@ -177,10 +229,22 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """
     try:
         return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+    except ImportError as error:
+        raise UnsupportedModel(
+            f"The tokenizer in {folder.name} is in an old format that needs another package.",
+            hint="Install sentencepiece and protobuf into this environment and start again.",
+        ) from error
     except (OSError, ValueError, KeyError) as error:
         raise DamagedAssets(f"The tokenizer in {folder.name} is unreadable.", hint=restore_hint(folder)) from error
 
 
 def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
-    """True where both tokenizers give every token the same number, so that a draft can guess for a target."""
-    return a.get_vocab() == b.get_vocab()
+    """True where both tokenizers give every token the same number, so that a draft can guess for a target.
+
+    Tokens that were added to one of them only (padding, for example) do not matter: the text never has them, and a
+    wrong guess is rejected.
+    """
+    words_a, words_b = a.get_vocab(), b.get_vocab()
+    only_one = words_a.items() ^ words_b.items()
+    added_to_one = set(a.get_added_vocab()) ^ set(b.get_added_vocab())
+    return {word for word, _ in only_one} <= added_to_one

@@ -6,9 +6,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from core.config import EngineConfig
-from core.errors import UnsupportedModel
-from core.models.catalog import ModelEntry, find
-from core.models.loader import LoadedModel, ModelDims, load_model, load_tokenizer, read_dims, same_tokens
+from core.models.catalog import ModelEntry
+from core.models.census import ModelSize, size_in
+from core.models.loader import LoadedModel, ModelDims, load_model, load_tokenizer, read_dims
+from core.models.pairing import pair
+from core.models.quantised import FORMATS
 from core.ops.backend import Backend, choose_backend
 from core.parallel.crew import Crew, load_shared
 from core.planner import Plan
@@ -23,14 +25,18 @@ class PairFiles:
     draft: ModelDims | None
 
     @classmethod
-    def find(cls, name: str) -> "PairFiles":
-        """The files of a model.
+    def find(cls, name: str, draft: str) -> "PairFiles":
+        """The files of a model and of its draft, as `pairing.pair` chooses it.
 
         Raises:
-            UnknownModel, UnsupportedModel, DamagedAssets: see `core.errors`.
+            UnknownModel, ModelNotHere, IncompleteModel, UnsupportedModel, DamagedAssets: see `core.errors`.
         """
-        entry = find(name)
-        return cls(entry, read_dims(entry.target), read_dims(entry.draft) if entry.draft else None)
+        entry = pair(name, draft)
+        return cls(entry, read_dims(entry.target, entry.overrides), read_dims(entry.draft) if entry.draft else None)
+
+    def counted(self, bits: int | None) -> ModelSize | None:
+        """The target's parameters, counted, where a plan needs them: if it is to be quantised."""
+        return size_in(self.entry.target, self.entry.overrides) if bits in FORMATS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,16 @@ class LoadedPair:
     crew: Crew | None = None  # the other ranks, where several share the target
 
     @classmethod
-    def load(cls, files: PairFiles, device: torch.device, dtype: torch.dtype) -> "LoadedPair":
-        """Load both.
+    def load(cls, files: PairFiles, device: torch.device, dtype: torch.dtype, bits: int | None = None) -> "LoadedPair":
+        """Load both, the target quantised if `bits` is 8 or 4.
 
         Raises:
             UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
         """
         backend = choose_backend(device, dtype)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
-        target = load_model(files.entry.target, files.target, dtype, device, backend)
+        entry = files.entry
+        target = load_model(entry.target, files.target, dtype, device, backend, overrides=entry.overrides, bits=bits)
         return cls(files, tokenizer, target, draft, backend)
 
     @classmethod
@@ -68,7 +75,9 @@ class LoadedPair:
         device, dtype = torch.device(plan.device.value), plan.dtype.value
         backend = choose_backend(device, dtype)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
-        crew, target = load_shared(files.entry.target, files.target, config, plan, backend, plan.offload)
+        crew, target = load_shared(
+            files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides
+        )
         return cls(files, tokenizer, target, draft, backend, crew)
 
 
@@ -79,8 +88,4 @@ def _load_draft(
     tokenizer = load_tokenizer(entry.target)
     if not entry.draft or not files.draft:
         return tokenizer, None
-    if not same_tokens(tokenizer, load_tokenizer(entry.draft)):
-        raise UnsupportedModel(
-            "Target and draft do not use the same tokens.", hint="Choose a draft of the same family."
-        )
     return tokenizer, load_model(entry.draft, files.draft, dtype, device, backend)

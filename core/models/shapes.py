@@ -1,12 +1,11 @@
-"""Published sizes of models that people plan for, by name. Sizes only: their files are not here (`shapes.json`)."""
+"""Published sizes of the catalogue's models, to plan for before their files are here."""
 
-import json
 from dataclasses import dataclass
 from typing import Any, cast
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from core.models.catalog import SHAPES_FILE
+from core.models.catalog import entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +20,14 @@ class Shape:
 
 def shape_names() -> tuple[str, ...]:
     """All names."""
-    return tuple(_rows())
+    return tuple(name for name, row in entries().items() if row.config is not None)
 
 
 def find_shape(name: str) -> Shape | None:
     """The shape with a name, and its draft's."""
-    row = _rows().get(name)
-    if row is None:
+    row = entries().get(name)
+    if row is None or row.config is None:
         return None
-    fields = dict(row["config"])
+    fields = {**row.config, **row.overrides}
     config = cast(Any, AutoConfig).for_model(fields.pop("model_type"), **fields)
-    return Shape(name, config, find_shape(row["draft"]) if row["draft"] else None, row["description"])
-
-
-def _rows() -> dict[str, Any]:
-    return cast("dict[str, Any]", json.loads(SHAPES_FILE.read_text(encoding="utf-8")))
+    return Shape(name, config, find_shape(row.draft) if row.draft else None, row.description)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch import Tensor
 from core.caches.full import Offload
 from core.config import EngineConfig
 from core.errors import WorkerLost
-from core.models.loader import LoadedModel, ModelDims
+from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
 from core.parallel.group import Group, RankLost, require_group
 from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, Order
@@ -228,7 +228,13 @@ def _end(processes: Sequence[BaseProcess], lines: Sequence[Connection], done: th
 
 
 def load_shared(
-    folder: Path, dims: ModelDims, config: EngineConfig, plan: Plan, backend: Backend, offload: Offload | None = None
+    folder: Path,
+    dims: ModelDims,
+    config: EngineConfig,
+    plan: Plan,
+    backend: Backend,
+    offload: Offload | None = None,
+    overrides: Mapping[str, Any] = NOTHING,
 ) -> tuple[Crew, LoadedModel]:
     """Load a target over `config.num_gpus` ranks; `dims` and `plan` are those of one share.
 
@@ -241,6 +247,7 @@ def load_shared(
         num_ranks=config.num_gpus,
         meeting=Path(tempfile.mkdtemp(prefix="triforce-ranks-")) / "ranks",
         folder=folder,
+        overrides=dict(overrides),
         dims=dims,
         dtype=plan.dtype.value,
         device_type=plan.device.value,

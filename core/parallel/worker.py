@@ -28,6 +28,7 @@ class Assignment:
     num_ranks: int
     meeting: Path  # where the ranks find each other
     folder: Path  # of the model
+    overrides: dict[str, Any]  # of its config.json
     dims: ModelDims  # of a share
     dtype: torch.dtype
     device_type: str  # "cuda": GPU number `rank`
@@ -43,7 +44,7 @@ class Assignment:
     def load(self, group: Group, backend: Backend) -> LoadedModel:
         """This rank's share of the weights. Raises what `load_model` raises."""
         divide = partial(cut, rank=self.rank, num_ranks=self.num_ranks, add=group.add)
-        return load_model(self.folder, self.dims, self.dtype, self.device, backend, divide)
+        return load_model(self.folder, self.dims, self.dtype, self.device, backend, divide, self.overrides)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         port = probe.getsockname()[1]
     return argparse.Namespace(
         model=None,
+        draft="auto",
+        bits=None,
         device="cpu",
         gpus=None,
         context=None,

@@ -69,6 +69,7 @@ class FakeEngine:
         plan = SimpleNamespace(
             device=SimpleNamespace(value="cpu", because="test"),
             dtype=SimpleNamespace(value="torch.float32", because="test"),
+            bits=SimpleNamespace(value=32, because="test"),
             context=SimpleNamespace(value=context, because="asked for"),
             placement=SimpleNamespace(value="resident", because="test"),
             most_context=8192,
@@ -83,6 +84,10 @@ class FakeEngine:
             description="A script.",
             limits="",
             has_draft=has_draft,
+            draft_because="",
+            weights="float32",
+            quantised=False,
+            exact_for="the model (float32 weights)",
             plan=plan,
             most_context=8192,
             attention="torch",

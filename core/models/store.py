@@ -1,0 +1,103 @@
+"""Model files on this machine: the cache that all programs share with the hub's own library, and what is complete.
+
+Layout as documented for huggingface_hub: models--ORG--NAME/ with refs/main (a commit), snapshots/COMMIT/ (the files)
+and blobs/ (what they point to; parts of a download end in `.incomplete`). HF_HOME and HF_HUB_CACHE are respected by the
+library's constants. Never asks the network.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from huggingface_hub import constants
+
+PART = ".incomplete"
+SINGLE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+INDEXES = tuple(f"{name}.index.json" for name in SINGLE_WEIGHTS)
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
+
+
+def cache_folder() -> Path:
+    """Where downloaded models are, whether it exists or not."""
+    return Path(constants.HF_HUB_CACHE)
+
+
+def repository_folder(repo: str) -> Path:
+    """The folder of one hub repository in the cache."""
+    return cache_folder() / constants.REPO_ID_SEPARATOR.join(["models", *repo.split("/")])
+
+
+def is_in_cache(folder: Path) -> bool:
+    """Whether a model folder belongs to the cache."""
+    return folder.is_relative_to(cache_folder()) or folder.resolve().is_relative_to(cache_folder().resolve())
+
+
+def locate(repo: str) -> Path | None:
+    """The files of a hub model: the finished commit, else the newest unfinished one, else None."""
+    folder = repository_folder(repo)
+    ref = folder / "refs" / "main"
+    if ref.is_file():
+        snapshot = folder / "snapshots" / ref.read_text(encoding="utf-8").strip()
+        if snapshot.is_dir():
+            return snapshot
+    snapshots = folder / "snapshots"
+    found = sorted(snapshots.iterdir(), key=lambda path: path.stat().st_mtime) if snapshots.is_dir() else []
+    return found[-1] if found else None
+
+
+def missing_files(folder: Path) -> list[str]:
+    """What a model folder lacks to be loaded: config.json, weights (every shard of the index), a tokenizer."""
+    missing = [] if (folder / "config.json").is_file() else ["config.json"]
+    if not any((folder / name).is_file() for name in SINGLE_WEIGHTS):
+        index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
+        if index is None:
+            missing.append(SINGLE_WEIGHTS[0])
+        else:
+            missing += [name for name in _shards(index) if not (folder / name).is_file()]
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        missing.append(TOKENIZERS[0])
+    return missing
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError):
+        return [index.name]  # unreadable: it counts as missing
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers would load, safetensors first."""
+    return [*folder.glob("model*.safetensors")] or [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
+
+
+def size_on_disk(repo: str) -> int:
+    """Bytes of a hub model in the cache, unfinished parts included."""
+    return sum(file.lstat().st_size for file in _files(repository_folder(repo)))
+
+
+def has_parts(repo: str) -> bool:
+    """Whether a download was begun and not finished."""
+    folder = repository_folder(repo) / "blobs"
+    return folder.is_dir() and any(folder.glob(f"*{PART}"))
+
+
+def remove(repo: str) -> int:
+    """Delete a hub model from the cache, parts included; bytes freed."""
+    freed = size_on_disk(repo)
+    shutil.rmtree(repository_folder(repo), ignore_errors=True)
+    shutil.rmtree(cache_folder() / ".locks" / repository_folder(repo).name, ignore_errors=True)
+    return freed
+
+
+def downloaded() -> list[str]:
+    """Ids of all hub models in the cache that have a configuration, other programs' included."""
+    prefix = f"models{constants.REPO_ID_SEPARATOR}"
+    folders = sorted(cache_folder().glob(f"{prefix}*")) if cache_folder().is_dir() else []
+    repos = ["/".join(folder.name.removeprefix(prefix).split(constants.REPO_ID_SEPARATOR, 1)) for folder in folders]
+    return [repo for repo in repos if (found := locate(repo)) is not None and (found / "config.json").is_file()]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_symlink() or file.is_file())

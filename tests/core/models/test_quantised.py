@@ -1,0 +1,117 @@
+"""Quantised targets: exact for the weights they have, smaller as planned, and no law that depends on the company."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from core.config import EngineConfig, GenerationConfig
+from core.engine import Engine
+from core.errors import InvalidSetting, UnsupportedModel
+from core.events import Finished
+from core.models import quantised
+from core.models.quantised import FORMATS, QuantisedLinear, quantise
+from tests.core.models.test_catalog import save
+from tests.core.toys import CPU, tiny_config, tiny_model
+
+bitsandbytes = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+BITS = (8, 4)
+
+
+def linear(outputs: int = 96, inputs: int = 64) -> nn.Linear:
+    torch.manual_seed(1)
+    return nn.Linear(inputs, outputs)
+
+
+def reference_weight(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    """The slow twin: absmax of a row over 127 levels; or of 64 parameters, to the nearest of 16 normal quantiles."""
+    if bits == 8:
+        scale = weight.abs().amax(1, keepdim=True) / 127
+        return (weight / scale).round() * scale
+    levels = bitsandbytes.functional.get_4bit_type("nf4", device="cpu").float()
+    blocks = weight.reshape(-1, 64)
+    scale = blocks.abs().amax(1, keepdim=True)
+    nearest = ((blocks / scale)[..., None] - levels).abs().argmin(-1)
+    return (levels[nearest] * scale).reshape(weight.shape)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_weights_are_those_of_the_slow_twin(bits: int) -> None:
+    plain = linear()
+    kept = QuantisedLinear(plain, bits, CPU).weight_as(torch.float32)
+    twin = reference_weight(plain.weight.data, bits)
+    step = float(plain.weight.data.abs().max()) / 127
+    assert (kept - twin).abs().max() < (1.5 * step if bits == 8 else 1e-5)
+    assert (kept - twin).abs().mean() < 0.02 * step + 1e-6  # off by a level only where float16 rounds to the other side
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_a_row_s_result_does_not_depend_on_its_company(bits: int) -> None:
+    """Else verifying many tokens at once would follow another law than decoding one by one."""
+    layer = QuantisedLinear(linear(), bits, CPU)
+    x = torch.randn(9, 64)
+    x[4, 7] = 50.0  # an outlier, which LLM.int8() would treat the whole column for
+    together, alone = layer(x), torch.cat([layer(x[row : row + 1]) for row in range(9)])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_llm_int8_would_depend_on_it() -> None:
+    """Negative control: its quantised row is another one when a row beside it has an outlier (arXiv 2208.07339)."""
+    x = torch.randn(9, 64).half()
+    x[4, 7] = 50.0
+    together, *_ = bitsandbytes.functional.int8_vectorwise_quant(x.clone(), threshold=6.0)
+    alone, *_ = bitsandbytes.functional.int8_vectorwise_quant(x[:1].clone(), threshold=6.0)
+    assert not torch.equal(together[:1], alone)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_output_layer_is_left_alone_and_the_rest_shrinks(bits: int) -> None:
+    model = tiny_model(tiny_config(), 3)
+    before = sum(p.numel() * p.element_size() for p in model.parameters())
+    quantise(model, bits, CPU)
+    kinds = {name: type(part) for name, part in model.named_modules()}
+    assert kinds["lm_head"] is nn.Linear and kinds["model.layers.0.self_attn.q_proj"] is QuantisedLinear
+    assert sum(p.numel() * p.element_size() for p in model.parameters()) < (0.5 if bits == 8 else 0.35) * before
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_an_engine_is_exact_for_the_quantised_model(tmp_path: Path, bits: int) -> None:
+    """Greedy text of all methods is plain decoding's, and that of transformers with the widened weights put in."""
+    folder = save(tmp_path / "m")
+    engine = Engine.load(EngineConfig(model=str(folder), bits=bits, device="cpu", context=512, draft_model="none"))
+    assert engine.info.quantised and engine.info.weights == FORMATS[bits] and "quantised" in engine.info.exact_for
+    planned = {row.name: row.size_bytes for row in engine.plan.rows}
+    assert planned["target weights"] == pytest.approx(engine.info.target_weight_bytes, rel=0.06)
+    prompt = [3 + n % 50 for n in range(100)]
+
+    def text(method: str) -> list[int]:
+        *_, last = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=16))
+        assert isinstance(last, Finished)
+        return list(last.token_ids)
+
+    plain = text("autoregressive")
+    assert text("retrieval") == text("lookup") == plain
+    stock = cast(Any, AutoModelForCausalLM).from_pretrained(folder, dtype=torch.float32)
+    for name, part in stock.named_modules():
+        if isinstance(part, nn.Linear) and name != "lm_head":
+            part.weight.data = QuantisedLinear(part, bits, CPU).weight_as(torch.float32)
+    ids, stock.generation_config.eos_token_id = torch.tensor([prompt]), None
+    written = stock.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=len(plain), do_sample=False)
+    assert written[0, len(prompt) :].tolist() == plain
+
+
+def test_without_the_package_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
+    with pytest.raises(UnsupportedModel, match="bitsandbytes"):
+        quantised.bitsandbytes()
+
+
+def test_16_bits_are_not_used_where_32_are_computed_with(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="16 bits"):
+        Engine.load(EngineConfig(model=str(save(tmp_path / "m")), bits=16, device="cpu", context=256))
