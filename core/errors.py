@@ -7,7 +7,9 @@ CoreError
 ├── DamagedAssets          files that ship with the project are missing or corrupt
 ├── ContextTooSmall        the text does not fit into the chosen or possible context
 ├── NotEnoughMemory        weights or context do not fit on this machine
-└── EmptyQuestion          nothing was asked
+├── EmptyQuestion          nothing was asked
+├── ShelfFull              a read book cannot be kept: no room on the shelf or on the disk
+└── UnknownBook            no kept book, or several, have the name that was given
 
 Bugs of ours are assertions, never CoreError.
 """
@@ -66,3 +68,19 @@ class EmptyQuestion(CoreError):
 
     def __init__(self) -> None:
         super().__init__("The question is empty.", hint="Type a question about the document.")
+
+
+class ShelfFull(CoreError):
+    """A read book cannot be kept on disk. Reading and answering go on without."""
+
+    def __init__(self, problem: str, *, cap: bool = False) -> None:
+        raise_it = "Let the shelf grow with: python launch.py shelf cap GIB"
+        super().__init__(problem, hint=raise_it if cap else "Make room on the disk, or choose another --data-dir.")
+
+
+class UnknownBook(CoreError):
+    """A name that is not that of one kept book."""
+
+    def __init__(self, name: str, *, several: bool) -> None:
+        count = "Several kept books are" if several else "No kept book is"
+        super().__init__(f"{count} called {name!r}.", hint="Use an id of: python launch.py shelf list")

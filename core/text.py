@@ -5,6 +5,8 @@ questions never do, whatever they contain. Because a segment's tokens do not dep
 book stay the same whatever is asked about it, and answers keep the ids they were written with.
 """
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -35,6 +37,15 @@ class ChatText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: frozenset[int]) -> None:
         self._tokenizer, self.eos_ids = tokenizer, eos_ids
         self._template = None if tokenizer.chat_template else PLAIN_TEMPLATE
+
+    @property
+    def identity(self) -> str:
+        """Digest of tokenizer and chat template: the same for the same token ids of every prompt."""
+        tokenizer = self._tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        tokens = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+        template = json.dumps([self._template, tokenizer.chat_template], sort_keys=True)
+        return hashlib.sha256(f"{tokens}\0{template}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing in it is taken for a special token."""
