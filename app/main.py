@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.conversations import Conversations
+from app.keeping import Keeping
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
 from core.config import EngineConfig
@@ -53,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)
     prepare_process(folder)
-    worker = EngineWorker(lambda: load(config), seed=args.seed, conversations=Conversations(folder / "conversations"))
+    worker = EngineWorker(
+        lambda: load(config),
+        seed=args.seed,
+        conversations=Conversations(folder / "conversations"),
+        keeping=Keeping(folder / "shelf"),
+    )
     page = serve(args, worker, auth, note=f"{entry.limits}; load a full model for other texts." if entry.limits else "")
     worker.start()
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from app.documents.document import Document
 from app.intake import Intake
+from app.keeping import DiskState
 from app.library import Choice, Shelf
 from app.trace import Race, Trace
 from app.where import Loaded, Loads
@@ -99,6 +100,7 @@ class Session:
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
+    disk: DiskState = field(default_factory=DiskState)  # of the book, or of one that was open before
     usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
     num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
