@@ -195,7 +195,7 @@ def data_dir(chosen: Path | str | None) -> Path:
     Raises:
         InvalidSetting: it cannot be made or written to.
     """
-    folder = Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
+    folder = data_place(chosen)
     uploads = folder / "uploads"
     try:
         uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -206,6 +206,11 @@ def data_dir(chosen: Path | str | None) -> Path:
     if not os.access(uploads, os.W_OK):
         raise InvalidSetting(f"The data folder {folder} cannot be written to.", hint="Choose another with --data-dir.")
     return folder
+
+
+def data_place(chosen: Path | str | None) -> Path:
+    """Where that folder is, or would be."""
+    return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
 
 
 def prepare_process(folder: Path) -> None:

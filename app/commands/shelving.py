@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, cast
 
 from app.commands.reading import ProgressLine
-from app.main import data_dir
+from app.main import data_dir, data_place
 from app.render import duration
 from core.config import GenerationConfig
 from core.engine import Engine
@@ -78,10 +78,11 @@ def open_text(
         next(trial)  # whatever is wrong with text and settings is told now
     opening = conversation.opening_ids(engine.text)
     ids = prompt[: len(opening) + 1]  # reading leaves the last one out
-    keeper = find_keeper(engine, args)
-    started = perf_counter()
+    started, keeper = perf_counter(), find_keeper(engine, args, make=bool(args.shelf))
     fetched = tell_fetched(keeper.fetch(ids)) if keeper else None
     fetch_seconds = perf_counter() - started
+    for notice in keeper.folder.notices if keeper else ():
+        print(notice, file=sys.stderr)
     read: list[PrefillProgress] = []
     for event in ProgressLine(sys.stderr).watch(engine.read(ids)):
         assert isinstance(event, PrefillProgress)
@@ -93,19 +94,23 @@ def open_text(
         fetch_seconds=fetch_seconds if fetched else 0.0,
         read_seconds=read[-1].elapsed_seconds,
     )
-    if keeper is not None and worth_keeping(keeper, done, wanted=args.shelf):
-        names = [Path(file).name for file in args.files]
-        done = replace(done, kept=keep(keeper, opening, names, done.read_seconds))
+    if worth_keeping(done, wanted=args.shelf):
+        keeper = keeper or find_keeper(engine, args, make=True)
+        if keeper is not None and (args.shelf or keeper.folder.settings.keeping != "never"):
+            names = [Path(file).name for file in args.files]
+            done = replace(done, kept=keep(keeper, opening, names, done.read_seconds))
     return done
 
 
-def find_keeper(engine: Engine, args: argparse.Namespace) -> Keeper | None:
+def find_keeper(engine: Engine, args: argparse.Namespace, *, make: bool) -> Keeper | None:
     """The shelf of the data folder; None where it is not wanted, or cannot be used and was not asked for.
 
+    Args:
+        make: the folder, if it is not there.
     Raises:
         InvalidSetting: it was asked for and cannot be used.
     """
-    if args.shelf is False:
+    if args.shelf is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
         return None
     try:
         return Keeper(engine, ShelfFolder(data_dir(args.data_dir) / FOLDER))
@@ -130,11 +135,11 @@ def tell_fetched(events: Iterator[object]) -> Fetched | None:
     return fetched
 
 
-def worth_keeping(keeper: Keeper, opening: Opening, *, wanted: bool | None) -> bool:
-    """Whether what was read should be there the next time: asked for, or it took long and nobody said never."""
-    if opening.num_read < LEAST_TOKENS:
+def worth_keeping(opening: Opening, *, wanted: bool | None) -> bool:
+    """Whether what was read should be there the next time: asked for, or it took long."""
+    if wanted is False or opening.num_read < LEAST_TOKENS:
         return False
-    return bool(wanted) or (opening.read_seconds >= WORTH_SECONDS and keeper.folder.settings.keeping != "never")
+    return bool(wanted) or opening.read_seconds >= WORTH_SECONDS
 
 
 def keep(keeper: Keeper, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:

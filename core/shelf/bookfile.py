@@ -93,10 +93,10 @@ class Header:
 
 def as_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor in host memory; writable, no copy."""
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    return tensor.view(-1).view(torch.uint8).numpy().data
 
 
-def checksum(content: memoryview | bytes) -> int:
+def checksum(content: memoryview | bytes | bytearray) -> int:
     """CRC-32: finds what disks and interrupted copies do; it is no defence against somebody who wants to deceive."""
     return zlib.crc32(content)
 

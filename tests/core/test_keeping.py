@@ -8,7 +8,6 @@ import torch
 
 from core.caches.full import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.methods import EXACT_METHODS, LOSSY_METHODS
 from core.engine import Engine
 from core.errors import ShelfFull
 from core.events import Finished, PrefillProgress
@@ -46,7 +45,7 @@ def fetch(engine: Engine, folder: ShelfFolder, prompt: list[int]) -> int:
 
 def answer(engine: Engine, method: str = "triforce", temperature: float = 0.0, book: list[int] = BOOK) -> Finished:
     config = GenerationConfig(
-        max_new_tokens=40, method=method, speculation=FIXED, sampling=SamplingParams(temperature=temperature), seed=5
+        max_new_tokens=16, method=method, speculation=FIXED, sampling=SamplingParams(temperature=temperature), seed=5
     )
     *_, finished = engine.generate([*book, *QUESTION], config)
     assert isinstance(finished, Finished)
@@ -58,12 +57,12 @@ def folder(tmp_path: Path) -> ShelfFolder:
     return ShelfFolder(tmp_path / "shelf")
 
 
-@pytest.mark.parametrize("method", [*EXACT_METHODS, *LOSSY_METHODS])
+@pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup", "h2o"])
 def test_an_engine_that_opens_a_kept_book_answers_as_one_that_has_read_it(method: str, folder: ShelfFolder) -> None:
     first, second = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
     keep(first, folder)
     assert fetch(second, folder, [*BOOK, *QUESTION]) == len(BOOK)
-    for temperature in (0.0, 1.0):
+    for temperature in (0.0, 1.0) if method == "triforce" else (0.0,):
         fresh, opened = (answer(engine, method, temperature) for engine in (first, second))
         assert opened.token_ids == fresh.token_ids
         assert opened.stats.level2 == fresh.stats.level2, "guesses depend on landmarks and queries: they came back too"
