@@ -57,17 +57,14 @@ def kept_list(books: Sequence[KeptLine], cap_bytes: int, notices: Sequence[str],
     now = time.time() if now is None else now
     total = sum(book.size_bytes for book in books)
     rows = "".join(
-        f'<tr><th scope="row">{render.escape(book.name)}</th><td>{book.num_tokens:,} tokens</td>'
-        f"<td>{render.amount(book.size_bytes)}</td>"
-        f'<td class="quiet">used {render.duration(max(0.0, now - book.used))} ago</td>'
-        f'<td><button type="button" class="link" data-act="unkeep:{book.id}" '
-        f'aria-label="Remove {render.escape(book.name)} from disk">Remove</button></td></tr>'
+        f"<li><span><b>{render.escape(book.name)}</b><i>{book.num_tokens:,} tokens · "
+        f"{render.amount(book.size_bytes)} · used {render.duration(max(0.0, now - book.used))} ago</i></span>"
+        f'<button type="button" class="link" data-act="unkeep:{book.id}" '
+        f'aria-label="Remove {render.escape(book.name)} from disk">Remove</button></li>'
         for book in books
     )
     told = "".join(f'<p class="quiet" role="status">{render.escape(notice)}</p>' for notice in notices)
-    body = (
-        f'<table class="facts kept"><tbody>{rows}</tbody></table>' if rows else f'<p class="quiet">{NOTHING_KEPT}</p>'
-    )
+    body = f'<ul class="kept">{rows}</ul>' if rows else f'<p class="quiet">{NOTHING_KEPT}</p>'
     share = render.bar(total / cap_bytes if cap_bytes else 0.0, "Room taken on disk")
     head = f"{render.amount(total) if total else 'Nothing'} of {render.amount(cap_bytes)}"
-    return f'<section class="kept-books" aria-label="Books on disk"><p>{head}</p>{share}{body}{told}</section>'
+    return f'<section class="card kept-books" aria-label="Books on disk"><p>{head}</p>{share}{body}{told}</section>'
