@@ -104,7 +104,7 @@ def wire_kept(
 ) -> None:
     """What each event calls."""
     handlers, shown = KeptHandlers(keeping, parts), [parts.listing, parts.keeping, parts.cap]
-    quiet = {"api_visibility": "private"}
+    quiet: dict[str, Any] = {"api_visibility": "private"}
     tab.select(handlers.show, session, shown, **quiet, **stream)
     parts.listing.click(handlers.act, [session, parts.act], shown, **quiet, **(at_once | {"js": WITH_ACT}))
     for event in (parts.keeping.input, parts.cap.submit, parts.cap.blur):
