@@ -5,6 +5,7 @@ Gradio. `core.keeping` is imported only when the engine is there: it loads torch
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from core.engine import Engine
     from core.keeping import Keeper, Kept, Moving, ReadBook
     from core.shelf.folder import ShelfFolder
+
+log = logging.getLogger(__name__)
 
 LOST = "The book was not kept: another one was read meanwhile. It is kept when it is read again."
 STOPPED = "The book was not kept."
@@ -77,7 +80,11 @@ class Keeping:
         if self._folder is None and self.path is not None:
             from core.shelf.folder import ShelfFolder
 
-            self._folder = ShelfFolder(self.path)
+            try:
+                self._folder = ShelfFolder(self.path)
+            except CoreError as error:  # reading goes on without
+                log.warning("%s", error)
+                self.path = None
         return self._folder
 
     def _of(self, engine: "Engine") -> "Keeper | None":
