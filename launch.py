@@ -115,6 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
+        ("shelf", "the books that were read and need not be read again", add_shelf_options),
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
         ("models", "known models: list them, show one, get it from the hub, remove it", add_models_options),
     ):
@@ -191,6 +192,7 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
         "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
     )
     parser.add_argument("--method", help="(default: triforce, or lookup where there is no draft model)")
+    add_keeping_option(parser)
     add_sampling_options(parser)
 
 
@@ -201,6 +203,7 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
     parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
     parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
+    add_keeping_option(parser)
     add_sampling_options(parser)
 
 
@@ -224,6 +227,21 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results")
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
+
+
+def add_keeping_option(parser: argparse.ArgumentParser) -> None:
+    """`--shelf`, `--no-shelf`; None without either."""
+    parser.add_argument(
+        "--shelf",
+        action=argparse.BooleanOptionalAction,
+        help="keep the read text on disk for the next time (default: if reading took long); --no-shelf reads it anew",
+    )
+
+
+def add_shelf_options(parser: argparse.ArgumentParser) -> None:
+    """`shelf`: what to do, and with which book."""
+    parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
+    parser.add_argument("name", nargs="?", metavar="NAME|GIB", help="remove NAME; cap GIB: room for all of them")
 
 
 def add_book_options(parser: argparse.ArgumentParser) -> None:

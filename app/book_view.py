@@ -4,6 +4,8 @@ from app import render
 from app.budget_view import budget, fit_of
 from app.choosing import written
 from app.intake import Arrival
+from app.keeping import BookMoving, disk_state
+from app.kept_view import how_read, on_disk
 from app.library import Book as Shelved
 from app.library import Offer, label
 from app.sessions import Session
@@ -21,6 +23,7 @@ OWN_JOBS = {
     "reading": "Waits for the reading to pause",
     "counting": "Waits until other texts are counted",
     "survey": "Waits",
+    "keeping": "Waits until the book is on disk",
 }
 MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" has them all
 
@@ -57,7 +60,9 @@ class BookView:
         parts += [progress(one) for one in intake.arrivals if one.stage != "failed"]
         if intake.too_long:
             parts.append(self._too_long())
-        if intake.doing is not None:
+        if (moving := disk_state(session).doing) is not None:
+            parts.append(_running(*_moving(moving)))
+        elif intake.doing is not None:
             parts.append(_running(*_doing(self)))
         elif not self.reading and session.book:
             parts.append(self._rest())
@@ -126,8 +131,8 @@ class BookView:
             note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
             note += " Asking reads the rest first."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
-        how = f" once, in {render.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
-        return f'<div class="step done" role="status"><p>Read{how}. Questions cost only their own tokens.</p></div>'
+        told = "Questions cost only their own tokens."
+        return f'<div class="step done" role="status"><p>{how_read(session)} {told}</p>{on_disk(session)}</div>'
 
     def _warned(self) -> list[str]:
         books = self._intake.shelf.books
@@ -166,6 +171,13 @@ def _doing(view: BookView) -> tuple[str, str, float | None]:
         detail += f" · {render.duration(doing.remaining_seconds)} left"
     step = f"Reading · {doing.done_tokens:,} of {doing.total_tokens:,} tokens"
     return step, detail, doing.done_tokens / max(doing.total_tokens, 1)
+
+
+def _moving(moving: BookMoving) -> tuple[str, str, float | None]:
+    """How far rows have come from the disk, or gone there, and as a share."""
+    step = {"opening": "Opening from disk", "keeping": "Keeping on disk"}[moving.what]
+    counts = f"{step} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
+    return counts, "", moving.done_tokens / max(moving.total_tokens, 1)
 
 
 def _running(step: str, detail: str, share: float | None) -> str:

@@ -8,6 +8,9 @@ import gradio as gr
 from gradio.blocks import Block
 
 from app.choosing import understood
+from app.clicks import CLICKS, WITH_ACT
+from app.keeping import disk_state
+from app.kept_tab import KeptParts, build_kept
 from app.library import Shelf
 from app.library_view import EMPTY, NO_PAGE, incoming, listing, listing_state, preview
 from app.sessions import Session
@@ -16,10 +19,6 @@ from core.errors import CoreError
 
 if TYPE_CHECKING:
     from app.handlers import Handlers, Updates
-
-# A click on an element with data-act tells its action to the server (assets/js/shelf.js).
-CLICKS = "window.triforceShelf.watch(element, () => trigger('click'));"
-WITH_ACT = "(id, act) => [window.triforceSession(), window.triforceShelf.act]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +81,10 @@ class LibraryHandlers:
                 session.intake.settled = Shelf()  # what did not fit may fit now
                 events = self._worker.read_book(session.id)
                 yield self._page.fresh(session)
+            elif verb == "keep":
+                events = self._worker.keep_book(session.id)
+            elif verb == "keep-not":
+                disk_state(session).decline()
             elif change is not None:
                 events = self._worker.arrange(session.id, change)
         except CoreError as error:
@@ -118,8 +121,8 @@ def changes(shelf: Shelf, verb: str, key: str, detail: str) -> Callable[[Shelf],
             return None
 
 
-def build_library_tab() -> tuple[gr.Tab, LibraryParts]:
-    """The tab and its components."""
+def build_library_tab() -> tuple[gr.Tab, LibraryParts, KeptParts]:
+    """The tab, its components, and those of the books on disk."""
     with gr.Tab("Library", id="library", elem_id="library-tab") as tab, gr.Row(elem_id="library"):
         act = gr.Textbox(visible=False, show_label=False)
         with gr.Column(elem_id="library-shelf", min_width=300, scale=1):
@@ -128,9 +131,10 @@ def build_library_tab() -> tuple[gr.Tab, LibraryParts]:
             )
             coming = gr.HTML("", elem_id="library-incoming", js_on_load=CLICKS)
             shelf = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
+            kept = build_kept()
         with gr.Column(elem_id="library-page", min_width=300, scale=1):
             page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS)
-    return tab, LibraryParts(act, coming, shelf, page, drop)
+    return tab, LibraryParts(act, coming, shelf, page, drop), kept
 
 
 def listen(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from app.commands.options import engine_config
 from app.conversations import Conversations
+from app.keeping import Keeping
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
 from core.config import EngineConfig
@@ -54,7 +55,12 @@ def run(args: argparse.Namespace) -> int:
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)
     prepare_process(folder)
-    worker = EngineWorker(lambda: load(config), seed=args.seed, conversations=Conversations(folder / "conversations"))
+    worker = EngineWorker(
+        lambda: load(config),
+        seed=args.seed,
+        conversations=Conversations(folder / "conversations"),
+        keeping=Keeping(folder / "shelf"),
+    )
     page = serve(args, worker, auth, note=f"{entry.limits}; load a full model for other texts." if entry.limits else "")
     worker.start()
     try:
@@ -190,7 +196,7 @@ def data_dir(chosen: Path | str | None) -> Path:
     Raises:
         InvalidSetting: it cannot be made or written to.
     """
-    folder = Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
+    folder = data_place(chosen)
     uploads = folder / "uploads"
     try:
         uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -201,6 +207,11 @@ def data_dir(chosen: Path | str | None) -> Path:
     if not os.access(uploads, os.W_OK):
         raise InvalidSetting(f"The data folder {folder} cannot be written to.", hint="Choose another with --data-dir.")
     return folder
+
+
+def data_place(chosen: Path | str | None) -> Path:
+    """Where that folder is, or would be."""
+    return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
 
 
 def prepare_process(folder: Path) -> None:

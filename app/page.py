@@ -7,9 +7,11 @@ import gradio as gr
 
 from app.book_view import BookView
 from app.chat_actions import KEYS, ChatActions, build_list, wire_list
+from app.clicks import CLICKS
 from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts, Updates
 from app.inside_tab import INTERVAL_SECONDS, build_inside_tab
-from app.library_tab import CLICKS, LibraryHandlers, build_library_tab, listen
+from app.kept_tab import wire_kept
+from app.library_tab import LibraryHandlers, build_library_tab, listen
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
 from app.race_tab import build_race_tab
@@ -94,7 +96,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                     )
                     below = f'<p class="note">{note}</p>' if note else ""
                     gr.HTML(f'<div class="below">{below}{KEYS}</div>', elem_id="note", apply_default_css=False)
-            library_tab, library = build_library_tab()
+            library_tab, library, kept_parts = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)
             build_inside_tab(worker, session, ticking, AT_ONCE)
@@ -125,6 +127,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         handlers = Handlers(worker, tuple(samples), parts)
         listen(LibraryHandlers(worker, library, handlers), session, card, parts.of_book, STREAM)
         listen_where(worker, where, session, library.act, AT_ONCE)
+        wire_kept(worker.keeping, kept_parts, library_tab, session, AT_ONCE, STREAM)
 
         def enter(session_id: str, packed: str = "") -> Updates:
             """Show what the session holds, and the settings as the browser kept them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from app.documents.document import Document
 from app.intake import Intake
+from app.keeping import DiskState
 from app.library import Choice, Shelf
 from app.quotes import Quote, quotes_in
 from app.trace import Race, Trace
@@ -108,6 +109,7 @@ class Session:
     intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
     budget: int | None = None  # of the retrieval cache for the newest answer, tokens; None: as the engine was loaded
+    disk: DiskState = field(default_factory=DiskState)  # of the book, or of one that was open before
     usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     usual_budget: int = 0  # with which they were measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news

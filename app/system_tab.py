@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that whi
     from core.hardware import Machine
 
 DEFAULT_FOLDER = ".triforce-reader"
-OURS = ("uploads", "conversations")  # in the data folder; a folder that the user chose may hold other things
+OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder that the user chose may hold other things
 COPY = """async (text) => {
   try {
     await navigator.clipboard.writeText(text);

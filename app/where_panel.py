@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
-from app.library_tab import CLICKS, WITH_ACT
+from app.clicks import CLICKS, WITH_ACT
 from app.sessions import Session
 from app.where_view import opened_page, where
 from app.worker import AnswerBegun, EngineWorker, PagesLoaded, WorkerEvent

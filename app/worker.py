@@ -20,6 +20,7 @@ from app.conversations import Conversations
 from app.documents.document import Document, Extracting
 from app.documents.readers import display_name, extract_document
 from app.intake import ON_THE_WAY, Arrival, Interrupted
+from app.keeping import BookMoving, Keeping, disk_state
 from app.library import Shelf
 from app.looking import Looking
 from app.opening import open_shelf
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 CUT_SHORT = {"time_up", "cancelled"}
 MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 
-Kind = Literal["counting", "reading", "answer", "race", "survey"]
+Kind = Literal["counting", "reading", "answer", "race", "survey", "keeping"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class RaceEnded:
     """All lanes have ended and exact texts were compared."""
 
 
-BookEvent = Extracting | ShelfEvent | ReadingEnded
+BookEvent = Extracting | ShelfEvent | ReadingEnded | BookMoving
 RaceEvent = RaceBegun | LaneEvent | RaceEnded
 WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | PagesLoaded | Event | RaceEvent
 Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
@@ -153,7 +154,9 @@ class EngineWorker:
         *,
         seed: int = 0,
         conversations: Conversations | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
+        self.keeping = keeping or Keeping()
         self.sessions, self.conversations = Sessions(), conversations or Conversations()
         self._load, self._seed = load, seed
         self._engine: Engine | None = None
@@ -266,8 +269,31 @@ class EngineWorker:
             self._cancel(session.id, "reading")  # what was read stays read
             yield from self._stream(session, "counting", partial(open_shelf, session))
         if session.book is not None and not session.is_read and not session.intake.behind:
-            yield from self._stream(session, "reading", partial(_read, session))
+            yield from self._stream(session, "reading", partial(_read, session, self.keeping))
+        yield from self._keep(session)
         self._survey_later(session)
+
+    def keep_book(self, session_id: str) -> Iterator[WorkerEvent]:
+        """Write the session's book to disk, if that was offered; whoever asks something meanwhile goes first.
+
+        Raises:
+            SessionGone: at once.
+        """
+        session = self.sessions.get(session_id)
+        disk_state(session).wanted = True
+        return self._catch_up(session)
+
+    def _keep(self, session: Session) -> Iterator[WorkerEvent]:
+        state = disk_state(session)
+        try:
+            while state.wanted:
+                yield from self._stream(session, "keeping", partial(self.keeping.write, session, self._others_wait))
+        finally:
+            if state.wanted:  # the page was closed
+                state.decline()
+
+    def _others_wait(self) -> bool:
+        return any(job.kind != "survey" for job in self._jobs[1:])
 
     def _surveyed(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
         yield from events
@@ -552,6 +578,7 @@ class EngineWorker:
         yield AnswerBegun(book.num_tokens, num_read_before)
         prompt = prompt_of(conversation, recording.past, place.question, engine)
         try:
+            yield from self.keeping.fetch(session, [*prompt, *written], engine, cancel)
             for event in engine.generate(prompt, seeded, cancel, written=written):
                 trace.apply(only_new(event, before, len(written)))
                 if isinstance(event, PrefillProgress):
@@ -609,6 +636,7 @@ class EngineWorker:
         session.race, session.newest = race, "race"
         yield RaceBegun(race)
         try:
+            yield from self.keeping.fetch(session, prompt, engine, cancel)
             with closing(cast("Generator[LaneEvent]", engine.race(prompt, configs, cancel, seconds=seconds))) as events:
                 for event in events:
                     race.apply(event)
@@ -664,14 +692,17 @@ def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Jud
     return found
 
 
-def _read(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-    """Prefill everything before the first question."""
+def _read(session: Session, keeping: Keeping, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+    """Prefill everything before the first question, but for what was kept on disk."""
     conversation = session.conversation
     if conversation is None:  # it was taken from the shelf before the reading's turn
         return
-    before = session.read_seconds
-    for progress in engine.read(conversation.opening_ids(engine.text), cancel):
+    before, opening = session.read_seconds, conversation.opening_ids(engine.text)
+    yield from keeping.fetch(session, opening, engine, cancel)
+    for progress in engine.read(opening, cancel):
         session.num_read = max(session.num_read, progress.done_tokens)
         session.read_seconds = before + progress.elapsed_seconds
         yield progress
+    if session.is_read:
+        keeping.read_ended(session, opening[:-1], engine)
     yield ReadingEnded(session.num_read, session.is_read)

@@ -7,9 +7,10 @@ prefix, so a second question, an edit or a regenerate never reads the book again
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -40,6 +41,7 @@ from core.parallel.shares import one_share, told
 from core.planner import CacheSizes, Choice, Plan, make_plan, placed
 from core.race import Lane
 from core.roofline import ROW_SLOPE, measure_link, pass_seconds
+from core.shelf.identity import Family, family_of
 from core.text import ChatText
 from core.tokens import Context, common_prefix
 
@@ -283,6 +285,32 @@ class Engine:
         self._parts.retrieval.meter.forget_costs()
         self._evicting.clear()
         return wanted.budget
+
+    @property
+    def full_cache(self) -> FullCache:
+        """What the target has read, for those who keep it on disk."""
+        return self._full
+
+    @property
+    def held_tokens(self) -> list[int]:
+        """The tokens whose keys and values are there."""
+        return self._seen[: self._full.length]
+
+    def family(self, known: Path | None = None) -> Family:
+        """What the rows of the full cache depend on beside the text. `known`: a file that keeps digests of weights."""
+        target, config = self._target, self.config
+        pieces = f"{config.prefill_chunk} tokens a pass, {config.retrieval.chunk_size} a landmark"
+        return family_of(target.module, target.shape, self.text.identity, pieces=pieces, known=known)
+
+    @contextmanager
+    def refilled(self, token_ids: Sequence[int]) -> Iterator[FullCache]:
+        """Somebody else brings the rows of these tokens. As many as were committed count, even if that ends early."""
+        self._rewind(0)
+        try:
+            with self._full.refilled(len(token_ids)):
+                yield self._full
+        finally:
+            self._seen = list(token_ids[: self._full.length])
 
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64: what was loaded for drafting, not a proof."""

@@ -14,6 +14,8 @@ CoreError
 ├── HubUnreachable         no answer, or the connection ended too often
 ├── DamagedDownload        what arrived is not what the hub announced
 ├── NotEnoughDisk          a download does not fit
+├── ShelfFull              a read book cannot be kept: no room on the shelf or on the disk
+├── UnknownBook            no kept book, or several, have the name that was given
 └── EmptyQuestion          nothing was asked
 
 Bugs of ours are assertions, never CoreError.
@@ -104,3 +106,19 @@ class DamagedDownload(CoreError):
 
 class NotEnoughDisk(CoreError):
     """The download does not fit on the disk."""
+
+
+class ShelfFull(CoreError):
+    """A read book cannot be kept on disk. Reading and answering go on without."""
+
+    def __init__(self, problem: str, *, cap: bool = False) -> None:
+        raise_it = "Let the shelf grow with: python launch.py shelf cap GIB"
+        super().__init__(problem, hint=raise_it if cap else "Make room on the disk, or choose another --data-dir.")
+
+
+class UnknownBook(CoreError):
+    """A name that is not that of one kept book."""
+
+    def __init__(self, name: str, *, several: bool) -> None:
+        count = "Several kept books are" if several else "No kept book is"
+        super().__init__(f"{count} called {name!r}.", hint="Use an id of: python launch.py shelf list")

@@ -5,6 +5,8 @@ questions never do, whatever they contain. Because a segment's tokens do not dep
 book stay the same whatever is asked about it, and answers keep the ids they were written with.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -43,6 +45,15 @@ class ChatText:
         self._tokenizer, self.eos_ids = tokenizer, eos_ids
         self._template = template or (None if tokenizer.chat_template else PLAIN_TEMPLATE)
         self._options = dict(options or {})
+
+    @property
+    def identity(self) -> str:
+        """Digest of tokenizer and chat template: the same for the same token ids of every prompt."""
+        tokenizer = self._tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        tokens = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+        template = json.dumps([self._template, tokenizer.chat_template, self._options], sort_keys=True)
+        return hashlib.sha256(f"{tokens}\0{template}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing in it is taken for a special token."""

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core"
 LAYERS = [
     "errors", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "planner",
-    "parallel", "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "answering", "race",
-    "engine", "bench",
+    "parallel", "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "shelf", "answering", "race",
+    "engine", "keeping", "bench",
 ]  # fmt: skip
 
 

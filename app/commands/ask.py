@@ -18,6 +18,7 @@ from app.commands.reading import (
     usual_method,
 )
 from app.commands.report import answer_report, engine_report, prefill_report, summary_line
+from app.commands.shelving import Opening, open_text
 from core.config import GenerationConfig
 from core.engine import Engine
 from core.errors import CoreError, EmptyQuestion
@@ -49,17 +50,19 @@ def run(args: argparse.Namespace) -> int:
     if args.method is None:
         config = replace(config, method=usual_method(engine.info))
     conversation = open_conversation(engine, documents)
+    opening = open_text(engine, conversation, questions[0], [config], args)
     answers = []
     for index, question in enumerate(questions):
         shown = not args.json
         if shown and len(questions) > 1:
             print(f"\n> {question}\n", flush=True)
         finished = answer(engine, conversation, question, replace(config, seed=args.seed + index), shown=shown)
+        finished = opening.told(finished) if index == 0 else finished
         answers.append(finished)
         if shown:
             print(f"\n\n{summary_line(finished)}", file=sys.stderr, flush=True)
     if args.json:
-        print_json(document(engine, questions, answers, many=args.questions is not None))
+        print_json(document(engine, questions, answers, opening, many=args.questions is not None))
     return 0
 
 
@@ -79,9 +82,11 @@ def answer(
     return event
 
 
-def document(engine: Engine, questions: list[str], answers: list[Finished], *, many: bool) -> dict[str, Any]:
+def document(
+    engine: Engine, questions: list[str], answers: list[Finished], opening: Opening, *, many: bool
+) -> dict[str, Any]:
     """The JSON of one answer, or of many."""
-    head = {**engine_report(engine.info), **prefill_report(answers[0])}
+    head = {**engine_report(engine.info), **prefill_report(answers[0]), **opening.report()}
     if not many:
         return {**head, "methods": {answers[0].method: answer_report(answers[0])}}
     rows = [

@@ -12,6 +12,7 @@ from app.commands.options import engine_config
 from app.commands.reading import generation_config, open_conversation, print_json, read_documents, usual_method
 from app.commands.report import answer_report, engine_report, equality_report, prefill_report, race_lines, rounded
 from app.commands.scoreboard import Scoreboard
+from app.commands.shelving import Opening, open_text
 from app.documents import Document
 from app.main import CSS
 from app.race_report import Setting, report_html, report_json
@@ -22,7 +23,7 @@ from core.config import GenerationConfig
 from core.decoding.methods import METHODS
 from core.engine import Engine, Equality
 from core.errors import EmptyQuestion, InvalidSetting
-from core.events import Finished
+from core.events import Finished, LaneEvent
 from core.hardware import this_machine
 from core.session import Conversation
 
@@ -49,11 +50,13 @@ def run(args: argparse.Namespace) -> int:
         configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))
     conversation = open_conversation(engine, documents)
     prompt = conversation.ask(args.question).prompt_ids(engine.text)
+    opening = open_text(engine, conversation, args.question, configs, args)
     race = None
     if args.sequential:
         finished = in_sequence(engine, conversation, args.question, configs)
+        finished[names[0]] = opening.told(finished[names[0]])
     else:
-        race = in_turns(engine, conversation, prompt, args.question, configs, documents)
+        race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening)
         finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
     if not args.json:
         for name, result in finished.items():
@@ -65,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 **engine_report(engine.info),
                 **prefill_report(next(iter(finished.values()))),
+                **opening.report(),
                 "turns": "one after the other" if args.sequential else "fair turns",
                 "methods": {name: answer_report(result) for name, result in finished.items()},
                 "speedup": rounded(speedup, 3),
@@ -92,6 +96,7 @@ def in_turns(
     question: str,
     configs: tuple[GenerationConfig, ...],
     documents: Sequence[Document],
+    opening: Opening,
 ) -> Race:
     """All lanes side by side: each computes for a quarter of a second at a time, and its clock runs only then."""
     race = Race(
@@ -105,7 +110,8 @@ def in_turns(
     )
     board = Scoreboard(sys.stderr, [config.method for config in configs], configs[0].max_new_tokens)
     for event in board.watch(engine.race(prompt, configs)):
-        race.apply(event)
+        own = event.event
+        race.apply(LaneEvent(event.lane, opening.told(own)) if isinstance(own, Finished) else event)
     race.ended = True
     return race
 

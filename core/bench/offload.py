@@ -16,7 +16,7 @@ import torch
 from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
-from core.errors import NotEnoughMemory
+from core.errors import InvalidSetting, NotEnoughMemory
 from core.events import Finished
 from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
 from core.hardware import Machine, cap_memory, peak_memory_bytes, reset_peak_memory, this_machine

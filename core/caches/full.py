@@ -4,7 +4,8 @@ Beside the keys it keeps what selection needs, written as a side product of each
 complete chunk) and a log of queries. It deliberately does not know who selects, or why.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -153,7 +154,7 @@ class FullCache:
     def commit(self, num_new: int) -> None:
         """Count the staged tokens and their landmarks."""
         self._length += num_new
-        self._num_landmarks = self._length // self.chunk_size
+        self._num_landmarks = max(self._num_landmarks, self._length // self.chunk_size)  # refilled: all were there
         for store in self._layers:
             store.commit(self._length)
 
@@ -183,6 +184,25 @@ class FullCache:
 
     def forget(self, tail: "Tail") -> None:
         """A tail will not be put back."""
+
+    def beside(self, layer: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What is kept beside the first `length` rows of a layer, to be saved or filled in: views.
+
+        Returns:
+            landmarks [H_kv, C, D], the newest queries [H, QUERY_LOG, D] as the ring has them, sampled ones [H, N, D].
+        """
+        landmarks = self._landmarks[layer][:, : length // self.chunk_size]
+        return landmarks, *self._queries.views(layer, length)
+
+    @contextmanager
+    def refilled(self, length: int) -> Iterator[None]:
+        """`beside` was filled for rows [0, length), and `stage` and `commit` will bring these. Ending early is fine."""
+        assert self._length == 0, f"{self._length} rows are there"
+        self._num_landmarks = length // self.chunk_size
+        try:
+            yield
+        finally:
+            self.truncate(self._length)
 
     def landmarks(self, layer: int, num_chunks: int) -> Tensor:
         """Mean keys of the first complete chunks, [H_kv, num_chunks, D]."""
@@ -253,6 +273,10 @@ class QueryLog:
         """The newest queries as they were when saved."""
         for ring, copy in zip(self._ring, saved, strict=True):
             ring.copy_(copy)
+
+    def views(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
+        """The ring [H, QUERY_LOG, D], and the sample of the first `length` queries [H, N, D]."""
+        return self._ring[layer], self._samples[layer][:, : -(-length // QUERY_SAMPLE_STRIDE)]
 
     def recent(self, layer: int, length: int, num_queries: int) -> Tensor:
         """Queries of the last tokens before `length`, [H, min(num_queries, length), D], oldest first."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from app.conversations import Conversations
+from app.keeping import Keeping
 from app.shelf_events import BookOpened
 from app.worker import EngineWorker, WorkerEvent
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
@@ -346,9 +347,13 @@ def finished(
     )
 
 
-def worker_of(engine: Any, seed: int = 0, conversations: Conversations | None = None) -> EngineWorker:
+def worker_of(
+    engine: Any, seed: int = 0, conversations: Conversations | None = None, keeping: Keeping | None = None
+) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE), seed=seed, conversations=conversations)
+    worker = EngineWorker(
+        lambda: (cast(Engine, engine), MACHINE), seed=seed, conversations=conversations, keeping=keeping
+    )
     worker.start()
     return worker
 

@@ -90,6 +90,10 @@ class Letters(ChatText):
     def __init__(self, eos_ids: frozenset[int] = frozenset()) -> None:
         self.eos_ids = eos_ids
 
+    @property
+    def identity(self) -> str:
+        return "letters"
+
     def decode(self, token_ids: Any) -> str:
         return "".join(self.alphabet[token] for token in token_ids)
 
