@@ -37,6 +37,7 @@ INSTALLING = "installing"
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.publishing, told before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
+SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None}
 
 
@@ -78,7 +79,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     for name, default in APP_OPTIONS.items():
-        if args.command is None:
+        if args.command == "serve" and name in SERVE_OPTIONS:
+            vars(args).setdefault(name, SERVE_OPTIONS[name])
+        elif args.command is None:
             vars(args).setdefault(name, default)
         elif hasattr(args, name):
             parser.error(f"--{name} belongs to the app, not to '{args.command}'")
@@ -99,6 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, text, add_options in (
         ("ask", "one answer, streamed", add_ask_options),
         ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
+        ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
@@ -166,6 +170,20 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
     parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
     add_sampling_options(parser)
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """`serve`: where it listens and who may use it."""
+    options = parser.add_argument_group("options of the server", argument_default=argparse.SUPPRESS)
+    options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --api-key)")
+    options.add_argument("--port", type=port_number, help="(default: 8000)")
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="what clients must send (default: $TRIFORCE_API_KEY, else none)"
+    )
+    parser.add_argument(
+        "--allow-origin", metavar="URL", action="append", help="let web pages from there use it (default: none)"
+    )
+    parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
