@@ -78,6 +78,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         args.pytest_args = rest
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if args.remote and args.command not in (None, "ask"):
+        parser.error(f"--remote belongs to the app and to 'ask', not to '{args.command}'")
     for name, default in APP_OPTIONS.items():
         if args.command == "serve" and name in SERVE_OPTIONS:
             vars(args).setdefault(name, SERVE_OPTIONS[name])
@@ -96,7 +98,9 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.set_defaults(model=None, device="auto", context=None, seed=0, data_dir=None, venv=True)
+    parser.set_defaults(remote=None, remote_key=None)
     add_common_options(parser)
+    add_remote_options(parser)
     add_app_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text, add_options in (
@@ -150,8 +154,16 @@ def add_app_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this name and password")
 
 
+def add_remote_options(parser: argparse.ArgumentParser) -> None:
+    """`--remote`: the app and `ask` on a server's model."""
+    options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
+    options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
+    options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
+
+
 def add_ask_options(parser: argparse.ArgumentParser) -> None:
     """`ask`: one question, or a file of them, about one or more files."""
+    add_remote_options(parser)
     add_files(parser)
     questions = parser.add_mutually_exclusive_group(required=True)
     questions.add_argument("-q", "--question", metavar="TEXT", help="what to ask about the files")

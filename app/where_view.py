@@ -6,6 +6,7 @@ from itertools import pairwise
 from app import render
 from app.library import PREVIEW_CHARS, Placed
 from app.quotes import Quote, quotes_in
+from app.remote.names import is_remote
 from app.sessions import Book, Session
 from app.where import STRONG, Passage, Weights
 
@@ -27,6 +28,8 @@ def where(session: Session) -> str:
     quotes = _quotes(book, quotes_in(loaded.answer, book.shelf.text)) if loaded.answer else ""
     if not loaded.kept:
         return _strip("Which pages were loaded for this answer was not kept.", quotes)
+    if is_remote(loaded.method):
+        return _strip("Where in the book a remote server looks cannot be seen from here.", quotes)
     if not loaded.retrieves:
         return _strip("This way of decoding loads no pages: every token reads the whole book.", quotes)
     if not book.chunk_pages:

@@ -9,9 +9,9 @@ from typing import Any
 
 from app.commands.reading import (
     ProgressLine,
-    engine_config,
     generation_config,
     open_conversation,
+    open_engine,
     print_json,
     read_documents,
 )
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if not all(question.strip() for question in questions):
         raise EmptyQuestion
     documents = read_documents(args.files)
-    engine = Engine.load(engine_config(args))
+    engine = open_engine(args)
     conversation = open_conversation(engine, documents)
     answers = []
     for index, question in enumerate(questions):

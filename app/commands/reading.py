@@ -21,6 +21,15 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     return EngineConfig(model=args.model or EngineConfig().model, device=args.device, context=args.context)
 
 
+def open_engine(args: argparse.Namespace) -> Engine:
+    """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
+    if args.remote:
+        from app.remote.connecting import connector
+
+        return connector(args)()[0]
+    return Engine.load(engine_config(args))
+
+
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
     """The settings of the sampling options."""
     sampling = SamplingParams(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.remote.names import is_remote
 from core.engine import EngineInfo, Equality
 from core.events import Finished
 from core.stats import LevelStats
@@ -71,7 +72,8 @@ def summary_line(finished: Finished) -> str:
         parts.append(f"acceptance {level1}{percent(stats.level2)}")
         parts.append(f"{stats.tokens_per_full_pass or 0:.1f} tokens per full pass")
     parts.append(f"read {finished.prompt_tokens - finished.reused_tokens:,} tokens in {finished.prefill_seconds:.1f} s")
-    parts.append(finished.method if finished.exact else f"{finished.method}, not exact")
+    known = finished.exact or is_remote(finished.method)
+    parts.append(finished.method if known else f"{finished.method}, not exact")
     return " · ".join(parts)
 
 

@@ -54,6 +54,8 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         browser=False,
         share=False,
         auth=None,
+        remote=None,
+        remote_key=None,
     )
 
 

@@ -184,7 +184,7 @@ def test_the_command_serves_until_it_is_interrupted() -> None:
         wait_for(lambda: answers(client))
         assert text_of(ask(client))
     server.send_signal(2)
-    output, log = server.communicate(timeout=30)
+    _output, log = server.communicate(timeout=30)
     assert server.returncode == 0 and "Traceback" not in log and "Ending." in log
 
 
