@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,18 @@ def run(args: argparse.Namespace) -> int:
     if not all(question.strip() for question in questions):
         raise EmptyQuestion
     documents = read_documents(args.files)
-    engine = open_engine(args)
-    conversation = open_conversation(engine, documents)
+    with closing(open_engine(args)) as engine:
+        return answer_all(args, engine, open_conversation(engine, documents), questions, config)
+
+
+def answer_all(
+    args: argparse.Namespace,
+    engine: Engine,
+    conversation: Conversation,
+    questions: list[str],
+    config: GenerationConfig,
+) -> int:
+    """Every question in a fresh conversation on the book. Returns 0."""
     answers = []
     for index, question in enumerate(questions):
         shown = not args.json

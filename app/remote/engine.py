@@ -31,6 +31,7 @@ from core.tokens import common_prefix
 CONTINUING = ("vllm", "sglang", "triforce-reader")
 READ = re.compile(r"read (\d+) of (\d+) tokens")  # a remark of our server's streams
 ENDINGS: dict[str, StopReason] = {"stop": "end_of_text", "length": "max_new_tokens"}
+MOST_SECONDS = 1e6
 MOST_SENT = 8  # prompts that the server is supposed to remember
 
 
@@ -325,19 +326,28 @@ class _Stream:
 
     def stats(self, num_new: int) -> DecodeStats:
         """Speed from the times of the stream; acceptance where a server of ours tells it."""
-        # the first part came at the end of reading, so the time since then is that of the others
-        others = len(self._said) - 1
-        seconds = self._last - (self.first or self._last)
         full = self._ours.get("full_passes")
         counts = self._ours.get("counts")
         levels = counts if isinstance(counts, dict) else {}
         return DecodeStats(
             new_tokens=num_new,
-            decode_seconds=seconds * (others + 1) / others if others > 0 else 0.0,
+            decode_seconds=self._decode_seconds(),
             full_passes=int(full) if _is_count(full) else 0,
             level1=_level(levels.get("level1")),
             level2=_level(levels.get("level2")),
         )
+
+    def _decode_seconds(self) -> float:
+        """The first part came at the end of reading, so the time since then is that of the others.
+
+        Where all came in one part, it is what a server of ours tells, else the whole time: no speed is overstated.
+        """
+        others = len(self._said) - 1
+        if others > 0:
+            return (self._last - (self.first or self._last)) * (others + 1) / others
+        told = self._ours.get("decode_seconds")
+        known = isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < MOST_SECONDS
+        return float(told) if known else self._last - self.started
 
 
 # -------------------- what a server says about itself

@@ -89,6 +89,11 @@ def test_an_answer_comes_with_its_figures(server: FakeServer) -> None:
     assert body["temperature"] == 0 and body["stream_options"] == {"include_usage": True} and "triforce" not in body
 
 
+def test_an_answer_in_one_piece_is_not_called_faster_than_it_was(server: FakeServer) -> None:
+    server.answers(stream(0.1, says("All at once."), says("", "stop"), used(50, 4), DONE))
+    assert end(ask(connect(server))).stats.decode_seconds >= 0.1
+
+
 def test_settings_reach_the_server(server: FakeServer) -> None:
     server.answers(GOOD)
     sampling = SamplingParams(temperature=0.7, top_p=0.9, top_k=5)
