@@ -42,6 +42,16 @@ class RemoteInfo(EngineInfo):
     methods: tuple[str, ...]  # that the server offers; empty: one of its own
 
 
+def method_on(info: EngineInfo, method: str) -> str:
+    """The name under which answers by a method are recorded: its own here, that of a way of the server's there."""
+    if not isinstance(info, RemoteInfo):
+        return method
+    wanted = theirs(method)
+    if not info.methods:
+        return REMOTE
+    return remotely(wanted if wanted in info.methods else info.methods[0])
+
+
 class RemoteEngine:
     """One model on one server; the interface of `core.engine.Engine`, as far as it can be had."""
 
@@ -178,7 +188,11 @@ class RemoteEngine:
         if answer.first is not None:
             self._sent.append(list(prompt_ids))
         yield answer.finished(
-            self._method(config), written, num_prompt=len(prompt_ids), num_reused=reused, cancelled=cancelled
+            method_on(self.info, config.method),
+            written,
+            num_prompt=len(prompt_ids),
+            num_reused=reused,
+            cancelled=cancelled,
         )
 
     def _lenient(self, answer: "_Stream", parts: Iterator[Part]) -> Iterator[Part]:
@@ -215,13 +229,6 @@ class RemoteEngine:
             body["messages"] = [*prompt.messages, {"role": "assistant", "content": beginning}]
             body |= {"continue_final_message": True, "add_generation_prompt": False}
         return body
-
-    def _method(self, config: GenerationConfig) -> str:
-        """The name under which an answer is recorded."""
-        if not self._methods:
-            return REMOTE
-        method = theirs(config.method)
-        return remotely(method if method in self._methods else self._methods[0])
 
     def _check_length(self, num_tokens: int) -> None:
         needed = num_tokens + LONGEST_ROUND
