@@ -37,6 +37,7 @@ INSTALLING = "installing"
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.publishing, told before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
+SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None}
 
 
@@ -79,8 +80,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if args.command == "models" and (args.name is None) != (args.action == "list"):
         parser.error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
+    if args.remote and args.command not in (None, "ask"):
+        parser.error(f"--remote belongs to the app and to 'ask', not to '{args.command}'")
     for name, default in APP_OPTIONS.items():
-        if args.command is None:
+        if args.command == "serve" and name in SERVE_OPTIONS:
+            vars(args).setdefault(name, SERVE_OPTIONS[name])
+        elif args.command is None:
             vars(args).setdefault(name, default)
         elif hasattr(args, name):
             parser.error(f"--{name} belongs to the app, not to '{args.command}'")
@@ -106,13 +111,17 @@ def build_parser() -> argparse.ArgumentParser:
         data_dir=None,
         offline=False,
         venv=True,
+        remote=None,
+        remote_key=None,
     )
     add_common_options(parser)
+    add_remote_options(parser)
     add_app_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text, add_options in (
         ("ask", "one answer, streamed", add_ask_options),
         ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
+        ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
         ("shelf", "the books that were read and need not be read again", add_shelf_options),
@@ -183,8 +192,16 @@ def add_app_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this name and password")
 
 
+def add_remote_options(parser: argparse.ArgumentParser) -> None:
+    """`--remote`: the app and `ask` on a server's model."""
+    options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
+    options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
+    options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
+
+
 def add_ask_options(parser: argparse.ArgumentParser) -> None:
     """`ask`: one question, or a file of them, about one or more files."""
+    add_remote_options(parser)
     add_files(parser)
     questions = parser.add_mutually_exclusive_group(required=True)
     questions.add_argument("-q", "--question", metavar="TEXT", help="what to ask about the files")
@@ -205,6 +222,20 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
     add_keeping_option(parser)
     add_sampling_options(parser)
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """`serve`: where it listens and who may use it."""
+    options = parser.add_argument_group("options of the server", argument_default=argparse.SUPPRESS)
+    options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --api-key)")
+    options.add_argument("--port", type=port_number, help="(default: 8000)")
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="what clients must send (default: $TRIFORCE_API_KEY, else none)"
+    )
+    parser.add_argument(
+        "--allow-origin", metavar="URL", action="append", help="let web pages from there use it (default: none)"
+    )
+    parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:

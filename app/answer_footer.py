@@ -8,6 +8,7 @@ from app import render
 from app.dialogue import Dialogue, Node
 from app.live_strip import METHOD_NAMES
 from app.recording import CUT
+from app.remote.names import NOT_SEEN, REMOTE, is_remote
 from app.sessions import Exchange
 
 PLAIN_FORMATS = ("float", "bfloat")  # number formats of weights as they were trained; others are quantised
@@ -19,7 +20,9 @@ WHY_CUT = {
 
 
 def exactness(exchange: Exchange) -> str:
-    """exact, exact for the quantised model, not exact."""
+    """exact, exact for the quantised model, not exact; of a remote server's answer what the server says."""
+    if is_remote(exchange.finished.method):
+        return "exact, as the server says" if exchange.finished.exact else "exactness not seen"
     if not exchange.finished.exact:
         return "not exact"
     if exchange.weights and not exchange.weights.startswith(PLAIN_FORMATS):
@@ -43,7 +46,8 @@ def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
         first = f"first token {seconds(exchange.first_token_seconds)}"
         found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
     reread = f"{render.count(exchange.num_reread)} re-read"
-    found.append(("reread", reread, "Tokens of the book that had to be read again for this answer."))
+    if not is_remote(exchange.finished.method):  # what a server has kept cannot be seen
+        found.append(("reread", reread, "Tokens of the book that had to be read again for this answer."))
     found.append(("method", methods(exchange), drawn(exchange)))
     return found
 
@@ -72,6 +76,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
         what = _button("again", node.id, "Answer it", "Write the answer to this question")
         return _block("foot waits", f"<span>Not answered.</span>{_acts(what, _button('delete', node.id, 'Delete'))}")
     tone = "exact" if exchange.finished.exact else "lossy"
+    tone = REMOTE if is_remote(exchange.finished.method) else tone
     facts = "".join(
         f'<span class="{key}" title="{render.escape(note)}">{render.escape(text)}</span>'
         for key, text, note in figures(exchange)
@@ -95,6 +100,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
 
 EXACTNESS = {
     "exact": "The text follows the model’s own distribution, as plain decoding does.",
+    REMOTE: NOT_SEEN,
     "lossy": "A method that looks at a part of the book only: the text may differ from the model’s own.",
 }
 

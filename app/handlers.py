@@ -15,12 +15,13 @@ from app.chat_view import ChatView, Message, conversation, shown
 from app.conversation_view import book_notice, conversation_list, editing_notice
 from app.conversing import Conversing
 from app.library_tab import LibraryParts, ShelfDrawing
-from app.live_strip import LiveStrip
+from app.live_strip import METHOD_NAMES, LiveStrip
 from app.masthead import masthead, notice
 from app.pace import paced
+from app.remote.names import REMOTE, is_remote, remotely
 from app.samples import Sample, open_questions
 from app.sessions import Session
-from app.settings import AS_CHOSEN, variants, wish
+from app.settings import AS_CHOSEN, VARIANTS, variants, wish
 from app.shelf_events import BookOpened, ShelfClosed
 from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
@@ -148,10 +149,23 @@ class Handlers:
         """Show the model's state, and again when loading has ended."""
         for state in self._worker.states():
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
-            if isinstance(state, Ready) and not state.info.has_draft:
+            if isinstance(state, Ready) and is_remote(state.info.plan.device.value):
+                updates |= self._remote_methods(state)
+            elif isinstance(state, Ready) and not state.info.has_draft:
                 updates[self._parts.method] = gr.update(choices=WITHOUT_DRAFT, value="retrieval")
                 updates[self._parts.variant] = gr.update(choices=variants(False), value=AS_CHOSEN)
             yield updates
+
+    def _remote_methods(self, state: Ready) -> Updates:
+        from app.remote.engine import RemoteInfo  # loaded with the engine
+
+        names = state.info.methods if isinstance(state.info, RemoteInfo) else ()
+        known = [(METHOD_NAMES[remotely(name)], remotely(name)) for name in names if remotely(name) in METHOD_NAMES]
+        choices = known or [(METHOD_NAMES[REMOTE], REMOTE)]
+        return {
+            self._parts.method: gr.update(choices=choices, value=choices[0][1]),
+            self._parts.variant: gr.update(choices=[VARIANTS[0]], value=AS_CHOSEN),
+        }
 
     # -------------------- a book
 

@@ -8,12 +8,17 @@ import gradio as gr
 from app.handlers import Updates
 from app.inside_view import EMPTY, inside
 from app.live_strip import METHOD_NAMES
+from app.remote.names import is_remote
 from app.sessions import Session
 from app.trace import Trace
 from app.worker import EngineWorker
 
 INTERVAL_SECONDS = 0.5  # drawing costs the engine's process some milliseconds
 ANSWER = "answer"
+HIDDEN = (
+    '<p class="quiet">A remote server wrote this answer. Who proposed its tokens, who judged them and what was read '
+    "for them cannot be seen from here: start the reader without --remote to look inside.</p>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,9 @@ class InsideHandlers:
         session.inside, trace = state, subject.trace
         choices = [(one.label, one.key) for one in found]
         return {
-            self._view: inside(trace, beside(session, subject), tables=trace.finished is not None),
+            self._view: HIDDEN
+            if is_remote(trace.method)
+            else inside(trace, beside(session, subject), tables=trace.finished is not None),
             self._picker: gr.update(choices=choices, value=subject.key, visible=len(found) > 1),
         }
 

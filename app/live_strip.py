@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app import render
+from app.remote.names import NOT_SEEN, REMOTE, is_remote, remotely
 from app.worker import AnswerBegun, Waiting, WorkerEvent
 from core.errors import CoreError
 from core.events import Finished, PrefillProgress, RoundDone, StopReason
 from core.stats import DecodeStats, LevelStats
 
-METHOD_NAMES = {
+LOCAL_NAMES = {
     "triforce": "TriForce",
     "autoregressive": "Plain decoding",
     "retrieval": "Retrieval speculation",
@@ -19,6 +20,11 @@ METHOD_NAMES = {
     "streamingllm": "StreamingLLM",
     "h2o": "H2O",
 }
+METHOD_NAMES = (
+    LOCAL_NAMES
+    | {REMOTE: "Remote server"}
+    | {remotely(name): f"{label}, remote" for name, label in LOCAL_NAMES.items()}
+)
 ENDINGS: dict[StopReason, str] = {
     "end_of_text": "Answer complete",
     "stop_string": "Answer complete",
@@ -132,7 +138,9 @@ class LiveStrip:
         """The strip."""
         name = METHOD_NAMES.get(self._method or "", self._method or "")
         badges = render.chip(name, tone="method") if name else ""
-        if name:
+        if is_remote(self._method):
+            badges += render.chip("exactness not seen", title=NOT_SEEN)
+        elif name:
             badges += render.chip("exact", tone="exact", title="The text follows the target model's own distribution.")
         state = "running" if self._running else "resting"
         state += "" if self._method else " empty"
@@ -150,11 +158,14 @@ class LiveStrip:
         stats = self._stats
         level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
         unused = "not used by plain decoding" if self._method == "autoregressive" else ""
+        if is_remote(self._method):
+            unused = "a remote server does not tell" if level2 is None else "as the server tells"
         ms = "of decoding alone"
         if stats.ms_per_token is not None:
             ms = f"{render.figure(stats.ms_per_token)} ms per token"
         book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
-        reread = render.NONE_YET if self._num_reread is None else render.count(self._num_reread)
+        hidden = self._num_reread is None or is_remote(self._method)
+        reread = render.NONE_YET if hidden else render.count(self._num_reread or 0)
         passes = render.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
         return [
             Tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s", ms),

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,18 +51,17 @@ def run(args: argparse.Namespace) -> int:
     """
     auth = credentials(args.auth)
     check_exposure(args.host, share=args.share, auth=auth)
-    config = engine_config(args)
-    entry = catalog.find(config.model)
+    load_it, limits = chosen_engine(args)
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)
     prepare_process(folder)
     worker = EngineWorker(
-        lambda: load(config),
+        load_it,
         seed=args.seed,
         conversations=Conversations(folder / "conversations"),
         keeping=Keeping(folder / "shelf"),
     )
-    page = serve(args, worker, auth, note=f"{entry.limits}; load a full model for other texts." if entry.limits else "")
+    page = serve(args, worker, auth, note=f"{limits}; load a full model for other texts." if limits else "")
     worker.start()
     try:
         threading.Event().wait()
@@ -71,6 +71,20 @@ def run(args: argparse.Namespace) -> int:
         worker.close()
         page.close(verbose=False)
     return 0
+
+
+def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[Engine, Machine]], str]":
+    """What loads the engine, and the limits of its model as far as they are known now.
+
+    Raises:
+        InvalidSetting, UnknownModel.
+    """
+    if args.remote:
+        from app.remote.connecting import connector
+
+        return connector(args), ""
+    config = engine_config(args)
+    return lambda: load(config), catalog.find(config.model).limits
 
 
 def load(config: EngineConfig) -> "tuple[Engine, Machine]":

@@ -1,6 +1,7 @@
 """The header: what runs, how exact it is, on which machine; and what is wrong if the model could not be loaded."""
 
 from app import render
+from app.remote.names import is_remote
 from app.worker import LoadFailed, Loading, ModelState, Ready
 
 MARK = (
@@ -19,9 +20,11 @@ def masthead(state: ModelState) -> str:
             chips = render.chip("No model", tone="bad")
         case Ready():
             chips = _facts(state)
+    remote = isinstance(state, Ready) and is_remote(state.info.plan.device.value)
+    about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
     return (
         f'<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
-        f'<p>Whole books, exact answers, on this machine</p></div><div class="chips">{chips}</div></header>'
+        f'<p>{about}</p></div><div class="chips">{chips}</div></header>'
     )
 
 
@@ -30,7 +33,21 @@ def notice(state: ModelState) -> str:
     return render.problem(state.error) if isinstance(state, LoadFailed) else ""
 
 
+def _remote(ready: Ready) -> str:
+    info, address = ready.info, ready.info.plan.device.because
+    return (
+        render.chip(info.model, tone="model", title=info.description)
+        + render.chip("exactness not seen", title="How the server computes cannot be seen from here.")
+        + render.chip("remote server", title=f"Books, questions and answers are sent to {address}.")
+        + render.chip(
+            f"{ready.context:,} tokens of context", title=f"Largest text at once: {info.plan.context.because}."
+        )
+    )
+
+
 def _facts(ready: Ready) -> str:
+    if is_remote(ready.info.plan.device.value):
+        return _remote(ready)
     info, machine, plan = ready.info, ready.machine, ready.info.plan
     dtype = str(plan.dtype.value).removeprefix("torch.")
     if plan.device.value == "cuda" and machine.gpus:

@@ -13,6 +13,7 @@ from app.handlers import Updates
 from app.live_strip import METHOD_NAMES
 from app.pace import INTERVAL_SECONDS, paced
 from app.race_view import RaceView
+from app.remote.names import is_remote
 from app.samples import Sample, race_questions
 from app.settings import generation
 from app.trace import LOSSY, PLAIN, Race
@@ -106,6 +107,8 @@ class RaceHandlers:
         state = self._worker.state
         if not isinstance(state, Ready):
             return gr.update()
+        if is_remote(state.info.plan.device.value):
+            return gr.update(interactive=False, info="No races with a remote server: their turns cannot be kept fair.")
         from core.decoding import methods  # loaded with the engine
 
         names = [name for name in METHODS if name in methods.METHODS]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from app.handlers import Updates
+from app.remote.names import is_remote
 from app.system_report import report
 from app.system_view import Kept, Snapshot, Usage, accepted, system, written
 from app.versions import versions
@@ -105,7 +106,7 @@ def machine_of(state: ModelState) -> "Machine | None":
 
 def usage_of(state: ModelState) -> Usage | None:
     """Memory of this process on the model's device; None before the model is loaded."""
-    if not isinstance(state, Ready):
+    if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
         return None
     import torch
 
@@ -117,7 +118,7 @@ def usage_of(state: ModelState) -> Usage | None:
 
 def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -> "Prediction | None":
     """How fast the loaded model should be; None before it is loaded."""
-    if not isinstance(state, Ready):
+    if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
         return None
     from app.expectation import expect
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from app import render
 from app.charts import Bar, Segment, bars
 from app.race_view import verdict_line
+from app.remote.names import is_remote
 from app.sessions import Exchange
 from app.trace import Race
 from app.worker import LoadFailed, Loading, ModelState, Ready
@@ -93,7 +94,7 @@ class Snapshot:
 def system(shot: Snapshot) -> str:
     """The tab."""
     cards = [
-        *([memory_card(shot.state, shot.usage)] if isinstance(shot.state, Ready) else []),
+        *([_model_card(shot.state, shot.usage)] if isinstance(shot.state, Ready) else []),
         _card("Exactness and speculation", [*exactness(shot), *seen(shot)], wide=True),
         _card("Machine", machine_facts(shot)),
         *([_card("What to expect", expected_facts(shot.expected))] if shot.expected else []),
@@ -117,6 +118,12 @@ def _head(state: ModelState) -> str:
         f'<div class="strip-head {tone}"><span class="dot"></span>'
         f'<span class="status" role="status">{words}</span></div>'
     )
+
+
+def _model_card(ready: Ready, usage: Usage | None) -> str:
+    if is_remote(ready.info.plan.device.value):
+        return _card("Model", model_facts(ready), wide=True)
+    return memory_card(ready, usage)
 
 
 def memory_card(ready: Ready, usage: Usage | None) -> str:
@@ -180,6 +187,13 @@ def _table(rows: Sequence[Fact]) -> str:
 def model_facts(ready: Ready) -> list[Fact]:
     """What was chosen, and why."""
     info, plan = ready.info, ready.info.plan
+    if is_remote(plan.device.value):
+        return [
+            Fact("Model", info.model, info.description),
+            Fact("Server", plan.device.because, "books, questions and answers are sent there"),
+            Fact("Context", f"{ready.context:,} tokens", plan.context.because),
+            Fact("Not seen", "acceptance, memory, where in the book", plan.dtype.because),
+        ]
     guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
     draft = render.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
     return [
@@ -220,6 +234,8 @@ def exactness(shot: Snapshot) -> list[Fact]:
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", render.NONE_YET, "known when the model is loaded"), *verdicts]
     dtype = dtype_of(shot.state)
+    if is_remote(shot.state.info.plan.device.value):
+        return [Fact("Exact for", "not seen", "the server's word only: how it computes cannot be seen from here")]
     greedy = Fact(
         "Greedy text",
         "equal to plain decoding’s, token for token",
@@ -302,7 +318,7 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
     ]
     if not machine.gpus:
         rows.append(Fact("GPU", "none", "no CUDA device found"))
-    if isinstance(shot.state, Ready):
+    if isinstance(shot.state, Ready) and not is_remote(shot.state.info.plan.device.value):
         info = shot.state.info
         rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
     return rows
@@ -313,10 +329,14 @@ def data_facts(shot: Snapshot) -> list[Fact]:
     chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
     compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
+    remote = shot.state.info.plan.device if isinstance(shot.state, Ready) else None
+    sent = f"nothing is sent anywhere{kernel}"
+    if remote is not None and is_remote(remote.value):
+        sent = f"but books, questions and answers are sent to {remote.because}"
     return [
         Fact("Data folder", with_tilde(str(shot.folder), shot.home), chosen),
         *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
-        Fact("Elsewhere", "no book, no question, no answer", f"nothing is sent anywhere{kernel}"),
+        Fact("Elsewhere", "no book, no question, no answer", sent),
     ]
 
 

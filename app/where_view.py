@@ -7,6 +7,7 @@ from itertools import pairwise
 from app import render
 from app.library import PREVIEW_CHARS, Placed
 from app.quotes import Quote
+from app.remote.names import is_remote
 from app.sessions import Book, Session
 from app.where import STRONG, Passage, Weights
 
@@ -26,6 +27,8 @@ def where(session: Session) -> str:
         return _strip("Ask a question: this strip then shows which pages are loaded for drafting the answer.")
     if not loaded.kept:
         return _strip("Which pages were loaded for this answer was not kept.")
+    if is_remote(loaded.method):
+        return _strip("Where in the book a remote server looks cannot be seen from here.")
     if not loaded.retrieves:
         return _strip("This way of decoding loads no pages: every token reads the whole book.")
     if not book.chunk_pages:

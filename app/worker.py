@@ -562,6 +562,9 @@ class EngineWorker:
         check_place(place, session)
         if book is None or conversation is None:
             raise NoBook
+        from app.remote.engine import method_on  # loads torch, which is there by now
+
+        config = replace(config, method=method_on(engine.info, config.method))
         seeded = replace(config, seed=self._seed + session.num_drawn) if own_seed else config
         number_format = engine.info.weights
         num_read_before, session.budget = session.num_read, engine.use_budget(config.budget)

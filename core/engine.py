@@ -72,7 +72,7 @@ class EngineInfo:
     draft_layers: int  # 0: there is no draft
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
     link: Choice[float] | None  # bytes per second of a plain copy from there
-    num_ranks: int = 1  # processes that share the target
+    num_ranks: int = 1  # processes of this machine that share the target
 
     @property
     def exact_for(self) -> str:

@@ -74,10 +74,11 @@ class Keeper:
     """Keeps and fetches the books of one engine in one folder."""
 
     def __init__(self, engine: Engine, folder: ShelfFolder) -> None:
-        """Raises InvalidSetting where other processes hold a part of the rows."""
-        if engine.info.num_ranks > 1:
+        """Raises InvalidSetting where the rows are not all in this process."""
+        if engine.info.num_ranks != 1:
             raise InvalidSetting(
-                "Books are not kept while several processes share the model.", hint="Leave out --gpus."
+                "Books are kept only where one process of this machine holds the whole model.",
+                hint="Leave out --shelf, or --gpus and --remote.",
             )
         self.engine, self.folder = engine, folder
 

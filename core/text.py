@@ -11,13 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+
+from core.errors import InvalidSetting
 
 # Used where a tokenizer has no chat template (base models): plain question and answer, documented in the README.
 PLAIN_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m.role == 'user' %}{{ m.content }}\n\nAnswer: {% else %}{{ m.content }}\n\n{% endif %}{% endfor %}"
 )
+ROLES = ("user", "assistant")  # who speaks in turns
 REPLACEMENT = "\ufffd"
 # Most bytes a UTF-8 character has, and so most byte tokens a detokenizer may have to wait for.
 LONGEST_CHARACTER = 4
@@ -102,20 +106,30 @@ class ChatText:
 
     def _pieces(self, num_turns: int) -> list[list[int]]:
         """Template text before, between and behind `num_turns` questions and the answers between them, as token ids."""
-        marks = [f"\u2063{number}\u2063" for number in range(2 * num_turns - 1)]  # survives strip(), not in templates
-        messages = [
-            {"role": "user" if number % 2 == 0 else "assistant", "content": mark} for number, mark in enumerate(marks)
-        ]
-        rendered = cast(
-            str,
-            self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, chat_template=self._template, **self._options
-            ),
-        )
+        return self.pieces([ROLES[number % 2] for number in range(2 * num_turns - 1)])
+
+    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+        """Template text before, between and behind messages of these roles, as token ids; the model speaks next.
+
+        Raises:
+            InvalidSetting: the model's chat format has no place for such messages.
+        """
+        marks = [f"\u2063{number}\u2063" for number in range(len(roles))]  # survives strip(), not in templates
+        messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+        try:
+            rendered = cast(
+                str,
+                self._tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True, chat_template=self._template, **self._options
+                ),
+            )
+        except TemplateError as error:
+            raise _unplaced(str(error)) from error
         pieces: list[str] = []
-        for mark in marks:
+        for mark, role in zip(marks, roles, strict=True):
             before, found, rendered = rendered.partition(mark)
-            assert found, f"the chat template dropped message {mark!r}"
+            if not found:
+                raise _unplaced(f"a message of the {role} is left out")
             pieces.append(before)
         pieces.append(rendered)
         return [
@@ -124,6 +138,13 @@ class ChatText:
             else []
             for piece in pieces
         ]
+
+
+def _unplaced(reason: str) -> InvalidSetting:
+    return InvalidSetting(
+        f"This model’s chat format does not take these messages ({reason.rstrip('.')}).",
+        hint="Let user and assistant take turns, the user first and last.",
+    )
 
 
 class StreamDecoder:

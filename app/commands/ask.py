@@ -3,16 +3,17 @@
 import argparse
 import json
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.commands.options import engine_config
 from app.commands.reading import (
     WITH_DRAFT,
     ProgressLine,
     generation_config,
     open_conversation,
+    open_engine,
     print_json,
     read_documents,
     usual_method,
@@ -46,10 +47,20 @@ def run(args: argparse.Namespace) -> int:
     if not all(question.strip() for question in questions):
         raise EmptyQuestion
     documents = read_documents(args.files)
-    engine = Engine.load(engine_config(args))
-    if args.method is None:
-        config = replace(config, method=usual_method(engine.info))
-    conversation = open_conversation(engine, documents)
+    with closing(open_engine(args)) as engine:
+        if args.method is None:
+            config = replace(config, method=usual_method(engine.info))
+        return answer_all(args, engine, open_conversation(engine, documents), questions, config)
+
+
+def answer_all(
+    args: argparse.Namespace,
+    engine: Engine,
+    conversation: Conversation,
+    questions: list[str],
+    config: GenerationConfig,
+) -> int:
+    """Every question in a fresh conversation on the book. Returns 0."""
     opening = open_text(engine, conversation, questions[0], [config], args)
     answers = []
     for index, question in enumerate(questions):

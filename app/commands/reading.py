@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from app.commands.options import speculation_config
+from app.commands.options import engine_config, speculation_config
 from app.documents import Document, read_document
 from app.library import Shelf
 from app.reach import reach_note
@@ -25,6 +25,15 @@ def usual_method(info: EngineInfo) -> str:
         return WITH_DRAFT
     print(f"No draft model ({info.draft_because}): decoding with {WITHOUT_DRAFT}.", file=sys.stderr)
     return WITHOUT_DRAFT
+
+
+def open_engine(args: argparse.Namespace) -> Engine:
+    """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
+    if args.remote:
+        from app.remote.connecting import connector
+
+        return connector(args)()[0]
+    return Engine.load(engine_config(args))
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:

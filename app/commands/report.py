@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.remote.names import is_remote
 from core.engine import EngineInfo, Equality
 from core.events import Finished
 from core.stats import DecodeStats, LevelStats
@@ -102,7 +103,8 @@ def summary_line(finished: Finished) -> str:
         share = f" ({100 * stats.link_share:.0f}% of a plain copy)" if stats.link_share is not None else ""
         parts.append(f"link {stats.link_bytes_per_second / 1e9:.2f} GB/s{share}")
     parts.append(f"read {finished.prompt_tokens - finished.reused_tokens:,} tokens in {finished.prefill_seconds:.1f} s")
-    parts.append(finished.method if finished.exact else f"{finished.method}, not exact")
+    known = finished.exact or is_remote(finished.method)
+    parts.append(finished.method if known else f"{finished.method}, not exact")
     return " · ".join(parts)
 
 

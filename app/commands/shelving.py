@@ -112,6 +112,8 @@ def find_keeper(engine: Engine, args: argparse.Namespace, *, make: bool) -> Keep
     """
     if args.shelf is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
         return None
+    if engine.info.num_ranks != 1 and not args.shelf:
+        return None
     try:
         return Keeper(engine, ShelfFolder(data_dir(args.data_dir) / FOLDER))
     except InvalidSetting as error:

@@ -57,6 +57,8 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         browser=False,
         share=False,
         auth=None,
+        remote=None,
+        remote_key=None,
     )
 
 

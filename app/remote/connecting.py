@@ -1,0 +1,43 @@
+"""From the command line to a remote engine. The key comes from there or the environment and is kept nowhere."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from app.remote.client import Address
+from core.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+    from core.hardware import Machine
+
+KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
+
+
+def connector(args: argparse.Namespace) -> "Callable[[], tuple[Engine, Machine]]":
+    """What connects to --remote, on the thread that will own the engine.
+
+    Raises:
+        InvalidSetting: at once: an address that is none, an option that a server decides.
+    """
+    address = Address.of(args.remote)
+    if args.device != "auto":
+        raise InvalidSetting("--device is for models of this machine.", hint="Leave it out with --remote.")
+    key = args.remote_key if args.remote_key is not None else os.environ.get(KEY_VARIABLE)
+    if address.is_open:
+        print(
+            f"Books, questions{' and the key' if key else ''} go to {address.short} unencrypted: whoever listens on "
+            "the way can read them. Use https or a tunnel.",
+            file=sys.stderr,
+        )
+
+    def connect() -> "tuple[Engine, Machine]":
+        from app.remote.engine import RemoteEngine
+        from core.hardware import this_machine
+
+        engine = RemoteEngine.connect(address.base, key=key or None, model=args.model, context=args.context)
+        return cast("Engine", engine), this_machine()
+
+    return connect
