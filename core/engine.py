@@ -28,9 +28,9 @@ from core.decoding.methods import Decoder, Parts, judges_of
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import cap_memory, free_memory_bytes, this_machine
+from core.loading import LoadedPair, PairFiles
 from core.models.judge import Judge
 from core.models.loader import LoadedModel
-from core.models.pair import LoadedPair, PairFiles
 from core.models.quantised import FORMATS
 from core.models.rotary import KeyShift
 from core.ops.backend import STOCK, Backend
@@ -299,7 +299,8 @@ class Engine:
     def family(self, known: Path | None = None) -> Family:
         """What the rows of the full cache depend on beside the text. `known`: a file that keeps digests of weights."""
         target, config = self._target, self.config
-        pieces = f"{config.prefill_chunk} tokens a pass, {config.retrieval.chunk_size} a landmark"
+        pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
+        pieces += f", {self.info.weights} weights"
         return family_of(target.module, target.shape, self.text.identity, pieces=pieces, known=known)
 
     @contextmanager

@@ -122,7 +122,7 @@ class Keeper:
 
     def _settled(self, length: int, total: int) -> int:
         """Rows to keep of `length` so that reading the rest also fills the ring of queries."""
-        chunk = self.engine.config.prefill_chunk
+        chunk = self.engine.plan.prefill_chunk.value
         return max(0, min(length, total - QUERY_LOG)) // chunk * chunk
 
     def _fill(
@@ -197,7 +197,7 @@ class Keeper:
             model=self.engine.info.model,
             num_tokens=total,
             num_layers=shape.num_layers,
-            block_rows=self.engine.config.prefill_chunk,
+            block_rows=self.engine.plan.prefill_chunk.value,
             read_seconds=book.read_seconds,
         )
         with self.folder.writing(label.family, tokens) as file:

@@ -12,7 +12,7 @@ CORE = ROOT / "core"
 LAYERS = [
     "errors", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "planner",
     "parallel", "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "shelf", "answering", "race",
-    "engine", "keeping", "bench",
+    "loading", "engine", "keeping", "bench",
 ]  # fmt: skip
 
 

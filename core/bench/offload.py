@@ -20,8 +20,8 @@ from core.errors import InvalidSetting, NotEnoughMemory
 from core.events import Finished
 from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
 from core.hardware import Machine, cap_memory, peak_memory_bytes, reset_peak_memory, this_machine
+from core.loading import LoadedPair, PairFiles
 from core.models.census import size_of
-from core.models.pair import LoadedPair, PairFiles
 from core.models.shapes import find_shape
 from core.planner import Plan, make_plan
 from core.rigs import make_rig

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from core.caches.base import KVShape
-from core.models.catalog import WEIGHTS
+from core.models.store import weight_files
 from core.shelf.bookfile import FORMAT, as_bytes
 
 # What transformers notes in a configuration about itself and about where it came from.
@@ -72,7 +72,7 @@ def config_digest(module: nn.Module) -> str:
 def weights_digest(module: nn.Module, known: Path | None) -> str:
     """The content of the weights: of the files they were loaded from, else of the parameters themselves."""
     folder = Path(str(getattr(module, "name_or_path", "") or "."))
-    files = sorted(file for pattern in WEIGHTS for file in folder.glob(pattern)) if folder != Path(".") else []
+    files = sorted(weight_files(folder)) if folder != Path(".") else []
     if not files:
         return parameters_digest(module)
     stamp = json.dumps([[str(file.resolve()), *_stamp(file)] for file in files])
