@@ -222,9 +222,9 @@ class OffloadedLayer:
             self._left, self._sent = None, 0
         while length - self._offloaded >= self._block + KEPT_ROWS:
             self._store(0, self._k[0, :, : self._block], self._v[0, :, : self._block])
-            rows = slice(self._block, length - self._offloaded)
-            left = [tail[:, :, rows].clone() for tail in (self._k, self._v)]  # both before either is written to
-            for tail, moved in zip((self._k, self._v), left, strict=True):
+            behind = slice(self._block, length - self._offloaded)
+            kept = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
+            for tail, moved in zip((self._k, self._v), kept, strict=True):
                 tail[:, :, : moved.shape[2]] = moved
             self._offloaded += self._block
 
