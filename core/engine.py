@@ -27,6 +27,7 @@ from core.models.catalog import find
 from core.models.judge import Judge
 from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
+from core.models.widen import load_target, target_dims
 from core.ops.backend import STOCK, Backend, choose_backend
 from core.planner import Plan, make_plan
 from core.race import Lane
@@ -139,7 +140,7 @@ class Engine:
         # started from here on inherit the setting, so it comes before any computation.
         torch.set_flush_denormal(True)
         entry = find(config.model)
-        dims = read_dims(entry.target)
+        dims = target_dims(entry)
         draft_dims = read_dims(entry.draft) if entry.draft else None
         plan = make_plan(dims, draft_dims, config, this_machine())
         device, dtype = torch.device(plan.device.value), plan.dtype.value
@@ -152,7 +153,7 @@ class Engine:
                     "Target and draft do not use the same tokens.", hint="Choose a draft of the same family."
                 )
             draft = load_model(entry.draft, draft_dims, dtype, device, backend)
-        target = load_model(entry.target, dims, dtype, device, backend)
+        target = load_target(entry, dims, dtype, device, backend)
         text = ChatText(tokenizer, target.eos_ids)
         return cls(
             config,

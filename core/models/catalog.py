@@ -1,7 +1,7 @@
 """Names of models and where their files are. The names are data (`catalog.json`); a path works in place of a name."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.errors import DamagedAssets, UnknownModel
@@ -10,6 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
 SHAPES_FILE = Path(__file__).with_name("shapes.json")  # sizes to plan with (core/models/shapes.py)
 WEIGHTS = ("*.safetensors", "*.bin")
+WIDENED = "widened:"  # before the sizes that the bundled target is to have (core/models/widen.py)
+BUNDLED = "harbour"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class ModelEntry:
     description: str
     limits: str = ""  # what it cannot do, for the reader; empty for full models
     acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
+    widened: str | None = None  # the sizes that the target is made to have when it is loaded
 
 
 def entries() -> dict[str, ModelEntry]:
@@ -48,6 +51,10 @@ def find(name: str) -> ModelEntry:
         DamagedAssets: a bundled model lacks files.
     """
     known = entries()
+    if name.startswith(WIDENED):
+        sizes = name.removeprefix(WIDENED)
+        description = f"The bundled target computing the same at the sizes {sizes}, for measuring what those cost."
+        return replace(find(BUNDLED), name=name, description=description, widened=sizes)
     if name in known:
         entry = known[name]
         for folder in filter(None, (entry.target, entry.draft)):

@@ -120,6 +120,15 @@ def load_model(
         DamagedAssets: weights are missing, truncated or do not match the config.
         UnsupportedModel: transformers has no causal language model for it.
     """
+    return prepared(load_module(folder, dtype), dims, dtype, device, backend)
+
+
+def load_module(folder: Path, dtype: torch.dtype) -> nn.Module:
+    """What transformers loads from a folder, on the CPU, with our attention function.
+
+    Raises:
+        DamagedAssets, UnsupportedModel: as `load_model`.
+    """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
     try:
@@ -132,7 +141,14 @@ def load_model(
         ) from error
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
-    module = cast(nn.Module, model).to(device).eval().requires_grad_(False)
+    return cast(nn.Module, model)
+
+
+def prepared(
+    model: nn.Module, dims: ModelDims, dtype: torch.dtype, device: torch.device, backend: Backend = STOCK
+) -> LoadedModel:
+    """A module of transformers made ready to compute on a device."""
+    module = model.to(device).eval().requires_grad_(False)
     if backend.linear is not None:
         use_few_rows_linear(module, backend.linear)
     elif device.type == "cpu":
