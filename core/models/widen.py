@@ -30,9 +30,17 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from core.errors import UnknownModel, UnsupportedModel
 from core.models.catalog import WIDENED, ModelEntry
 from core.models.census import ModelSize, size_in, size_of
-from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_module, prepared, read_config, read_dims
+from core.models.loader import (
+    LoadedModel,
+    ModelDims,
+    load_model,
+    load_module,
+    prepared,
+    read_config,
+    read_dims,
+)
 from core.models.seam import ATTENTION_NAME, register
-from core.models.shapes import find_shape, shape_names
+from core.models.shapes import find_shape
 from core.ops.backend import STOCK, Backend
 
 HEAD_DIM = 128  # of every model that people plan for
@@ -85,7 +93,7 @@ def parse_sizes(name: str) -> Sizes:
     else:
         raise UnknownModel(
             f"There are no sizes {name!r} to widen to.",
-            hint=f"Use {WIDENED}NAME with one of: {', '.join(shape_names())}, or for example {WIDENED}768x6.",
+            hint=f"Use for example {WIDENED}llama2-7b, {WIDENED}llama-3.1-8b or, by hidden units and layers, {WIDENED}768x6.",
         )
     return replace(wanted, num_layers=int(layers)) if layers else wanted
 
@@ -177,7 +185,12 @@ def load_target(
 
 
 def widen(
-    small: nn.Module, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, *, attention: str | None = None
+    small: nn.Module,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    attention: str | None = None,
 ) -> nn.Module:
     """A model of `config` that computes what `small`, a plain Llama on the CPU, computes.
 

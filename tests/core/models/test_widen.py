@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from app.commands.bench import check
 from app.commands.doctor import find_subject
 from core.caches.full import FullCache
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
-from core.errors import CoreError, NotEnoughMemory, UnknownModel, UnsupportedModel
+from core.errors import CoreError, InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
 from core.events import Finished
 from core.hardware import Machine
 from core.models.catalog import find
@@ -20,6 +21,7 @@ from core.models.loader import dims_of, load_module, load_tokenizer, read_config
 from core.models.widen import CutLinear, Sizes, parse_sizes, target_dims, wide_config, widen
 from core.planner import make_plan
 from core.tokens import Context
+from launch import parse_arguments
 from tests.core.toys import CPU, tiny_config, tiny_model
 
 TEXT = "The keeper of the harbour wrote the name of every ship into a grey book, and nobody asked him why. "
@@ -37,7 +39,9 @@ def small() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def tokens() -> list[int]:
-    ids = cast("list[int]", cast(Any, load_tokenizer(find("harbour").target)).encode(TEXT * 3, add_special_tokens=False))
+    ids = cast(
+        "list[int]", cast(Any, load_tokenizer(find("harbour").target)).encode(TEXT * 3, add_special_tokens=False)
+    )
     return ids[:30]
 
 
@@ -133,9 +137,9 @@ WRONG = {
     "norms without their factor": _scale("norm", (384 / 64) ** 0.5),
     "eps as it was": _unscaled_eps,
     "neighbouring rotary pairs": _every_pair,
-    "an output not zero for what is surplus": lambda model: cast(Any, model).model.layers[
-        0
-    ].self_attn.o_proj.weight.data[0].add_(1e-3),
+    "an output not zero for what is surplus": lambda model: (
+        cast(Any, model).model.layers[0].self_attn.o_proj.weight.data[0].add_(1e-3)
+    ),
 }
 
 
@@ -223,6 +227,11 @@ def test_a_model_beyond_the_memory_is_refused_before_anything_is_made() -> None:
     entry = find("widened:llama2-7b")
     with pytest.raises(NotEnoughMemory, match=r"weights need 2\d\.\d GiB"):
         make_plan(target_dims(entry), None, EngineConfig(model=entry.name, device="cpu"), machine)
+
+
+def test_peers_read_files_and_a_widened_model_has_none() -> None:
+    with pytest.raises(InvalidSetting, match="Peers"):
+        check(parse_arguments(["bench", "--suite", "peers", "--model", "widened:768x6"]))
 
 
 # -------------------- an engine
