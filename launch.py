@@ -92,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Chat with whole books on your own machine, exactly and fast. No command: the app.",
         allow_abbrev=False,
     )
-    parser.set_defaults(model=None, device="auto", context=None, seed=0, data_dir=None, venv=True)
+    parser.set_defaults(model=None, device="auto", context=None, seed=0, data_dir=None, graphs=True, venv=True)
     add_common_options(parser)
     add_app_options(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -121,6 +121,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--context", type=int, metavar="N", help="tokens the model keeps in view (default: what fits)")
     options.add_argument("--seed", type=int, metavar="N", help="of all random draws (default: 0)")
+    options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
     options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
     add_venv_option(parser)
 

@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     """
     auth = credentials(args.auth)
     check_exposure(args.host, share=args.share, auth=auth)
-    config = EngineConfig(model=args.model or "harbour", device=args.device, context=args.context)
+    model = args.model or "harbour"
+    config = EngineConfig(model=model, device=args.device, context=args.context, graphs=args.graphs)
     entry = catalog.find(config.model)
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)

@@ -107,6 +107,7 @@ class EngineConfig:
     prefill_chunk: int = 1024  # tokens read per pass
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
+    graphs: bool = True  # record passes as CUDA graphs where there is CUDA
 
     def __post_init__(self) -> None:
         _require(

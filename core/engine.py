@@ -7,7 +7,7 @@ prefix, so a second question, an edit or a regenerate never reads the book again
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -24,12 +24,14 @@ from core.errors import ContextTooSmall, UnsupportedModel
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import this_machine
 from core.models.catalog import find
+from core.models.graphed import GraphedPasses
 from core.models.judge import Judge
 from core.models.loader import LoadedModel, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
 from core.models.widen import load_target, target_dims
 from core.ops.backend import STOCK, Backend, choose_backend
-from core.planner import Plan, make_plan
+from core.ops.graphs import MOST_ROWS, Graphs
+from core.planner import Choice, Plan, make_plan
 from core.race import Lane
 from core.roofline import ROW_SLOPE, pass_seconds
 from core.text import ChatText
@@ -38,6 +40,8 @@ from core.tokens import Context, common_prefix
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 # Largest top-2 logit gap at a divergence that rounding explains: some ulps of logits around 20, over many layers.
 NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are switched off (--no-graphs)")
+GRAPHS_ON = f"passes of up to {MOST_ROWS} new tokens are recorded once and then replayed in one launch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class EngineInfo:
     draft_weight_bytes: int
     target_layers: int
     draft_layers: int  # 0: there is no draft
+    graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class Engine:
         limits: str = "",
         backend: Backend = STOCK,
         offload: Offload | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
@@ -99,10 +105,11 @@ class Engine:
             streaming = StreamingCache(
                 draft.shape, config.draft, KeyShift.of(draft.module, draft.shape), backend=backend
             )
-            draft_judge = Judge("draft", draft.module, streaming, device)
+            draft_judge = _judge("draft", draft, streaming, graphs)
+        self._graphs = graphs
         self._parts = Parts(
-            full=Judge("full", target.module, self._full, device),
-            retrieval=Judge("retrieval", target.module, self._retrieval, device),
+            full=_judge("full", target, self._full, graphs),
+            retrieval=_judge("retrieval", target, self._retrieval, graphs),
             draft=draft_judge,
             index=TokenIndex(),
             vocab=target.dims.vocab_size,
@@ -127,6 +134,18 @@ class Engine:
             target_layers=target.dims.num_layers,
             draft_layers=draft.dims.num_layers if draft else 0,
         )
+        if graphs is not None:
+            self._try_graphs(graphs)
+
+    def _try_graphs(self, graphs: Graphs) -> None:
+        """Record a first pass of each judge, so that what cannot work is known before it is needed."""
+        for judge in filter(None, (self._parts.full, self._parts.retrieval, self._parts.draft)):
+            judge.logits(Context([0]), 1)
+            judge.cache.truncate(0)
+        self._tell_graphs(graphs)
+
+    def _tell_graphs(self, graphs: Graphs) -> None:
+        self.info = replace(self.info, graphs=Choice(not graphs.failure, graphs.failure or GRAPHS_ON))
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
@@ -165,6 +184,7 @@ class Engine:
             description=entry.description,
             limits=entry.limits,
             backend=backend,
+            graphs=Graphs(device) if config.graphs and device.type == "cuda" else None,
         )
 
     def close(self) -> None:
@@ -348,6 +368,8 @@ class Engine:
         length = min(self._full.length, len(tokens) - 1)
         self._seen = tokens[:length]
         self._rewind(length)
+        if self._graphs and self._graphs.failure:
+            self._tell_graphs(self._graphs)
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
         """Greedy token ids of two methods after the same prompt: where they part, and whether rounding explains it."""
@@ -374,6 +396,13 @@ class Engine:
         model = self._draft if judge is self._parts.draft else self._target
         assert model is not None
         return pass_seconds(model.shape.device.type, model.dims.num_layers, model.weight_bytes + judge.cache.nbytes)
+
+
+def _judge(
+    name: str, model: LoadedModel, cache: FullCache | RetrievalCache | StreamingCache, graphs: Graphs | None
+) -> Judge:
+    graphed = GraphedPasses(name, model.module, cache.fixed, graphs) if graphs else None
+    return Judge(name, model.module, cache, model.shape.device, graphed)
 
 
 def _progress(done: int, total: int, reused: int, elapsed: float) -> PrefillProgress:

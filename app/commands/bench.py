@@ -97,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
             "model": engine.info.model,
             "dtype": str(engine.info.plan.dtype.value).removeprefix("torch."),
             "placement": engine.info.plan.placement.value,
+            "graphs": engine.info.graphs.value,
             "target_weight_bytes": engine.info.target_weight_bytes,
             "kv_bytes_per_token": engine.info.kv_bytes_per_token,
             "retrieval": asdict(engine.config.retrieval),

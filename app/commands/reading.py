@@ -18,7 +18,8 @@ from core.session import Conversation
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The settings of the common options."""
-    return EngineConfig(model=args.model or EngineConfig().model, device=args.device, context=args.context)
+    model = args.model or EngineConfig().model
+    return EngineConfig(model=model, device=args.device, context=args.context, graphs=args.graphs)
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:

@@ -20,6 +20,7 @@ from assets.recipe.shapes import Shape, build
 from assets.recipe.tokens import VOCAB_SIZE, Layout
 
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """One leg of the training: how long, how fast, and on which lengths.
@@ -45,9 +46,7 @@ class Schedule:
 
     def circuit_share(self, step: int) -> float:
         """What embeddings, attention and norms get of the rate at this step."""
-        return next(
-            (share for end, share in self.circuit_shares if step < end * self.steps), self.circuit_shares[-1][1]
-        )
+        return next((share for end, share in self.circuit_shares if step < end * self.steps), self.circuit_shares[-1][1])
 
     def length(self, step: int) -> int:
         """Tokens per document of this step."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
+from core.caches.base import FixedRows, KVShape
 from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
@@ -79,6 +79,13 @@ class FullCache:
     def nbytes(self) -> int:
         """Bytes read by one pass."""
         return self._length * self.shape.bytes_per_token
+
+    def fixed(self) -> FixedRows | None:
+        """Where the rows lie, for recorded passes; None where some lie in host memory."""
+        buffers = [store.buffers for store in self._layers if isinstance(store, ResidentLayer)]
+        if len(buffers) < len(self._layers):
+            return None
+        return FixedRows([k for k, _ in buffers], [v for _, v in buffers], self._length, self._queries.write_at)
 
     def missing(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""
@@ -181,7 +188,7 @@ class QueryLog:
             return [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.num_layers)]
 
         self._ring = allocate(QUERY_LOG)
-        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE))
+        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes what is no sample
 
     def write(self, layer: int, start: int, q: Tensor) -> None:
         """Log q [1, H, T, D] of tokens [start, start + T)."""
@@ -197,6 +204,14 @@ class QueryLog:
             size = min(stop - position, QUERY_LOG - slot)
             self._ring[layer][:, slot : slot + size] = q[0, :, position - start : position - start + size]
             position += size
+
+    def write_at(self, layer: int, positions: Tensor, q: Tensor) -> None:
+        """As `write`, where only the device knows the positions [T] int64; T at most QUERY_LOG."""
+        self._ring[layer].index_copy_(1, positions % QUERY_LOG, q[0])
+        samples = self._samples[layer]
+        is_sample = positions % QUERY_SAMPLE_STRIDE == 0
+        slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
+        samples.index_copy_(1, slots, q[0])
 
     def saved(self) -> list[Tensor]:
         """A copy of the newest queries of every layer. The sparse sample is written anew as a text is read again, and

@@ -8,7 +8,7 @@ policy the same cache is a lossy eviction method (StreamingLLM, H2O) for compari
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
+from core.caches.base import FixedRows, KVShape
 from core.caches.full import FullCache
 from core.caches.selection import ChunkPolicy
 from core.caches.stores import by_chunk
@@ -96,6 +96,10 @@ class RetrievalCache:
         at = self._held[layer].shape[1] * self._full.chunk_size + start - self._recent_start
         self.k[layer][0, :, at : at + stop - start] = k
         self.v[layer][0, :, at : at + stop - start] = v
+
+    def fixed(self) -> FixedRows:
+        """Where the rows lie, for recorded passes."""
+        return FixedRows(self.k, self.v, self._first_recent + self._length - self._recent_start)
 
     def missing(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""

@@ -59,6 +59,11 @@ class ResidentLayer:
         self._backend = backend
         self._k, self._v = shape.allocate(capacity), shape.allocate(capacity)  # each [1, H_kv, capacity, D]
 
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values as they lie, each [1, H_kv, capacity, D]."""
+        return self._k, self._v
+
     def pieces(self) -> Sequence[Tensor]:
         """Nothing."""
         return ()

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from core.caches.base import KVCache
+from core.models.graphed import GraphedPasses
 from core.models.seam import forward
+from core.ops.graphs import Graphs
 from core.tokens import Context
 
 RECENT = 0.2  # weight of the newest pass in seconds_by_rows
@@ -80,9 +82,21 @@ class PassMeter:
 class Judge:
     """One model looking through one cache. Several judges may share a model, and a pass belongs to exactly one."""
 
-    def __init__(self, name: str, model: nn.Module, cache: KVCache, device: torch.device) -> None:
-        self.name, self.model, self.cache, self.device = name, model, cache, device
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        cache: KVCache,
+        device: torch.device,
+        graphed: GraphedPasses | None = None,
+    ) -> None:
+        self.name, self.model, self.cache, self.device, self._graphed = name, model, cache, device, graphed
         self.meter = PassMeter(device)
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """What records its passes, if anything does."""
+        return self._graphed.graphs if self._graphed else None
 
     def logits(self, context: Context, keep: int) -> Tensor:
         """Feed what the cache has not seen of `context`; logits after each of its last `keep` tokens, [keep, V].
@@ -100,7 +114,8 @@ class Judge:
         """One pass over context[span], which must follow what the cache has seen; logits [keep, V]."""
         tokens = torch.tensor(context.span(span.start, span.stop), device=self.device)
         positions = self.cache.begin(span.start, len(span))
+        replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
         with self.meter.measure(len(span), self.cache.nbytes):
-            logits = forward(self.model, tokens, positions, self.cache, keep)
+            logits = replay() if replay else forward(self.model, tokens, positions, self.cache, keep)
         self.cache.commit(len(span))
         return logits
