@@ -105,11 +105,11 @@ class Engine:
             streaming = StreamingCache(
                 draft.shape, config.draft, KeyShift.of(draft.module, draft.shape), backend=backend
             )
-            draft_judge = _judge("draft", draft, streaming, graphs)
+            draft_judge = _judge("draft", draft, streaming, graphs, backend)
         self._graphs = graphs
         self._parts = Parts(
-            full=_judge("full", target, self._full, graphs),
-            retrieval=_judge("retrieval", target, self._retrieval, graphs),
+            full=_judge("full", target, self._full, graphs, backend),
+            retrieval=_judge("retrieval", target, self._retrieval, graphs, backend),
             draft=draft_judge,
             index=TokenIndex(),
             vocab=target.dims.vocab_size,
@@ -399,9 +399,13 @@ class Engine:
 
 
 def _judge(
-    name: str, model: LoadedModel, cache: FullCache | RetrievalCache | StreamingCache, graphs: Graphs | None
+    name: str,
+    model: LoadedModel,
+    cache: FullCache | RetrievalCache | StreamingCache,
+    graphs: Graphs | None,
+    backend: Backend,
 ) -> Judge:
-    graphed = GraphedPasses(name, model.module, cache.fixed, graphs) if graphs else None
+    graphed = GraphedPasses(name, model.module, cache.fixed, graphs, backend=backend) if graphs else None
     return Judge(name, model.module, cache, model.shape.device, graphed)
 
 

