@@ -9,6 +9,7 @@ the twin that tests compare. Knows functions and tensors, nothing of models or c
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +38,9 @@ class Graphs:
         self._stream = torch.cuda.Stream(device) if record else None  # type: ignore[no-untyped-call]
         self.failure = ""  # why nothing is recorded any more; empty: all is well
 
-    def __len__(self) -> int:
+    @property
+    def num_kept(self) -> int:
+        """Recorded functions."""
         return len(self._kept)
 
     def prepare(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor] | None:
@@ -80,7 +83,7 @@ class _Recorded:
         function: Callable[..., Tensor],
         inputs: list[Tensor],
         stream: torch.cuda.Stream | None,
-        pool: tuple[int, int] | None,
+        pool: Any,  # torch's handle of the memory that graphs share
     ) -> None:
         self._function, self._inputs = function, inputs
         self._graph: torch.cuda.CUDAGraph | None = None
