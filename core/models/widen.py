@@ -135,7 +135,7 @@ def wide_config(small: PreTrainedConfig, sizes: Sizes) -> PreTrainedConfig:
         "rms_norm_eps": base.rms_norm_eps * base.hidden_size / sizes.hidden_size,
         "tie_word_embeddings": False,
     }
-    return cast(PreTrainedConfig, type(small).from_dict(fields))
+    return type(small).from_dict(fields)
 
 
 # -------------------- what an engine and a plan ask for
