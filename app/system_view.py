@@ -321,6 +321,8 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
     if isinstance(shot.state, Ready) and not is_remote(shot.state.info.plan.device.value):
         info = shot.state.info
         rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
+        if machine.gpus:
+            rows.append(Fact("CUDA graphs", "on" if info.graphs.value else "off", info.graphs.because))
     return rows
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
 
 from core.answering import LONGEST_ROUND, Answer
 from core.caches.base import KVCache
@@ -29,11 +30,13 @@ from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import cap_memory, free_memory_bytes, this_machine
 from core.loading import LoadedPair, PairFiles
+from core.models.graphed import GraphedPasses
 from core.models.judge import Judge
 from core.models.loader import LoadedModel
 from core.models.quantised import FORMATS
 from core.models.rotary import KeyShift
 from core.ops.backend import STOCK, Backend
+from core.ops.graphs import MOST_ROWS, Graphs
 from core.ops.transfer import pinning
 from core.parallel.crew import Crew
 from core.parallel.led import LedFullCache, LedRetrievalCache
@@ -48,6 +51,8 @@ from core.tokens import Context, common_prefix
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 # Largest top-2 logit gap at a divergence that rounding explains: some ulps of logits around 20, over many layers.
 NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are switched off (--no-graphs)")
+GRAPHS_ON = f"passes of up to {MOST_ROWS} new tokens are recorded once and then replayed in one launch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,7 @@ class EngineInfo:
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
     link: Choice[float] | None  # bytes per second of a plain copy from there
     num_ranks: int = 1  # processes of this machine that share the target
+    graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
 
     @property
     def exact_for(self) -> str:
@@ -107,6 +113,7 @@ class Engine:
         backend: Backend = STOCK,
         offload: Offload | None = None,
         crew: Crew | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
@@ -132,16 +139,21 @@ class Engine:
         making = Relief(self._full, block_rows, free_memory_bytes, lambda: None)
         self._retrieval = making.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
         self._relief = Relief(self._full, block_rows, free_memory_bytes, self._placement_changed, may_move=crew is None)
+        self._graphs = graphs
         self._evicting: dict[str, Judge] = {}
         draft_judge = None
         if draft is not None:
             streaming = StreamingCache(
                 draft.shape, config.draft, KeyShift.of(draft.module, draft.shape), backend=backend
             )
-            draft_judge = Judge("draft", draft.module, streaming, device, vocab=target.dims.vocab_size)
+            passes = self._passes("draft", draft.module, streaming, backend)
+            vocab = target.dims.vocab_size
+            draft_judge = Judge("draft", draft.module, streaming, device, vocab=vocab, graphed=passes)
         self._parts = Parts(
-            full=self._target_judge("full", self._full),
-            retrieval=self._target_judge("retrieval", self._retrieval),
+            full=self._target_judge("full", self._full, self._passes("full", target.module, self._full, backend)),
+            retrieval=self._target_judge(
+                "retrieval", self._retrieval, self._passes("retrieval", target.module, self._retrieval, backend)
+            ),
             draft=draft_judge,
             index=TokenIndex(),
             vocab=target.dims.vocab_size,
@@ -174,6 +186,23 @@ class Engine:
             num_ranks=crew.num_ranks if crew else 1,
         )
         self._tell_placement()
+        if graphs is not None:
+            self._try_graphs(graphs)
+
+    def _passes(
+        self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache, backend: Backend
+    ) -> GraphedPasses | None:
+        return GraphedPasses(name, model, cache.fixed, self._graphs, backend=backend) if self._graphs else None
+
+    def _try_graphs(self, graphs: Graphs) -> None:
+        """Record a first pass of each judge, so that what cannot work is known before it is needed."""
+        for judge in filter(None, (self._parts.full, self._parts.retrieval, self._parts.draft)):
+            judge.logits(Context([0]), 1)
+            judge.cache.truncate(0)
+        self._tell_graphs(graphs)
+
+    def _tell_graphs(self, graphs: Graphs) -> None:
+        self.info = replace(self.info, graphs=Choice(not graphs.failure, graphs.failure or GRAPHS_ON))
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
@@ -193,6 +222,8 @@ class Engine:
                 raise InvalidSetting(
                     "Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus."
                 )
+            if entry.widened is not None:
+                raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
             dims, machine = one_share(entry.target, dims, config, machine)
         plan = told(make_plan(dims, files.draft, config, machine, files.counted(config.bits)), config.num_gpus)
         device = torch.device(plan.device.value)
@@ -210,7 +241,7 @@ class Engine:
         Raises:
             NotEnoughMemory: the device has no room for the caches, whatever the plan says.
         """
-        entry = pair.files.entry
+        entry, device = pair.files.entry, pair.target.shape.device
         return cls(
             config,
             plan,
@@ -223,6 +254,8 @@ class Engine:
             draft_because=entry.draft_because,
             backend=pair.backend,
             crew=pair.crew,
+            # ranks would have to record and replay the same passes, collectives among them
+            graphs=Graphs(device) if config.graphs and device.type == "cuda" and pair.crew is None else None,
         )
 
     def _placement_changed(self) -> None:
@@ -489,6 +522,8 @@ class Engine:
         length = min(self._full.length, len(tokens) - 1)
         self._seen = tokens[:length]
         self._rewind(length)
+        if self._graphs and self._graphs.failure:
+            self._tell_graphs(self._graphs)
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
         """Greedy token ids of two methods after the same prompt: where they part, and whether rounding explains it."""
@@ -518,14 +553,25 @@ class Engine:
             return LedRetrievalCache(self._full, policy, name, self._crew.tell)
         return RetrievalCache(self._full, policy)
 
-    def _target_judge(self, name: str, cache: KVCache) -> Judge:
+    def _target_judge(self, name: str, cache: KVCache, graphed: GraphedPasses | None = None) -> Judge:
         lead = self._crew.leading if self._crew else None
-        return Judge(name, self._target.module, cache, self._target.shape.device, lead)
+        return Judge(name, self._target.module, cache, self._target.shape.device, lead, graphed=graphed)
 
     def _nominal_seconds(self, judge: Judge) -> float:
         model = self._draft if judge is self._parts.draft else self._target
         assert model is not None
         return pass_seconds(model.shape.device.type, model.dims.num_layers, model.weight_bytes + judge.cache.nbytes)
+
+
+def _judge(
+    name: str,
+    model: LoadedModel,
+    cache: FullCache | RetrievalCache | StreamingCache,
+    graphs: Graphs | None,
+    backend: Backend,
+) -> Judge:
+    graphed = GraphedPasses(name, model.module, cache.fixed, graphs, backend=backend) if graphs else None
+    return Judge(name, model.module, cache, model.shape.device, graphed)
 
 
 def _progress(done: int, total: int, reused: int, elapsed: float) -> PrefillProgress:

@@ -7,10 +7,11 @@ from transformers import PreTrainedTokenizerBase
 
 from core.config import EngineConfig
 from core.models.catalog import ModelEntry
-from core.models.census import ModelSize, size_in
+from core.models.census import ModelSize
 from core.models.loader import LoadedModel, ModelDims, load_model, load_tokenizer, read_dims
 from core.models.pairing import pair
 from core.models.quantised import FORMATS
+from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.parallel.crew import Crew, load_shared
 from core.planner import Plan
@@ -32,11 +33,11 @@ class PairFiles:
             UnknownModel, ModelNotHere, IncompleteModel, UnsupportedModel, DamagedAssets: see `core.errors`.
         """
         entry = pair(name, draft)
-        return cls(entry, read_dims(entry.target, entry.overrides), read_dims(entry.draft) if entry.draft else None)
+        return cls(entry, target_dims(entry), read_dims(entry.draft) if entry.draft else None)
 
     def counted(self, bits: int | None) -> ModelSize | None:
         """The target's parameters, counted, where a plan needs them: if it is to be quantised."""
-        return size_in(self.entry.target, self.entry.overrides) if bits in FORMATS else None
+        return target_size(self.entry) if bits in FORMATS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class LoadedPair:
         backend = choose_backend(device, dtype)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         entry = files.entry
-        target = load_model(entry.target, files.target, dtype, device, backend, overrides=entry.overrides, bits=bits)
+        target = load_target(entry, files.target, dtype, device, backend, bits)
         return cls(files, tokenizer, target, draft, backend)
 
     @classmethod

@@ -21,7 +21,7 @@ from core.decoding.methods import EXACT_METHODS, METHODS
 from core.engine import Engine
 from core.errors import InvalidSetting
 from core.hardware import this_machine
-from core.models.catalog import ROOT, find
+from core.models.catalog import ROOT, WIDENED, find
 
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
 DEFAULT_NEW_TOKENS = 128
@@ -114,6 +114,7 @@ def run(args: argparse.Namespace) -> int:
             "model": engine.info.model,
             "dtype": str(engine.info.plan.dtype.value).removeprefix("torch."),
             "placement": engine.info.plan.placement.value,
+            "graphs": engine.info.graphs.value,
             "target_weight_bytes": engine.info.target_weight_bytes,
             "kv_bytes_per_token": engine.info.kv_bytes_per_token,
             "retrieval": asdict(engine.config.retrieval),
@@ -148,6 +149,10 @@ def check(args: argparse.Namespace) -> None:
         raise InvalidSetting("At least one question is needed.", hint="Use --questions 100.")
     if args.suite == "recall" and args.max_new_tokens:
         raise InvalidSetting("Recall sets the length of answers by skill.", hint="Leave out --max-new-tokens.")
+    if args.suite == "peers" and (args.model or "").startswith(WIDENED):
+        raise InvalidSetting(
+            "Peers read models from their files, and a widened one has none.", hint="Use --suite speed."
+        )
     for name in args.methods or ():
         if name not in METHODS:
             raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use some of: {', '.join(METHODS)}.")

@@ -21,6 +21,7 @@ from core.models.catalog import find, is_here
 from core.models.census import STORED_BITS, ModelSize, size_in, size_of
 from core.models.loader import read_config
 from core.models.shapes import find_shape
+from core.models.widen import target_size
 from core.planner import kv_bytes_per_token
 from core.rigs import Rig, make_rig
 from core.tiers import TierPlan, plan_tiers
@@ -109,7 +110,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subjec
     return Subject(
         name=entry.name,
         description=entry.description,
-        target=size_in(entry.target, entry.overrides),
+        target=target_size(entry),
         draft=size_in(entry.draft) if entry.draft else None,
         acceptance=given or measured or PUBLISHED,
         has_files=any(entry.target.glob("*.safetensors")) or any(entry.target.glob("*.bin")),

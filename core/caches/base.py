@@ -11,6 +11,7 @@ A cache has seen a prefix of the conversation, never its newest token. One forwa
 Only these methods change a cache. What a pass wrote without `commit` is scratch and is overwritten by the next one.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -40,6 +41,20 @@ class KVShape(NamedTuple):
         """
         rows = torch.empty(1, self.num_kv_heads, num_rows | 1, self.head_dim, dtype=self.dtype, device=self.device)
         return rows[:, :, :num_rows]
+
+
+class FixedRows(NamedTuple):
+    """A cache whose rows never move to other buffers, so that a pass over them can be recorded."""
+
+    k: list[Tensor]  # per layer [1, H_kv, capacity, D]
+    v: list[Tensor]
+    held: int  # rows in use; those of the running pass follow
+    log: Callable[[int, Tensor, Tensor], None] | None = None  # takes layer, positions [T] int64 and q [1, H, T, D]
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the buffers."""
+        return self.k[0].shape[2]
 
 
 class KVCache(Protocol):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
+from core.caches.base import FixedRows, KVShape
 from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
@@ -57,7 +57,7 @@ class FullCache:
     ) -> None:
         self.shape, self.capacity, self.chunk_size, self.backend = shape, capacity, chunk_size, backend
         self._possible = possible or capacity
-        self._length, self._offload = 0, offload
+        self._length, self._offload, self._staged = 0, offload, False
         self._conveyor = offload.conveyor(shape) if offload else None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
@@ -122,6 +122,13 @@ class FullCache:
         moved.put_back(*saved)
         self._layers[number] = moved
 
+    def fixed(self) -> FixedRows | None:
+        """Where the rows lie, for recorded passes; None where some lie in host memory."""
+        buffers = [store.buffers for store in self._layers if isinstance(store, ResidentLayer)]
+        if len(buffers) < len(self._layers):
+            return None
+        return FixedRows([k for k, _ in buffers], [v for _, v in buffers], self._length, self._queries.write_at)
+
     def missing(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""
         return [range(self._length, total)]
@@ -139,12 +146,16 @@ class FullCache:
         """Write k, v [1, H_kv, T, D] behind the valid rows, and landmarks of the chunks that they complete."""
         first, last = self._num_landmarks, (self._length + k.shape[2]) // self.chunk_size
         if last > first:
-            begun, _ = self._layers[layer].rows(layer_start := first * self.chunk_size, self._length)
-            keys = torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0]
-            chunks = keys[:, : last * self.chunk_size - layer_start]
-            chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
-            torch.mean(chunks, 2, out=self._landmarks[layer][:, first:last])
+            begun, _ = self._layers[layer].rows(first * self.chunk_size, self._length)
+            self._mark(layer, first, last, torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0])
+        self._staged = True
         self._layers[layer].stage(self._length, k, v)
+
+    def _mark(self, layer: int, first: int, last: int, keys: Tensor) -> None:
+        """Landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
+        chunks = keys[:, : (last - first) * self.chunk_size]
+        chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
+        torch.mean(chunks, 2, out=self._landmarks[layer][:, first:last])
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
         """Exact causal attention over everything; also logs the queries."""
@@ -154,13 +165,17 @@ class FullCache:
     def commit(self, num_new: int) -> None:
         """Count the staged tokens and their landmarks."""
         self._length += num_new
-        self._num_landmarks = max(self._num_landmarks, self._length // self.chunk_size)  # refilled: all were there
+        first, last = self._num_landmarks, self._length // self.chunk_size
+        if last > first and not self._staged:  # a recorded pass wrote the rows by itself
+            for layer in range(self.shape.num_layers):
+                self._mark(layer, first, last, self.rows(layer, first * self.chunk_size, last * self.chunk_size)[0])
+        self._num_landmarks, self._staged = max(first, last), False  # refilled: all were there
         for store in self._layers:
             store.commit(self._length)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on. Cost: none, but for offloaded layers part of a block if it is cut."""
-        self._length = min(self._length, length)
+        self._length, self._staged = min(self._length, length), False
         for store in self._layers:
             store.truncate(self._length)
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
@@ -247,7 +262,7 @@ class QueryLog:
             return [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.num_layers)]
 
         self._ring = allocate(QUERY_LOG)
-        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE))
+        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes what is no sample
 
     def write(self, layer: int, start: int, q: Tensor) -> None:
         """Log q [1, H, T, D] of tokens [start, start + T)."""
@@ -263,6 +278,14 @@ class QueryLog:
             size = min(stop - position, QUERY_LOG - slot)
             self._ring[layer][:, slot : slot + size] = q[0, :, position - start : position - start + size]
             position += size
+
+    def write_at(self, layer: int, positions: Tensor, q: Tensor) -> None:
+        """As `write`, where only the device knows the positions [T] int64; T at most QUERY_LOG."""
+        self._ring[layer].index_copy_(1, positions % QUERY_LOG, q[0])
+        samples = self._samples[layer]
+        is_sample = positions % QUERY_SAMPLE_STRIDE == 0
+        slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
+        samples.index_copy_(1, slots, q[0])
 
     def saved(self) -> list[Tensor]:
         """A copy of the newest queries of every layer. The sparse sample is written anew as a text is read again, and

@@ -8,7 +8,7 @@ policy the same cache is a lossy eviction method (StreamingLLM, H2O) for compari
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
+from core.caches.base import FixedRows, KVShape
 from core.caches.full import FullCache
 from core.caches.selection import ChunkPolicy
 from core.caches.stores import by_chunk
@@ -108,6 +108,10 @@ class RetrievalCache:
     def link_bytes(self) -> int:
         """All rows lie on the device."""
         return 0
+
+    def fixed(self) -> FixedRows:
+        """Where the rows lie, for recorded passes."""
+        return FixedRows(self.k, self.v, self._first_recent + self._length - self._recent_start)
 
     def missing(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""

@@ -81,6 +81,11 @@ class ResidentLayer:
         for rows, source in ((self._k, k), (self._v, v)):
             rows[0, :, : source.shape[1]] = source
 
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values as they lie, each [1, H_kv, capacity, D]."""
+        return self._k, self._v
+
     def pieces(self) -> Sequence[Tensor]:
         """Nothing."""
         return ()

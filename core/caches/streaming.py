@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from core.caches.base import KVShape
+from core.caches.base import FixedRows, KVShape
 from core.config import DraftConfig
 from core.ops.backend import STOCK, Backend
 
@@ -40,6 +40,10 @@ class StreamingCache:
     def link_bytes(self) -> int:
         """All rows lie on the device."""
         return 0
+
+    def fixed(self) -> FixedRows:
+        """Where the rows lie, for recorded passes."""
+        return FixedRows(self.k, self.v, self._rows)
 
     def missing(self, total: int) -> list[range]:
         """What to feed; where more is missing than the window keeps, forget all and take the sink and the tail."""

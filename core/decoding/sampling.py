@@ -30,6 +30,29 @@ def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
     return probs
 
 
+def as_tensor(sampling: SamplingParams, device: torch.device) -> Tensor:
+    """Temperature, top-p and top-k, [3] float32, as `to_probs_by_tensor` takes them."""
+    return torch.tensor((sampling.temperature, sampling.top_p, sampling.top_k), dtype=torch.float32, device=device)
+
+
+def to_probs_by_tensor(logits: Tensor, params: Tensor) -> Tensor:
+    """`to_probs` with its parameters as a tensor, so that one recording serves all of them; temperature above 0.
+
+    Args:
+        logits: [.., V]; params: from `as_tensor`.
+    Cost: one sort more than `to_probs` where top-k and top-p are off.
+    """
+    temperature, top_p, top_k = params.unbind()
+    scaled, vocab = logits.float() / temperature, logits.shape[-1]
+    last = torch.where((top_k > 0) & (top_k < vocab), top_k, vocab).long() - 1
+    kth = scaled.sort(-1, descending=True).values.index_select(-1, last[None])
+    probs = torch.softmax(scaled.masked_fill(scaled < kth, float("-inf")), -1)
+    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
+    outside = (ordered.cumsum(-1) - ordered >= top_p) & (top_p < 1)
+    kept = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
+    return torch.where(top_p < 1, kept / kept.sum(-1, keepdim=True), kept)
+
+
 class Dice:
     """Every random decision of an answer: two kinds, so that a test can enumerate them and ranks can share them."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.config import SamplingParams
 from core.decoding.lookup import Lookup
-from core.decoding.sampling import Dice, to_probs
+from core.decoding.sampling import Dice, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.verify import Guess, Verdict, no_guess, verify
 from core.events import Origin
 from core.models.judge import Judge
@@ -51,6 +51,7 @@ class ModelLaw:
 
     def __init__(self, judge: Judge, sampling: SamplingParams) -> None:
         self.judge, self._sampling = judge, sampling
+        self._params = as_tensor(sampling, judge.device)
 
     @property
     def name(self) -> str:
@@ -59,7 +60,10 @@ class ModelLaw:
 
     def probs(self, context: Context, keep: int) -> Tensor:
         """Laws after each of the last `keep` tokens of `context`, [keep, V] float32; feeds what is unseen."""
-        return to_probs(self.judge.logits(context, keep), self._sampling)
+        logits = self.judge.logits(context, keep)
+        graphs = None if self._sampling.greedy else self.judge.graphs
+        replay = graphs and graphs.prepare(("law", *logits.shape), to_probs_by_tensor, logits, self._params)
+        return replay() if replay else to_probs(logits, self._sampling)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on."""

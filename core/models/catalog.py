@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,8 @@ from core.models import store
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+WIDENED = "widened:"  # before the sizes that the bundled target is to have (core/models/widen.py)
+BUNDLED = "harbour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,13 @@ class ModelEntry:
     target: Path
     draft: Path | None
     description: str
-    limits: str = ""
-    acceptance: tuple[float, float] | None = None
+    limits: str = ""  # what it cannot do, for the reader; empty for full models
+    acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
     draft_because: str = ""
     chat_template: str | None = None
     template_options: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    widened: str | None = None  # the sizes that the target is made to have when it is loaded
 
 
 @functools.cache
@@ -97,6 +100,10 @@ def find(name: str) -> ModelEntry:
         ModelNotHere: it is known and was not downloaded.
         IncompleteModel, DamagedAssets: files are missing, of a download or of a bundled model.
     """
+    if name.startswith(WIDENED):
+        sizes = name.removeprefix(WIDENED)
+        description = f"The bundled target computing the same at the sizes {sizes}, for measuring what those cost."
+        return replace(find(BUNDLED), name=name, description=description, widened=sizes)
     known = entries().get(name)
     if known is None:
         known = next((row for row in entries().values() if row.hub == name and not row.overrides), None)

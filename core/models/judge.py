@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from core.caches.base import KVCache
+from core.models.graphed import GraphedPasses
 from core.models.seam import forward
+from core.ops.graphs import Graphs
 from core.tokens import Context
 
 # Around every pass: the judge's name, where the new tokens begin, and the tokens. Other processes do the same pass.
@@ -93,13 +95,19 @@ class Judge:
         lead: Lead | None = None,
         *,
         vocab: int | None = None,
+        graphed: GraphedPasses | None = None,
     ) -> None:
         """`vocab`: rows of the vocabulary that laws are about, where that is another model's (padded otherwise)."""
-        self.name, self.model, self.cache, self.device = name, model, cache, device
+        self.name, self.model, self.cache, self.device, self._graphed = name, model, cache, device, graphed
         self._lead = lead or (lambda *_: nullcontext())
         rows = model.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
         self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """What records its passes, if anything does."""
+        return self._graphed.graphs if self._graphed else None
 
     def logits(self, context: Context, keep: int) -> Tensor:
         """Feed what the cache has not seen of `context`; logits after each of its last `keep` tokens, [keep, V].
@@ -123,9 +131,10 @@ class Judge:
         if self._rows is not None:
             tokens = tokens.clamp_max(self._rows - 1)  # padding that no tokenizer makes
         positions = self.cache.begin(start, len(token_ids))
+        replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
         with self._lead(self.name, start, token_ids), measured:
-            logits = forward(self.model, tokens, positions, self.cache, keep)
+            logits = replay() if replay else forward(self.model, tokens, positions, self.cache, keep)
         self.cache.commit(len(token_ids))
         return logits if self._vocab is None else _as_wide(logits, self._vocab)
 

@@ -167,6 +167,15 @@ def load_model(
         UnsupportedModel: transformers has no causal language model for it.
         NotEnoughMemory: the device is full.
     """
+    return prepared(load_module(folder, dtype, overrides), dims, dtype, device, backend, divide, bits)
+
+
+def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] = NOTHING) -> nn.Module:
+    """What transformers loads from a folder, on the CPU, with our attention function.
+
+    Raises:
+        DamagedAssets, UnsupportedModel: as `load_model`.
+    """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
     set_verbosity_error()  # type: ignore[no-untyped-call]  # what is wrong with weights is told below
@@ -191,7 +200,24 @@ def load_model(
             f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
             hint=restore_hint(folder),
         )
-    module = cast(nn.Module, model).eval().requires_grad_(False)
+    return cast(nn.Module, model)
+
+
+def prepared(
+    model: nn.Module,
+    dims: ModelDims,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: Backend = STOCK,
+    divide: Callable[[nn.Module], None] | None = None,
+    bits: int | None = None,
+) -> LoadedModel:
+    """A module of transformers made ready to compute on a device.
+
+    Raises:
+        NotEnoughMemory: the device is full.
+    """
+    module = model.eval().requires_grad_(False)
     if divide is not None:
         divide(module)
     try:
@@ -200,7 +226,7 @@ def load_model(
         module.to(device)
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory(
-            f"The weights in {folder.name} do not fit into the memory that is free on the device.",
+            "The weights do not fit into the memory that is free on the device.",
             hint="Close other programs that use it, or choose a smaller model.",
         ) from error
     if backend.linear is not None:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.ops.attention import attend
+from core.ops.attention import Partial, attend, partial
+from core.ops.flash import flash_attention
 from core.ops.native import NoKernel, small_rows
 
 log = logging.getLogger(__name__)
@@ -18,6 +19,10 @@ Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # q, k, v, scaling; 
 # A verification pass over a short book: keys and values of 12 MB, which stay out of most second-level caches.
 HEADS, KEYS, ROWS, DIM = 6, 4096, 9, 64
 REPEATS = 7
+FLASH = "flash-attn"
+
+
+PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `attention.partial`
 
 
 class Backend(NamedTuple):
@@ -27,6 +32,7 @@ class Backend(NamedTuple):
     attend: Attend
     because: str
     linear: Callable[[Tensor, Tensor], Tensor] | None = None  # x [..., I], weight [O, I]; None: torch's
+    partial: PartialAttend = partial  # to a part of the keys, with its log-sum-exp
 
 
 STOCK = Backend("torch", attend, "torch's own operations")
@@ -34,8 +40,8 @@ STOCK = Backend("torch", attend, "torch's own operations")
 
 def choose_backend(device: torch.device, dtype: torch.dtype) -> Backend:
     """The faster of stock operations and the optional kernel here. Cost: 0.1 s, and compiling the first time."""
-    if device.type != "cpu":
-        return STOCK
+    if device.type == "cuda":
+        return choose_flash(device, dtype)
     if dtype != torch.float32:
         return STOCK._replace(because="the compiled kernel computes in float32 only")
     try:
@@ -43,36 +49,58 @@ def choose_backend(device: torch.device, dtype: torch.dtype) -> Backend:
     except NoKernel as reason:
         log.info("attention by torch: %s", reason)
         return STOCK._replace(because=str(reason))
-    stock, compiled = _seconds(attend, kernel)
-    gain = f"{stock / compiled:.1f}x the speed of torch's for {ROWS} rows, measured"
+    return _faster(Backend("compiled", kernel, "", kernel.linear), device, dtype)
+
+
+def choose_flash(device: torch.device, dtype: torch.dtype) -> Backend:
+    """The faster of stock operations and flash-attn."""
+    if dtype not in (torch.float16, torch.bfloat16):
+        return STOCK._replace(because="flash-attn computes in 16 bit only")
+    try:
+        kernel = flash_attention(device, dtype)
+    except NoKernel as reason:
+        log.info("attention by torch: %s", reason)
+        return STOCK._replace(because=str(reason))
+    return _faster(Backend(FLASH, kernel, "", partial=kernel.partial), device, dtype)
+
+
+def _faster(candidate: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
+    stock, other = _seconds(device, dtype, attend, candidate.attend)
+    gain = f"{stock / other:.1f}x the speed of torch's for {ROWS} rows, measured"
     return (
-        Backend("compiled", kernel, gain, kernel.linear)
-        if compiled < stock
-        else STOCK._replace(because=f"the kernel has {gain}")
+        candidate._replace(because=gain)
+        if other < stock
+        else STOCK._replace(because=f"the {candidate.name} kernel has {gain}")
     )
 
 
-def backend_named(name: str) -> Backend:
+def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backend:
     """What another process of this machine has chosen.
 
     Raises:
         NoKernel: it cannot be had here.
     """
+    because = "chosen by the first process"
     if name == STOCK.name:
         return STOCK
+    if name == FLASH:
+        flash = flash_attention(device, dtype)
+        return Backend(name, flash, because, partial=flash.partial)
     kernel = small_rows()
-    return Backend(name, kernel, "chosen by the first process", kernel.linear)
+    return Backend(name, kernel, because, kernel.linear)
 
 
-def _seconds(*candidates: Attend) -> list[float]:
+def _seconds(device: torch.device, dtype: torch.dtype, *candidates: Attend) -> list[float]:
     """Median time of each, taken in turns so that a busy moment hits all alike."""
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(1, HEADS, ROWS, DIM, generator=generator)
-    k, v = torch.randn(2, 1, HEADS, KEYS, DIM, generator=generator)
+    q = torch.randn(1, HEADS, ROWS, DIM, generator=generator).to(device, dtype)
+    k, v = torch.randn(2, 1, HEADS, KEYS, DIM, generator=generator).to(device, dtype)
     times: list[list[float]] = [[] for _ in candidates]
     for _ in range(REPEATS + 1):  # the first is warm-up
         for candidate, taken in zip(candidates, times, strict=True):
             started = time.perf_counter()
             candidate(q, k, v, DIM**-0.5)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - started)
     return [statistics.median(taken[1:]) for taken in times]

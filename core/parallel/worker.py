@@ -96,7 +96,7 @@ def _obey(assignment: Assignment, line: Connection) -> None:
         torch.cuda.set_device(assignment.device)
     else:
         torch.set_num_threads(assignment.num_threads)
-    backend = backend_named(assignment.backend)
+    backend = backend_named(assignment.backend, assignment.device, assignment.dtype)
     line.send(Here())
     group = Group(assignment.meeting, assignment.rank, assignment.num_ranks, assignment.device)
     share = Share(assignment.load(group, backend), assignment.sizes, backend)

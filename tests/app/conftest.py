@@ -50,6 +50,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         device="cpu",
         gpus=None,
         context=None,
+        graphs=True,
         seed=0,
         data_dir=tmp_path / "data",
         host="127.0.0.1",

@@ -93,6 +93,7 @@ class FakeEngine:
             most_context=8192,
             attention="torch",
             attention_because="scripted",
+            graphs=SimpleNamespace(value=False, because="test"),
             kv_bytes_per_token=2048,
             target_weight_bytes=300 << 20,
             draft_weight_bytes=10 << 20 if has_draft else 0,

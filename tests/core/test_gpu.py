@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from core.caches.full import Offload
-from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.events import Finished
 from core.models.loader import LoadedModel
 from core.ops.attention import attend, attend_reference
+from core.ops.graphs import Graphs
 from core.planner import Choice, make_plan
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
@@ -38,7 +39,7 @@ def on_cuda(model: LoadedModel) -> LoadedModel:
     return LoadedModel(model.module.to(CUDA), model.dims, model.dims.shape(torch.float32, CUDA), model.eos_ids)
 
 
-def cuda_engine(kv_heads: int, offload: Offload | None = None) -> Engine:
+def cuda_engine(kv_heads: int, offload: Offload | None = None, graphs: Graphs | None = None) -> Engine:
     config = EngineConfig(
         context=2048,
         prefill_chunk=256,
@@ -48,11 +49,11 @@ def cuda_engine(kv_heads: int, offload: Offload | None = None) -> Engine:
     target = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3))
     draft = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3, 0.15))
     plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice("cuda", "test"))
-    return Engine(config, plan, Letters(), target, draft, offload=offload)
+    return Engine(config, plan, Letters(), target, draft, offload=offload, graphs=graphs)
 
 
-def written(engine: Engine, method: str) -> tuple[int, ...]:
-    config = GenerationConfig(method=method, max_new_tokens=60, speculation=FIXED)
+def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
+    config = GenerationConfig(method=method, max_new_tokens=60, speculation=FIXED, sampling=sampling)
     *_, finished = engine.generate(random_prompt(700), config)
     assert isinstance(finished, Finished)
     return finished.token_ids
@@ -93,3 +94,51 @@ def test_lossy_methods_run_on_the_device() -> None:
     engine = cuda_engine(4)
     for method in ("streamingllm", "h2o"):
         assert len(written(engine, method)) == 60
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_recorded_passes_write_what_the_cpu_writes(kv_heads: int) -> None:
+    graphs = Graphs(CUDA)
+    engine = cuda_engine(kv_heads, graphs)
+    assert engine.info.graphs.value, engine.info.graphs.because
+    expected = written(tiny_engine(kv_heads=kv_heads), "autoregressive")
+    for method in ("autoregressive", "triforce", "retrieval", "draft"):
+        assert written(engine, method) == expected, method
+    assert graphs.num_kept > 5 and not graphs.failure
+
+
+def test_recorded_laws_draw_what_launched_ones_draw() -> None:
+    """The same seed, the same device: laws differ in their last bits at most."""
+    sampled = SamplingParams(temperature=0.8, top_p=0.95)
+    graphs = Graphs(CUDA)
+    assert written(cuda_engine(4, graphs), "triforce", sampled) == written(cuda_engine(4), "triforce", sampled)
+    assert any(key[0] == "law" for key in graphs._kept if isinstance(key, tuple))
+
+
+def test_a_result_outlives_the_next_replay() -> None:
+    graphs = Graphs(CUDA)
+    first, second = (graphs.prepare("x", torch.neg, torch.full((4,), value, device=CUDA)) for value in (1.0, 2.0))
+    assert first is not None and first is second
+    before = first()
+    replay = graphs.prepare("x", torch.neg, torch.full((4,), 3.0, device=CUDA))
+    assert replay is not None and replay().tolist() == [-3.0] * 4 and before.tolist() == [-2.0] * 4
+
+
+def test_what_cannot_be_recorded_is_told() -> None:
+    graphs = Graphs(CUDA)
+    assert graphs.prepare("waits", lambda x: x + float(x.sum().item()), torch.ones(4, device=CUDA)) is None
+    assert graphs.failure.startswith("recording failed")
+    assert torch.ones(4, device=CUDA).sum().item() == 4  # the device still works
+
+
+def test_a_widened_model_in_half_precision_runs_recorded() -> None:
+    config = EngineConfig(model="widened:768x5", device="cuda", context=4096)
+    engine = Engine.load(config)
+    prompt = engine.text.encode("The keeper of the harbour wrote the name of every ship into a grey book. " * 40)
+    texts = []
+    for method in ("autoregressive", "triforce"):
+        *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=24))
+        assert isinstance(finished, Finished)
+        texts.append(finished.token_ids)
+    assert engine.info.graphs.value, engine.info.graphs.because
+    assert engine.compare(prompt, *texts).verdict != "mismatch"

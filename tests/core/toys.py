@@ -14,6 +14,7 @@ from core.engine import Engine
 from core.hardware import Machine
 from core.models.loader import LoadedModel, ModelDims
 from core.models.seam import ATTENTION_NAME, register
+from core.ops.graphs import Graphs
 from core.planner import make_plan
 from core.text import ChatText
 from core.tokens import Context
@@ -108,6 +109,7 @@ def tiny_engine(
     prefill_chunk: int = 256,
     offload: Offload | None = None,
     placement: PlacementWish = "auto",
+    graphs: Graphs | None = None,
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure."""
     config = EngineConfig(
@@ -121,7 +123,7 @@ def tiny_engine(
     target = loaded(tiny_config(kv_heads=kv_heads), 3)
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    return Engine(config, plan, Letters(eos_ids), target, draft, offload=offload)
+    return Engine(config, plan, Letters(eos_ids), target, draft, offload=offload, graphs=graphs)
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:

@@ -103,7 +103,7 @@ def test_a_compiler_that_fails_leaves_no_library(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_slower_backend_is_not_chosen(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_seconds", lambda *candidates: [0.001, 0.002])
+    monkeypatch.setattr(backend, "_seconds", lambda *_: [0.001, 0.002])
     chosen = choose_backend(CPU, torch.float32)
     assert chosen.attend is STOCK.attend
     assert "0.5x" in chosen.because
