@@ -563,17 +563,6 @@ class Engine:
         return pass_seconds(model.shape.device.type, model.dims.num_layers, model.weight_bytes + judge.cache.nbytes)
 
 
-def _judge(
-    name: str,
-    model: LoadedModel,
-    cache: FullCache | RetrievalCache | StreamingCache,
-    graphs: Graphs | None,
-    backend: Backend,
-) -> Judge:
-    graphed = GraphedPasses(name, model.module, cache.fixed, graphs, backend=backend) if graphs else None
-    return Judge(name, model.module, cache, model.shape.device, graphed)
-
-
 def _progress(done: int, total: int, reused: int, elapsed: float) -> PrefillProgress:
     # Attention makes late chunks dearer than early ones: with cost(t) ~ t + t^2 / 2K, K = 8192 on the bundled model,
     # the estimate is within a few percent after two chunks; a linear one starts four times too low at 128K.

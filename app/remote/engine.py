@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeGuard, cast
 
 import torch
 
@@ -23,7 +23,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.engine import EngineInfo, Equality
 from core.errors import ContextTooSmall, InvalidSetting, UnknownModel
 from core.events import Event, Finished, LaneEvent, Origin, PrefillProgress, RoundDone, StopReason, TokenRecord
-from core.planner import CacheSizes, Choice, Plan
+from core.planner import CacheSizes, Choice, Placement, Plan
 from core.stats import DecodeStats, LevelStats
 from core.tokens import common_prefix
 
@@ -357,8 +357,9 @@ class _Stream:
         if others > 0:
             return (self._last - (self.first or self._last)) * (others + 1) / others
         told = self._ours.get("decode_seconds")
-        known = isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < MOST_SECONDS
-        return float(told) if known else self._last - self.started
+        if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < MOST_SECONDS:
+            return float(told)
+        return self._last - self.started
 
 
 # -------------------- what a server says about itself
@@ -412,7 +413,7 @@ def _info(
     plan = Plan(
         device=Choice(REMOTE, address.base),
         dtype=Choice(cast(torch.dtype, f"{REMOTE}, {dtype}"), "how the server computes cannot be seen from here"),
-        placement=Choice(REMOTE, "where its keys and values lie cannot be seen from here"),
+        placement=Choice(cast(Placement, REMOTE), "where its keys and values lie cannot be seen from here"),
         context=Choice(context, asked),
         most_context=context,
         rows=(),
@@ -451,11 +452,14 @@ def _info(
 def _level(value: object) -> LevelStats | None:
     if not isinstance(value, dict):
         return None
-    counts = [value.get(name) for name in ("rounds", "guessed", "tested", "accepted")]
-    return LevelStats(*map(int, counts)) if all(map(_is_count, counts)) else None
+    counts = [count for name in ("rounds", "guessed", "tested", "accepted") if _is_count(count := value.get(name))]
+    if len(counts) < 4:
+        return None
+    rounds, guessed, tested, accepted = counts
+    return LevelStats(rounds=rounds, guessed=guessed, tested=tested, accepted=accepted)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 

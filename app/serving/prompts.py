@@ -17,7 +17,8 @@ from core.tokens import common_prefix
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when they are used
     from core.text import ChatText
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 EMPTY_LINE = "\n\n"
 MOST_ANSWERS = 256  # whose tokens are remembered
 MOST_PROMPTS = 8  # that are remembered, to tell what was read more than once; 128K tokens take 1 MB

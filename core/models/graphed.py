@@ -72,7 +72,7 @@ class GraphedPasses:
 class _FixedView:
     """A cache as one recorded pass sees it: new rows go where a tensor says."""
 
-    length = nbytes = 0  # not asked for in a pass
+    length = nbytes = link_bytes = 0  # not asked for in a pass
 
     def __init__(
         self,

@@ -54,6 +54,7 @@ class _FirstKey:
 
     length = 0
     nbytes = 0
+    link_bytes = 0
 
     def __init__(self) -> None:
         self.key = torch.empty(0)
