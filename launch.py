@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent
 REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
+MOST_TEST_PROCESSES = 4
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "triforce-reader.stamp"  # the digest of what was installed, or INSTALLING
@@ -581,10 +582,11 @@ def hand_over(args: argparse.Namespace) -> int:
 
 
 def run_tests(pytest_args: Sequence[str]) -> int:
-    """Install the test tools if they are missing and run pytest in the project's folder."""
+    """Install the test tools if they are missing and run pytest in the project's folder; the whole suite in parallel."""
     if unmet_requirement(DEV_REQUIREMENTS):
         pip_install(Path(sys.executable), DEV_REQUIREMENTS)
-    return subprocess.call([sys.executable, "-m", "pytest", *pytest_args], cwd=ROOT)
+    chosen = pytest_args or ["-n", str(min(MOST_TEST_PROCESSES, os.cpu_count() or 1)), "--dist", "loadfile"]
+    return subprocess.call([sys.executable, "-m", "pytest", *chosen], cwd=ROOT)
 
 
 if __name__ == "__main__":

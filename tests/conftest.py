@@ -1,9 +1,13 @@
 """Shared by all tests: what a missing device or program makes impossible is skipped by name, never passed."""
 
 import gc
+import os
 import shutil
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: each of several processes has a core of its own
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def has_cuda() -> bool:
