@@ -137,13 +137,23 @@ TARGET_LEGS = (
         skip_positions=True,
     ),
     Schedule(
-        steps=1250,
+        steps=880,
         peak_rate=5e-4,
         warmup=20,
         tokens_per_step=4096,
         stages=((0.6, (1024, 2048, 1024, 4096)), (0.88, (2048, 4096, 1024)), (1.0, (8192, 4096, 2048))),
         circuit_shares=((1.0, 0.3),),
         floors=(0.03, 0.1),
+        skip_positions=True,
+    ),
+    Schedule(
+        steps=64,
+        peak_rate=2e-4,
+        warmup=4,
+        tokens_per_step=8192,
+        stages=((1.0, (8192, 4096)),),
+        circuit_shares=((1.0, 0.5),),
+        floors=(0.02, 0.02),
         skip_positions=True,
     ),
 )
@@ -159,7 +169,7 @@ DRAFT_LEGS = (
         skip_positions=False,
     ),
     Schedule(
-        steps=1200,
+        steps=900,
         peak_rate=1e-3,
         warmup=20,
         tokens_per_step=2048,
