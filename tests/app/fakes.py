@@ -94,6 +94,7 @@ class FakeEngine:
             attention="torch",
             attention_because="scripted",
             graphs=SimpleNamespace(value=False, because="test"),
+            num_ranks=1,
             kv_bytes_per_token=2048,
             target_weight_bytes=300 << 20,
             draft_weight_bytes=10 << 20 if has_draft else 0,
