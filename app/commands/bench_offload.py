@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
         tell(f"Not measured: {skipped.placement} at {skipped.context:,} tokens. {skipped.problem}")
     projection = project(bench.machine, seen(rows), tell)
     print(f"\n{PROJECTION}", file=out)
-    for number, row in enumerate(projection):
-        print(table_line(projection_cells(row), header=number == 0), file=out, flush=True)
+    for number, predicted in enumerate(projection):
+        print(table_line(projection_cells(predicted), header=number == 0), file=out, flush=True)
     document = {
         "hardware": asdict(bench.machine),
         "versions": versions(),

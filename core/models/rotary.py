@@ -53,7 +53,7 @@ class _FirstKey:
     """A cache that only looks: keeps the first layer's key of a one-token pass."""
 
     length = 0
-    nbytes = 0
+    nbytes = link_bytes = 0
 
     def __init__(self) -> None:
         self.key = torch.empty(0)
