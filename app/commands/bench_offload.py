@@ -59,13 +59,8 @@ def run(args: argparse.Namespace) -> int:
         tell(f"Not measured: {skipped.placement} at {skipped.context:,} tokens. {skipped.problem}")
     projection = project(bench.machine, seen(rows), tell)
     print(f"\n{PROJECTION}", file=out)
-<<<<<<< HEAD
-    for number, projected in enumerate(projection):
-        print(table_line(projection_cells(projected), header=number == 0), file=out, flush=True)
-=======
     for number, predicted in enumerate(projection):
         print(table_line(projection_cells(predicted), header=number == 0), file=out, flush=True)
->>>>>>> wt2-offload
     document = {
         "hardware": asdict(bench.machine),
         "versions": versions(),

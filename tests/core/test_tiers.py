@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from core.config import EngineConfig, RetrievalConfig
-from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
+from core.errors import ContextTooSmall, InvalidSetting, ModelNotHere, NotEnoughMemory, UnsupportedModel
 from core.forecast import PUBLISHED, Acceptance, Bandwidths, bandwidths, predict
 from core.hardware import Gpu, Machine
 from core.models.catalog import find
@@ -297,7 +297,7 @@ def test_known_gpus_and_shapes_are_usable() -> None:
     for name in shape_names():
         shape = find_shape(name)
         assert shape is not None and shape.description
-        with pytest.raises(UnknownModel, match="Only the sizes"):
+        with pytest.raises(ModelNotHere, match="is not on this machine"):
             find(name)
     assert find_shape("nope") is None
 
