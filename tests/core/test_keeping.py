@@ -199,7 +199,7 @@ def test_a_reading_of_another_book_is_replaced_by_the_kept_one(folder: ShelfFold
 
 def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(folder: ShelfFolder) -> None:
     def offloaded() -> Engine:
-        return tiny_engine(offload=Offload(num_resident=1, block_rows=64, most_new=256))
+        return tiny_engine(offload=Offload(num_resident=1, block_rows=64))
 
     keep(offloaded(), folder)
     engine, resident = offloaded(), tiny_engine()
