@@ -31,7 +31,7 @@ def make_full_cache(
     backend: Backend,
     offload: Offload | None,
     block_rows: int,
-    kind: type[FullCache] = FullCache,
+    kind: type[FullCache] | None = None,
 ) -> FullCache:
     """A full cache with as many resident layers as `offload` says (None: all), or as the device really has room for.
 
@@ -40,7 +40,7 @@ def make_full_cache(
     """
     while True:
         try:
-            return kind(shape, capacity, chunk_size, possible=possible, backend=backend, offload=offload)
+            return (kind or FullCache)(shape, capacity, chunk_size, possible=possible, backend=backend, offload=offload)
         except torch.OutOfMemoryError:
             offload = offload or Offload(num_resident=shape.num_layers, block_rows=block_rows)
         if offload.num_resident == 0:

@@ -30,7 +30,7 @@ def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pyt
     assert plan["placement"]["value"] == "split" and plan["resident_layers"] == 10
     assert [tier["name"] for tier in plan["tiers"]] == ["GPU 0: 24 GiB GPU", "GPU 1: 24 GiB GPU", "host memory"]
     assert sum(plan["memory"].values()) == plan["total_bytes"] == sum(tier["used_bytes"] for tier in plan["tiers"])
-    assert plan["runs_in_this_version"]["value"] is False
+    assert plan["runs_in_this_version"]["value"] is True and "--gpus 2" in plan["runs_in_this_version"]["because"]
     assert report["sizes"]["weight_bytes"]["16"] == 13_476_831_232
     assert "nominal" in report["prediction"]["bandwidth_because"]
     assert report["prediction"]["acceptance_because"] == PUBLISHED.because, "no budget given: that of the figures"
