@@ -61,14 +61,14 @@ def answer_all(
     config: GenerationConfig,
 ) -> int:
     """Every question in a fresh conversation on the book. Returns 0."""
-    opening = open_text(engine, conversation, questions[0], [config], args)
+    opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args)
     answers = []
     for index, question in enumerate(questions):
         shown = not args.json
         if shown and len(questions) > 1:
             print(f"\n> {question}\n", flush=True)
         finished = answer(engine, conversation, question, replace(config, seed=args.seed + index), shown=shown)
-        finished = opening.told(finished) if index == 0 else finished
+        finished = opening.told(finished) if opening and index == 0 else finished
         answers.append(finished)
         if shown:
             print(f"\n\n{summary_line(finished)}", file=sys.stderr, flush=True)
@@ -94,10 +94,10 @@ def answer(
 
 
 def document(
-    engine: Engine, questions: list[str], answers: list[Finished], opening: Opening, *, many: bool
+    engine: Engine, questions: list[str], answers: list[Finished], opening: Opening | None, *, many: bool
 ) -> dict[str, Any]:
     """The JSON of one answer, or of many."""
-    head = {**engine_report(engine.info), **prefill_report(answers[0]), **opening.report()}
+    head = {**engine_report(engine.info), **prefill_report(answers[0]), **(opening.report() if opening else {})}
     if not many:
         return {**head, "methods": {answers[0].method: answer_report(answers[0])}}
     rows = [

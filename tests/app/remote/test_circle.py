@@ -50,7 +50,15 @@ def url(engine_worker: EngineWorker) -> Iterator[str]:
 
 
 def namespace(**fields: Any) -> argparse.Namespace:
-    known = {"model": None, "device": "auto", "context": None, "seed": 0, "remote": None, "remote_key": KEY}
+    known = {
+        "model": None,
+        "device": "auto",
+        "context": None,
+        "seed": 0,
+        "remote": None,
+        "remote_key": KEY,
+        "shelf": False,
+    }
     known |= {"question": "Who kept the light?", "questions": None, "method": "triforce", "json": True}
     known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16}
     return argparse.Namespace(**known | fields)
