@@ -582,7 +582,7 @@ def hand_over(args: argparse.Namespace) -> int:
 
 
 def run_tests(pytest_args: Sequence[str]) -> int:
-    """Install the test tools if they are missing and run pytest in the project's folder; the whole suite in parallel."""
+    """Install missing test tools and run pytest in the project's folder; the whole suite in several processes."""
     if unmet_requirement(DEV_REQUIREMENTS):
         pip_install(Path(sys.executable), DEV_REQUIREMENTS)
     chosen = pytest_args or ["-n", str(min(MOST_TEST_PROCESSES, os.cpu_count() or 1)), "--dist", "loadfile"]
