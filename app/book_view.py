@@ -132,7 +132,7 @@ class BookView:
             note += " Asking reads the rest first."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
         told = "Questions cost only their own tokens."
-        return f'<div class="step done" role="status"><p>{how_read(session)} {told}</p>{on_disk(session)}</div>'
+        return f'<div class="step done" role="status"><p>{how_read(session)} {told}</p></div>{on_disk(session)}'
 
     def _warned(self) -> list[str]:
         books = self._intake.shelf.books

@@ -46,8 +46,8 @@ def on_disk(session: Session) -> str:
         return ""
     size = render.amount(state.offer.size_bytes)
     return (
-        f'<p>Keep it on disk? It takes {size}, and opens in seconds the next time.</p><div class="offers">'
-        f'<button type="button" class="offer" data-act="keep"><span>Keep it</span><i>{size}</i></button>'
+        f'<div class="keeping"><p>Keep it on disk? It takes {size}, and opens in seconds the next time.</p>'
+        '<button type="button" class="keep" data-act="keep">Keep it</button>'
         '<button type="button" class="link" data-act="keep-not">Not this one</button></div>'
     )
 

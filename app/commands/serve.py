@@ -48,10 +48,11 @@ def run(args: argparse.Namespace) -> int:
         server.run()
         if not server.started:
             raise PortInUse(args.host, args.port)
-    except KeyboardInterrupt:  # uvicorn has tidied up and hands it on
-        print("Ending.", file=sys.stderr)
+    except KeyboardInterrupt:  # uvicorn has tidied up and hands it on, unless signals are ignored here
+        pass
     finally:
         worker.close()
+    print("Ending.", file=sys.stderr)
     return 0
 
 
