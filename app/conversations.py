@@ -19,6 +19,7 @@ from app.dialogue_json import Damaged, NewerVersion, dump, load
 from app.render import plural
 from app.sessions import ID
 from core.errors import CoreError, InvalidSetting
+from core.files import sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ class Conversations:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise
-        _sync_folder(file.parent)
+        sync_folder(file.parent)
 
     def flush(self, timeout_seconds: float = MOST_WAIT_SECONDS) -> bool:
         """Wait until everything is on disk. False: it took too long."""
@@ -361,14 +362,3 @@ def _sweep(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - draft.stat().st_mtime > OLD_DRAFT_SECONDS:
                 draft.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """See that the new name is on disk, too, where a folder can be opened."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

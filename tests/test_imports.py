@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core"
 LAYERS = [
-    "errors", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "planner",
+    "errors", "files", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "planner",
     "parallel", "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "shelf", "answering", "race",
     "loading", "engine", "keeping", "bench",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from core.errors import InvalidSetting, ShelfFull, UnknownBook
+from core.files import sync_folder
 from core.shelf.bookfile import BookReader, DamagedBook, Label, NotABook, OtherFormat
 from core.shelf.identity import digest_of
 
@@ -323,14 +324,3 @@ def shared_tokens(a: Tensor, b: Tensor) -> int:
 def amount(size_bytes: int) -> str:
     """1.4 GiB, 12 MiB."""
     return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{-(-size_bytes // (1 << 20))} MiB"
-
-
-def sync_folder(folder: Path) -> None:
-    """See that a new name is on disk, too, where a folder can be opened."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
