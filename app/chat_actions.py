@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from gradio.events import Dependency
 
 from app import quote_chips, render
 from app.handlers import Handlers, Parts, Updates
@@ -139,8 +140,8 @@ def wire_list(
     settings: Sequence[gr.components.Component],
     stream: dict[str, Any],
     at_once: dict[str, Any],
-) -> None:
-    """The events. `stream` and `at_once` are how the page's events run."""
+) -> Dependency:
+    """The events. `stream` and `at_once` are how the page's events run. Returns the one that writes an answer."""
     done = own.now.click(
         actions.now,
         [parts.session, own.act],
@@ -149,14 +150,14 @@ def wire_list(
         **{**at_once, "js": TAKE},
     )
     done.then(None, own.parcel, own.parcel, js="(parcel) => window.triforceChat.deliver(parcel)")
-    own.again.click(
+    own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
+    return own.again.click(
         actions.handlers.again,
         [parts.session, own.act, *settings],
         parts.of_answer,
         api_name="regenerate",
         **{**stream, "js": TAKE},
     )
-    own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
 
 
 TAKE = "(id, act, ...rest) => [window.triforceSession(), window.triforceChat.take(), ...rest]"

@@ -72,8 +72,13 @@ class Parts:
 
     @property
     def of_answer(self) -> list[Block]:
-        """What an answer changes."""
-        return [self.strip, self.chat, self.box, self.card, self.stop_reading, self.read_on, *self.of_talk]
+        """What an answer changes while it is written. Few: Gradio makes anew whatever an update leaves out."""
+        return [self.strip, self.chat, self.box, self.editing, *self.where.all]
+
+    @property
+    def after_answer(self) -> list[Block]:
+        """What is different once it is written, or was refused."""
+        return [self.card, self.stop_reading, self.read_on, *self.of_talk]
 
     @property
     def of_conversation(self) -> list[Block]:
@@ -313,16 +318,17 @@ class Handlers:
             current.editing = editing
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(None if chat.answered else question)}
         updates[parts.chat] = conversation(current)
-        yield updates | self._book(current) | self._around(current)
+        yield updates | parts.where.updates(current)
+
+    def answered(self, session_id: str) -> Updates:
+        """What stands around an answer, once it has ended in whatever way."""
+        current = self._worker.sessions.find(session_id)
+        return self._around(current) | (self._book(current) if current else {})
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
         parts, current = self._parts, self._worker.sessions.find(session_id)
         strip = LiveStrip().fail(error).html()
-        return {
-            parts.strip: strip,
-            parts.chat: conversation(current),
-            parts.box: idle_box(question),
-        } | self._around(current)
+        return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question)}
 
 
 def head_of(session: Session) -> str:

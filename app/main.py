@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from app.commands.options import engine_config
 from app.conversations import Conversations
+from app.first_script import FirstScript
 from app.keeping import Keeping
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
@@ -30,6 +31,7 @@ ASSETS = catalog.ROOT / "assets"
 STYLES = ("theme", "page", "race", "inside", "library", "system", "chat")
 CSS = tuple(ASSETS / "css" / f"{name}.css" for name in STYLES)
 SCRIPTS = tuple(ASSETS / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
+FIRST_SCRIPT = ASSETS / "js" / "frames.js"
 MOST_UPLOAD = "300mb"
 
 
@@ -125,7 +127,9 @@ def serve(
         favicon_path=ASSETS / "css" / "mark.svg",
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
         head=head() + SESSION_SCRIPT,
-        app_kwargs={"middleware": [SecurityHeaders.entry()]},
+        app_kwargs={
+            "middleware": [SecurityHeaders.entry(), FirstScript.entry(FIRST_SCRIPT.read_text(encoding="utf-8"))]
+        },
     )
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
     if page.share_url:

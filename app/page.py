@@ -45,9 +45,6 @@ window.triforceSession = () => {
 WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
 WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
-# The worker has the one queue; Gradio's own must not hold a page back before it can be told that it waits.
-STREAM: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "js": WITH_SESSION}
-AT_ONCE: dict[str, Any] = {"show_progress": "hidden", "queue": False, "js": WITH_SESSION}
 
 
 def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "") -> gr.Blocks:
@@ -57,6 +54,12 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
     )
     with page:
         session = gr.Textbox(visible=False, show_label=False)
+        # Gradio tells every output of an event its progress, and takes a deep copy of what the output shows each time:
+        # a third of the page's work during an answer. So one component that shows nothing is told instead.
+        quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": session, "js": WITH_SESSION}
+        # The worker has the one queue; Gradio's own must not hold a page back before it can be told that it waits.
+        stream: dict[str, Any] = {**quiet, "concurrency_limit": None}
+        at_once: dict[str, Any] = {**quiet, "queue": False}
         kept = gr.Textbox("", visible=False, show_label=False)  # settings, on their way from the browser
         head = gr.HTML(masthead(worker.state), elem_id="masthead")
         banner = gr.HTML(notice(worker.state), elem_id="banner")
@@ -98,11 +101,11 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                     gr.HTML(f'<div class="below">{below}{KEYS}</div>', elem_id="note", apply_default_css=False)
             library_tab, library, kept_parts = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
-                race = build_race_tab(worker, samples, session, STREAM, AT_ONCE)
-            build_inside_tab(worker, session, ticking, AT_ONCE)
-            system_tab = build_system_tab(worker, session, STREAM)
+                race = build_race_tab(worker, samples, session, stream, at_once)
+            build_inside_tab(worker, session, ticking, at_once)
+            system_tab = build_system_tab(worker, session, stream)
         for tab in (read_tab, library_tab, race_tab, system_tab):
-            tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **AT_ONCE)
+            tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **at_once)
 
         parts = Parts(
             session,
@@ -125,9 +128,9 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             editing=editing,
         )
         handlers = Handlers(worker, tuple(samples), parts)
-        listen(LibraryHandlers(worker, library, handlers), session, card, parts.of_book, STREAM)
-        listen_where(worker, where, session, library.act, AT_ONCE)
-        wire_kept(worker.keeping, kept_parts, library_tab, session, AT_ONCE, STREAM)
+        listen(LibraryHandlers(worker, library, handlers), session, card, parts.of_book, stream)
+        listen_where(worker, where, session, library.act, at_once)
+        wire_kept(worker.keeping, kept_parts, library_tab, session, at_once, stream)
 
         def enter(session_id: str, packed: str = "") -> Updates:
             """Show what the session holds, and the settings as the browser kept them."""
@@ -138,18 +141,18 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             [session, kept],
             [session, card, *parts.of_conversation, *library.of_shelf, method, fields.preset, *fields.values],
             api_name="enter",
-            **{**AT_ONCE, "js": WITH_KEPT},
+            **{**at_once, "js": WITH_KEPT},
         )
         for shown in (
-            entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **STREAM),
-            race_tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **AT_ONCE),
+            entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **stream),
+            race_tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **at_once),
         ):
             question, proposal = race.parts.question, race.parts.proposal
             shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")
         of_model = [head, banner, method, fields.variant]
-        loaded = entered.then(handlers.watch_model, session, of_model, api_name="watch_model", **STREAM)
-        loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **AT_ONCE)
-        entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **STREAM)
+        loaded = entered.then(handlers.watch_model, session, of_model, api_name="watch_model", **stream)
+        loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
+        entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
 
         for dropped, public in ((drop, True), (library.drop, False)):
             dropped.upload(
@@ -159,23 +162,24 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                 api_name="open" if public else None,
                 api_visibility="public" if public else "private",
                 trigger_mode="multiple",  # more files while the first are being read: they come to the shelf too
-                **STREAM,
+                **stream,
             )
         for sample, button in zip(samples, sample_buttons, strict=True):
             opening = handlers.open_sample(sample)
-            button.click(opening, session, parts.of_book, api_visibility="private", trigger_mode="multiple", **STREAM)
-        read_on.click(handlers.read_on, session, parts.of_book, api_name="read_on", **STREAM)
-        stop_reading.click(worker.stop_reading, session, None, api_name="stop_reading", **AT_ONCE)
+            button.click(opening, session, parts.of_book, api_visibility="private", trigger_mode="multiple", **stream)
+        read_on.click(handlers.read_on, session, parts.of_book, api_name="read_on", **stream)
+        stop_reading.click(worker.stop_reading, session, None, api_name="stop_reading", **at_once)
 
-        box.submit(handlers.ask, [session, box, *settings], parts.of_answer, api_name="ask", **STREAM)
+        asked = [box.submit(handlers.ask, [session, box, *settings], parts.of_answer, api_name="ask", **stream)]
         for button in suggestions:
-            button.click(
-                handlers.ask, [session, button, *settings], parts.of_answer, api_visibility="private", **STREAM
-            )
-        box.stop(worker.stop_answer, session, None, api_name="stop", **AT_ONCE)
-        chat.clear(handlers.clear, session, [strip, *parts.of_talk], api_name="clear", **AT_ONCE)
-        wire_list(ChatActions(worker, handlers, parts, own), own, parts, settings, STREAM, AT_ONCE)
-        wire_settings(fields, method, AT_ONCE)
+            clicked = [session, button, *settings]
+            asked.append(button.click(handlers.ask, clicked, parts.of_answer, api_visibility="private", **stream))
+        asked.append(wire_list(ChatActions(worker, handlers, parts, own), own, parts, settings, stream, at_once))
+        for answer in asked:
+            answer.then(handlers.answered, session, parts.after_answer, api_visibility="private", **at_once)
+        box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)
+        chat.clear(handlers.clear, session, [strip, *parts.of_talk], api_name="clear", **at_once)
+        wire_settings(fields, method, at_once)
     return page
 
 

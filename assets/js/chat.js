@@ -6,6 +6,18 @@
   const KEPT = "triforce-settings-1";
   const ARMED_MS = 4000;
 
+  // -------------------- states of the page, as classes of the whole: a `:has()` high up in the page would have every style
+  // in it computed anew at every word of an answer
+
+  const STATES = { answering: "#strip .strip.running", incognito: "#conv-list .incognito", "page-open": "#where-page .card" };
+
+  function state() {
+    for (const [name, sign] of Object.entries(STATES)) document.documentElement.classList.toggle(name, find(sign) !== null);
+  }
+  addEventListener("DOMContentLoaded", () => {
+    new MutationObserver(state).observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
+  });
+
   // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
 
   let asked = "{}";

@@ -104,6 +104,23 @@ def test_drop_ask_stop_ask_again_and_reload(visit: Callable[[], Reader], engine:
     assert reader.outside == []
 
 
+def test_an_idle_page_draws_nothing(
+    browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker
+) -> None:
+    page = browser.new_page()
+    page.add_init_script(
+        "window.frames_asked = 0; const request = window.requestAnimationFrame.bind(window);"
+        "window.requestAnimationFrame = (call) => { window.frames_asked += 1; return request(call); };"
+    )
+    Reader(page, serve(worker))
+    page.wait_for_timeout(6000)  # a leftover loop is slowed down after five seconds
+    before = page.evaluate("window.frames_asked")
+    page.wait_for_timeout(2000)
+    asked = page.evaluate("window.frames_asked") - before
+    assert before > 0 and asked < 10, f"{asked} frames in two seconds"
+    page.close()
+
+
 def test_a_sample_book_brings_its_questions(visit: Callable[[], Reader], engine: FakeEngine) -> None:
     engine.context = 200_000
     reader = visit()

@@ -272,7 +272,10 @@ class Page:
 
     def asks(self, question: str) -> dict[Any, Any]:
         *_, last = self.handlers.ask(self.session_id, question, "triforce", 0, 1, 64)
-        return last
+        return last | self.after()
+
+    def after(self) -> dict[Any, Any]:
+        return self.handlers.answered(self.session_id)
 
     @property
     def ids(self) -> list[str]:
@@ -318,6 +321,7 @@ def test_an_edit_that_cannot_be_asked_stays_an_edit(page: Page) -> None:
     page.asks("One?")
     page.does(f"edit:{page.ids[0]}")
     *_, update = page.handlers.ask(page.session_id, "One?", "triforce", -1, 1, 64)
+    update |= page.after()
     assert (
         "Temperature -1" in update["strip"] and page.session.editing == page.ids[0] and "Changing" in update["editing"]
     )
