@@ -24,7 +24,7 @@ def where(session: Session) -> str:
     if book is None:
         return ""
     if loaded is None:
-        return _strip("Ask a question: this strip then shows which pages are loaded for drafting the answer.")
+        return _strip("Ask a question: this strip then shows which pages are loaded for drafting.", _room(book))
     if not loaded.kept:
         return _strip("Which pages were loaded for this answer was not kept.")
     if is_remote(loaded.method):
@@ -34,7 +34,7 @@ def where(session: Session) -> str:
     if not book.chunk_pages:
         return _strip("This model’s tokenizer does not tell which characters a token stands for.")
     if loaded.num_seen == 0:
-        return _strip("The pages show with the first words of the answer.")
+        return _strip("The pages show with the first words of the answer.", _room(book))
     weights = Weights(book, loaded, session.usual_for(loaded))
     if loaded.all_held:
         return _strip("The book is so short that all of it is loaded for every question.")
@@ -52,6 +52,13 @@ def _strip(instead: str, inside: str = "", budget: int = 0) -> str:
         '<section class="where" aria-label="Where in the book"><header><b>Where in the book</b>'
         f"{line}{proviso}</header>{inside}</section>"
     )
+
+
+def _room(book: Book) -> str:
+    """Pages of which nothing is loaded yet, as high as the strip will be: nothing below it moves when it fills."""
+    if not book.chunk_pages:
+        return ""
+    return _bars(book, [0.0] * len(book.shelf.pages)) + '<p class="top"></p>'
 
 
 def _bars(book: Book, weights: Sequence[float]) -> str:

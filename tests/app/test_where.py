@@ -158,6 +158,9 @@ def test_one_page_or_a_thousand_make_a_strip_of_bounded_size(num_pages: int) -> 
 def test_the_strip_says_when_there_is_nothing_to_show() -> None:
     book = a_book("a" * 50)
     assert where(Session("x")) == ""
+    for early in (None, Loaded("Q?", "triforce", True)):
+        html = where(a_session(book, early))
+        assert html.count("bar-page nothing") == 1 and 'class="top"></p>' in html, "room for what comes"
     assert "Ask a question" in where(a_session(book, None))
     assert "loads no pages" in where(a_session(book, Loaded("Q?", "autoregressive", False)))
     assert "show with the first words" in where(a_session(book, Loaded("Q?", "triforce", True)))
