@@ -50,6 +50,36 @@ def test_two_files_are_ordered_previewed_and_taken_off_the_shelf(
     assert reader.outside == []
 
 
+def test_a_thousand_pages_stay_out_of_the_page(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    worker: EngineWorker,
+    tmp_path: Path,
+) -> None:
+    engine.context = 10_000_000
+    engine.weights = [0.5, 0.0, 0.0, 0.5]
+    reader, received = visit(), []
+    reader.page.on("response", lambda response: received.append(int(response.headers.get("content-length", 0))))
+    lines = [f"Line {number} of the long book tells of nothing. " for number in range(60_000)]
+    book = write_book(tmp_path, "".join(lines), "long.txt")
+    reader.drops(book)
+    reader.sees("#book", "Read once")
+    shelved = worker.sessions.get(reader.page.evaluate("window.triforceSession()")).book
+    assert shelved is not None and len(shelved.shelf.pages) > 1000
+    reader.page.wait_for_timeout(500)
+    engine.enqueue("Of nothing.")
+    reader.asks("Of what?")
+    reader.sees("#strip", "Answer complete")
+    goes_to(reader, "Library")
+    reader.page.get_by_role("button", name="Preview long").click()
+    reader.sees("#library-preview .page-text", "Line 0 of the long book")
+    goes_to(reader, "Read")
+    held = reader.page.evaluate("[document.documentElement.outerHTML.length, document.querySelectorAll('*').length]")
+    shown = reader.page.locator("body").inner_text()
+    assert "Line 30000 of" not in shown and held[0] < book.stat().st_size / 2 and held[1] < 4000, held
+    assert sum(received) < book.stat().st_size / 2, "its text was sent"
+
+
 def test_what_is_too_long_offers_parts_and_reads_the_one_that_is_chosen(
     visit: Callable[[], Reader],  # noqa: F811
     worker: EngineWorker,
