@@ -73,7 +73,7 @@ class Parts:
     @property
     def of_answer(self) -> list[Block]:
         """What an answer changes while it is written. Few: Gradio makes anew whatever an update leaves out."""
-        return [self.strip, self.chat, self.box, self.editing, *self.where.all]
+        return [self.strip, self.chat, self.box, self.where.strip]
 
     @property
     def after_answer(self) -> list[Block]:
@@ -306,7 +306,7 @@ class Handlers:
         current = self._worker.sessions.get(session_id)
         number = current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True) | ({} if question is None else {"value": ""})
-        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.editing: ""}
+        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
         for batch in paced(events):
             written: Updates = {parts.strip: strip.apply(batch).html(), parts.chat: chat.apply(batch).messages()}
             if current.num_cleared == number:  # else the page shows another conversation by now
@@ -318,7 +318,7 @@ class Handlers:
             current.editing = editing
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(None if chat.answered else question)}
         updates[parts.chat] = conversation(current)
-        yield updates | parts.where.updates(current)
+        yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}
 
     def answered(self, session_id: str) -> Updates:
         """What stands around an answer, once it has ended in whatever way."""

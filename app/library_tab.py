@@ -62,7 +62,7 @@ class LibraryHandlers:
     def __init__(self, worker: EngineWorker, parts: LibraryParts, page: "Handlers") -> None:
         self._worker, self._parts, self._page = worker, parts, page
 
-    def enter(self, session_id: str) -> "Updates":
+    def refresh(self, session_id: str) -> "Updates":
         """The tab is looked at: its budget holds the conversation as far as it has come."""
         return ShelfDrawing(self._parts, self._worker.sessions.enter(session_id)).updates()
 

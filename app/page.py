@@ -130,7 +130,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         handlers = Handlers(worker, tuple(samples), parts)
         shelf = LibraryHandlers(worker, library, handlers)
         listen(shelf, session, card, parts.of_book, stream)
-        library_tab.select(shelf.enter, session, library.of_shelf, api_visibility="private", **at_once)
+        library_tab.select(shelf.refresh, session, library.of_shelf, api_visibility="private", **at_once)
         listen_where(worker, where, session, library.act, at_once)
         wire_kept(worker.keeping, kept_parts, library_tab, session, at_once, stream)
 

@@ -33,10 +33,9 @@ class WhereParts:
         return {self.strip: where(session) if session else "", self.page: ""}
 
     def follow(self, session: Session, events: Sequence[WorkerEvent]) -> dict[Block, Any]:
-        """What some events of an answer change."""
-        if any(isinstance(event, AnswerBegun) for event in events):
-            return self.updates(session)
-        return {self.strip: where(session)} if any(isinstance(event, PagesLoaded) for event in events) else {}
+        """What some events of an answer change; a page that is open the page's script closes when one begins."""
+        new = any(isinstance(event, AnswerBegun | PagesLoaded) for event in events)
+        return {self.strip: where(session)} if new else {}
 
 
 def build_where() -> WhereParts:

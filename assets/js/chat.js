@@ -12,7 +12,11 @@
   const STATES = { answering: "#strip .strip.running", incognito: "#conv-list .incognito", "page-open": "#where-page .card" };
 
   function state() {
-    for (const [name, sign] of Object.entries(STATES)) document.documentElement.classList.toggle(name, find(sign) !== null);
+    const classes = document.documentElement.classList;
+    const before = classes.contains("answering");
+    for (const [name, sign] of Object.entries(STATES)) classes.toggle(name, find(sign) !== null);
+    // an open page shows what was loaded for the answer before
+    if (!before && classes.contains("answering")) find("#where-page [data-act=close]")?.click();
   }
   addEventListener("DOMContentLoaded", () => {
     new MutationObserver(state).observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
