@@ -1,6 +1,7 @@
 """What the machine has: processors, memory, devices. Reads, never decides."""
 
 import contextlib
+import gc
 import os
 import platform
 from dataclasses import dataclass
@@ -82,6 +83,13 @@ def cap_memory(device: torch.device, gib: float | None) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         share = 1.0 if gib is None else min(1.0, gib * (1 << 30) / total)
         torch.cuda.set_per_process_memory_fraction(share, device)
+
+
+def return_memory() -> None:
+    """Give back what nobody uses any more, to the system and to the devices. Cost: a full garbage collection."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def peak_memory_bytes(device: torch.device) -> int:
