@@ -58,7 +58,7 @@ class ModelHandlers:
             if verb == "get":
                 self._downloads.start(name)
                 yield self.drawn()
-                yield from self._follow()
+                yield from self._follow(seen=True)
             elif verb == "use":
                 yield self._use(name)
             elif verb == "stop":
@@ -76,9 +76,8 @@ class ModelHandlers:
         self._worker.switch(self._source.load(config_of(row, self._source)), name)
         return {self._parts.doing: view.loading(name), self._parts.listing: view.waits()}
 
-    def _follow(self) -> Iterator[Updates]:
-        """A download until it has ended, the list once more then."""
-        seen = False
+    def _follow(self, *, seen: bool = False) -> Iterator[Updates]:
+        """A download until it has ended, the list once more then; one that was complete before is not told again."""
         for fetch in self._downloads.watch():
             if fetch.ended and (seen or fetch.stage != "done"):
                 yield self.drawn() | {self._parts.doing: view.download(fetch)}
