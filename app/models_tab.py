@@ -1,7 +1,7 @@
 """The section "Models" of the tab System: what there is, downloading one, changing to one."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
@@ -70,11 +70,12 @@ class ModelHandlers:
             yield {self._parts.doing: view.refused(error)}
 
     def _use(self, name: str) -> Updates:
-        row = next((row for row in self._rows() if row.name == name and row.is_here), None)
+        rows = self._rows()
+        row = next((row for row in rows if row.name == name and row.is_here), None)
         if row is None:
             raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
         self._worker.switch(self._source.load(config_of(row, self._source)), name)
-        return {self._parts.doing: view.loading(name), self._parts.listing: view.waits()}
+        return {self._parts.doing: view.loading(name), self._parts.listing: view.models(rows, loading=True)}
 
     def _follow(self, *, seen: bool = False) -> Iterator[Updates]:
         """A download until it has ended, the list once more then; one that was complete before is not told again."""
@@ -89,8 +90,13 @@ class ModelHandlers:
         """The list as it is now, and why the model that was wanted last is not there."""
         state, now = self._worker.state, self._downloads.now
         if isinstance(state, Loading):
-            doing = view.loading(state.model) if state.model else ""
-            return {self._parts.listing: view.waits(), self._parts.doing: doing}
+            if not state.model:
+                return {self._parts.listing: view.waits(), self._parts.doing: ""}
+            rows = [replace(row, fit=None) for row in self._rows()]  # what is free changes just now
+            return {
+                self._parts.listing: view.models(rows, loading=True),
+                self._parts.doing: view.loading(state.model),
+            }
         refused = state.refused if isinstance(state, Ready) else None
         fetching = now.name if now is not None and not now.ended else ""
         return {

@@ -29,13 +29,13 @@ def waits() -> str:
     return section(f'<p class="quiet">{WAITS}</p>')
 
 
-def models(rows: Sequence[ModelRow], *, fetching: str = "") -> str:
-    """All rows; `fetching` is the name of the one that is being downloaded."""
-    shown = "".join(_row(row, fetching) for row in rows)
+def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = False) -> str:
+    """All rows; `fetching` is the name of the one that is being downloaded, `loading` that one is on its way."""
+    shown = "".join(_row(row, fetching, loading) for row in rows)
     return section(f'<p class="quiet">{ABOUT}</p><ul class="model-list">{shown}</ul>')
 
 
-def _row(row: ModelRow, fetching: str) -> str:
+def _row(row: ModelRow, fetching: str, loading: bool) -> str:
     mark = '<em class="in-use">in use</em>' if row.in_use else ""
     facts = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts_of(row))
     fits, tone = fit_line(row.fit)
@@ -43,7 +43,7 @@ def _row(row: ModelRow, fetching: str) -> str:
     return (
         f'<li class="model{" used" if row.in_use else ""}"><div class="about"><h4>{render.escape(row.name)}{mark}</h4>'
         f'<p>{render.escape(row.description)}</p><ul class="model-facts">{facts}</ul>{fit}</div>'
-        f'<div class="acts">{_buttons(row, fetching)}</div></li>'
+        f'<div class="acts">{_buttons(row, fetching, loading)}</div></li>'
     )
 
 
@@ -84,13 +84,13 @@ def fit_line(fit: Fit | None) -> tuple[str, str]:
     return f"Fits this machine with {fit.context:,} tokens of context{wait}", "yes"
 
 
-def _buttons(row: ModelRow, fetching: str) -> str:
-    buttons = []
+def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
+    buttons, wait = [], " disabled" if loading else ""
     if row.to_come_bytes:
         what = "Go on" if row.has_parts else "Download"
         if row.is_here:
             what = "Get its draft"
-        busy = " disabled" if fetching else ""
+        busy = " disabled" if fetching else wait
         label = f"Downloading {row.name}" if fetching == row.name else f"{what}: {row.name}"
         shown = "Downloading…" if fetching == row.name else what
         buttons.append(
@@ -102,7 +102,7 @@ def _buttons(row: ModelRow, fetching: str) -> str:
         shown = f"Use with {render.compact(row.fit.context)}" if row.fit and shorter else "Use"
         buttons.append(
             f'<button type="button" class="act strong" data-act="use:{render.escape(row.name)}" '
-            f'aria-label="Use {render.escape(row.name)}">{shown}</button>'
+            f'aria-label="Use {render.escape(row.name)}"{wait}>{shown}</button>'
         )
     return "".join(buttons)
 

@@ -255,6 +255,8 @@ def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys:
     assert "tiny is not on this disk" in updates[cast(Any, "doing")]
     (updates,) = page.act("", "use:harbour")
     assert "Loading harbour" in updates[cast(Any, "doing")]
+    buttons = updates[cast(Any, "listing")].split("<button")[1:]
+    assert buttons and all(" disabled>" in button for button in buttons)
     *_, state = worker.states()
     assert isinstance(state, Ready) and state.info.model == "harbour"
     *_, last = page.enter("")
