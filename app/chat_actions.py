@@ -161,14 +161,3 @@ def wire_list(
 
 
 TAKE = "(id, act, ...rest) => [window.triforceSession(), window.triforceChat.take(), ...rest]"
-KEYS = (
-    '<button type="button" class="keys-button" data-keys="" title="Keys (?)" aria-label="Keys">?</button>'
-    '<dialog id="keys-help" aria-label="Keys"><form method="dialog"><h3>Keys</h3><dl>'
-    "<dt><kbd>Enter</kbd></dt><dd>send the question</dd>"
-    "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
-    "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
-    "<dt><kbd>/</kbd> or <kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>go to the question</dd>"
-    "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
-    "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
-    "</dl><button>Close</button></form></dialog>"
-)

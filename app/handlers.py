@@ -10,18 +10,19 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
+from app import render
 from app.book_view import BookView
 from app.chat_view import ChatView, Message, conversation, shown
 from app.conversation_view import book_notice, conversation_list, editing_notice
 from app.conversing import Conversing
 from app.library_tab import LibraryParts, ShelfDrawing
 from app.live_strip import METHOD_NAMES, LiveStrip
-from app.masthead import masthead, notice
+from app.masthead import limits_note, masthead, notice
 from app.pace import paced
 from app.remote.names import REMOTE, is_remote, remotely
 from app.samples import Sample, open_questions
 from app.sessions import Session
-from app.settings import AS_CHOSEN, VARIANTS, variants, wish
+from app.settings import AS_CHOSEN, DEFAULTS, VARIANTS, variants, wish
 from app.shelf_events import BookOpened, ShelfClosed
 from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
@@ -37,6 +38,17 @@ WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
 <ol><li><b>Open a book, or several.</b> Drop PDF, EPUB, Word, web page, text or Markdown files, or choose a sample.</li>
 <li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
 <li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
+KEYS = (
+    '<button type="button" class="keys-button" data-keys="" title="Keys (?)" aria-label="Keys">?</button>'
+    '<dialog id="keys-help" aria-label="Keys"><form method="dialog"><h3>Keys</h3><dl>'
+    "<dt><kbd>Enter</kbd></dt><dd>send the question</dd>"
+    "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
+    "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
+    "<dt><kbd>/</kbd> or <kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>go to the question</dd>"
+    "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
+    "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
+    "</dl><button>Close</button></form></dialog>"
+)
 BOOK_OPEN = """<div class="welcome"><h2>The book is open</h2>
 <p>Ask anything about it. You can ask before the reading has ended: the answer then starts right after.</p></div>"""
 
@@ -63,6 +75,7 @@ class Parts:
     listing: gr.HTML  # of conversations
     about: gr.HTML  # which book to open for the shown one
     editing: gr.HTML  # that the box holds a question that is being changed
+    note: gr.HTML  # under the question box: what the model cannot do
 
     @property
     def of_book(self) -> list[Block]:
@@ -74,6 +87,11 @@ class Parts:
     def of_answer(self) -> list[Block]:
         """What an answer changes while it is written. Few: Gradio makes anew whatever an update leaves out."""
         return [self.strip, self.chat, self.box, self.where.strip]
+
+    @property
+    def of_model(self) -> list[Block]:
+        """What another model changes."""
+        return [self.head, self.banner, self.method, self.variant, self.note]
 
     @property
     def after_answer(self) -> list[Block]:
@@ -154,12 +172,31 @@ class Handlers:
         """Show the model's state, and again when loading has ended."""
         for state in self._worker.states():
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
+            if isinstance(state, Ready):
+                updates[self._parts.note] = below(limits_note(state.info.limits))
             if isinstance(state, Ready) and is_remote(state.info.plan.device.value):
                 updates |= self._remote_methods(state)
             elif isinstance(state, Ready) and not state.info.has_draft:
                 updates[self._parts.method] = gr.update(choices=WITHOUT_DRAFT, value="retrieval")
                 updates[self._parts.variant] = gr.update(choices=variants(False), value=AS_CHOSEN)
             yield updates
+
+    def model_changed(self, session_id: str, method: str) -> Iterator[Updates]:
+        """Another model was chosen, perhaps: what it can do, and what the chosen method becomes with it."""
+        parts = self._parts
+        for updates in self.watch_model(session_id):
+            state = self._worker.state
+            if isinstance(state, Ready) and state.info.has_draft:
+                chosen = method if method in dict(WITH_DRAFT).values() else DEFAULTS.method
+                updates[parts.method] = gr.update(choices=WITH_DRAFT, value=chosen)
+                updates[parts.variant] = gr.update(choices=variants(True))
+            yield updates
+
+    def catch_up(self, session_id: str) -> Iterator[Updates]:
+        """Read the book again if another model has read it."""
+        current = self._worker.sessions.find(session_id)
+        if current is not None and current.is_stale:
+            yield from self.read_on(session_id)
 
     def _remote_methods(self, state: Ready) -> Updates:
         from app.remote.engine import RemoteInfo  # loaded with the engine
@@ -343,6 +380,12 @@ def told(act: str) -> tuple[str, str]:
     except (ValueError, TypeError, KeyError):
         return "again", ""
     return verb, node_id
+
+
+def below(note: str) -> str:
+    """What stands under the question box: a note on the model, and the keys of the page."""
+    line = f'<p class="note">{render.escape(note)}</p>' if note else ""
+    return f'<div class="below">{line}{KEYS}</div>'
 
 
 def idle_box(question: str | None = None) -> dict[str, Any]:

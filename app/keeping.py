@@ -87,6 +87,10 @@ class Keeping:
                 self.path = None
         return self._folder
 
+    def leave(self) -> None:
+        """The engine goes."""
+        self._keeper = None
+
     def _of(self, engine: "Engine") -> "Keeper | None":
         if self._keeper is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
             from core.keeping import Keeper

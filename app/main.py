@@ -8,13 +8,17 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.commands.options import engine_config
 from app.conversations import Conversations
+from app.downloads import Downloads
 from app.first_script import FirstScript
 from app.keeping import Keeping
+from app.masthead import limits_note
+from app.model_rows import ModelSource
 from app.privacy import SecurityHeaders
 from app.worker import EngineWorker
 from core.config import EngineConfig
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from core.hardware import Machine
 
 ASSETS = catalog.ROOT / "assets"
-STYLES = ("theme", "page", "race", "inside", "library", "system", "chat")
+STYLES = ("theme", "page", "race", "inside", "library", "system", "models", "chat")
 CSS = tuple(ASSETS / "css" / f"{name}.css" for name in STYLES)
 SCRIPTS = tuple(ASSETS / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
 FIRST_SCRIPT = ASSETS / "js" / "frames.js"
@@ -63,13 +67,15 @@ def run(args: argparse.Namespace) -> int:
         conversations=Conversations(folder / "conversations"),
         keeping=Keeping(folder / "shelf"),
     )
-    page = serve(args, worker, auth, note=f"{limits}; load a full model for other texts." if limits else "")
+    downloads = Downloads()
+    page = serve(args, worker, auth, note=limits_note(limits), downloads=downloads)
     worker.start()
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
         print("Ending.", file=sys.stderr)
     finally:
+        downloads.close()
         worker.close()
         page.close(verbose=False)
     return 0
@@ -89,6 +95,23 @@ def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[Engine,
     return lambda: load(config), catalog.find(config.model).limits
 
 
+def model_source(args: argparse.Namespace) -> ModelSource:
+    """How the page loads another model: with the options of this start, but for its draft."""
+
+    def config(name: str) -> EngineConfig:
+        draft = "none" if args.draft == "none" else "auto"
+        other = {} if name == started else {"model": name, "draft": draft}
+        return engine_config(argparse.Namespace(**(vars(args) | other)))
+
+    unavailable = ""
+    if args.remote:
+        unavailable = "The model runs on the server that --remote names, and is chosen there."
+    elif (args.gpus or 1) > 1:
+        unavailable = "Several processes share this model (--gpus). Another one needs a new start with --model NAME."
+    started = args.model or EngineConfig().model
+    return ModelSource(config=config, load=lambda config: partial(load, config), unavailable=unavailable)
+
+
 def load(config: EngineConfig) -> "tuple[Engine, Machine]":
     """Load the engine, on the thread that will own it. Imported only now: torch takes seconds."""
     from core.engine import Engine
@@ -98,7 +121,13 @@ def load(config: EngineConfig) -> "tuple[Engine, Machine]":
 
 
 def serve(
-    args: argparse.Namespace, worker: EngineWorker, auth: tuple[str, str] | None, *, note: str = ""
+    args: argparse.Namespace,
+    worker: EngineWorker,
+    auth: tuple[str, str] | None,
+    *,
+    note: str = "",
+    source: ModelSource | None = None,
+    downloads: Downloads | None = None,
 ) -> "gr.Blocks":
     """Build the page and serve it from threads of its own; the worker may still be loading, or not be started."""
     import gradio as gr  # after prepare_process: it reads the environment
@@ -106,7 +135,8 @@ def serve(
     from app.page import SESSION_SCRIPT, build_page
     from app.samples import load_samples
 
-    page = build_page(worker, load_samples(), note=note)
+    source = source or model_source(args)
+    page = build_page(worker, load_samples(), note=note, source=source, downloads=downloads)
     page.launch(
         server_name=args.host,
         server_port=args.port,

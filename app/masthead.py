@@ -15,7 +15,8 @@ def masthead(state: ModelState) -> str:
     """The header for a state of the model."""
     match state:
         case Loading():
-            chips = '<span class="chip busy"><span class="spinner"></span>Loading the model…</span>'
+            what = render.escape(state.model) or "the model"
+            chips = f'<span class="chip busy"><span class="spinner"></span>Loading {what}…</span>'
         case LoadFailed():
             chips = render.chip("No model", tone="bad")
         case Ready():
@@ -31,6 +32,11 @@ def masthead(state: ModelState) -> str:
 def notice(state: ModelState) -> str:
     """The error the model's loading ended with, else nothing."""
     return render.problem(state.error) if isinstance(state, LoadFailed) else ""
+
+
+def limits_note(limits: str) -> str:
+    """What a model cannot do, as one calm line."""
+    return f"{limits}; load a full model for other texts." if limits else ""
 
 
 def _remote(ready: Ready) -> str:

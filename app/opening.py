@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 from app.dialogue import Dialogue, digest_of
 from app.intake import Arrival, Fit, Intake
+from app.keeping import DiskState, disk_state
 from app.library import Costs, Meter, Shelf, Span, fits
 from app.prompts import with_past
 from app.reach import reach_note
 from app.sessions import Book, Session
 from app.shelf_events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
 from app.where import chunk_pages
-from core.errors import CoreError
+from core.errors import ContextTooSmall, CoreError, let_go
 from core.tokens import common_prefix
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ NEW_CONVERSATION = "A new conversation: nothing that the last one was about is o
 SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the shelf as it was."
 ITS_SHELF = "The conversation goes on. Only what it is about is on the shelf now."
 IN_THE_LIST = " The last one stays in the list."
+OTHER_MODEL = "Another model runs now: what is on the shelf is counted and read again. Conversations stay."
 
 
 def open_shelf(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
@@ -55,6 +57,35 @@ def open_shelf(session: Session, engine: "Engine", cancel: threading.Event) -> I
         if cancel.is_set():
             return
         yield event
+
+
+def forget_tokens(session: Session) -> None:
+    """Another model will read this session's books: what was counted and read counts no more. Nothing else is lost."""
+    intake = session.intake
+    for error in (intake.error, *(arrival.error for arrival in intake.arrivals)):
+        let_go(error)
+    disk_state(session).decline()
+    session.disk = DiskState()
+    intake.meter = intake.fit = None
+    if intake.shelf.books:
+        intake.settled, intake.note = Shelf(), OTHER_MODEL
+    session.conversation = session.usual = session.budget = None
+    session.num_read, session.read_seconds = 0, 0.0
+    session.loads.clear()
+
+
+def recount(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
+    """Count a book that another model has read, before this one is asked about it.
+
+    Raises:
+        ContextTooSmall: it is too long for this one; it stays on the shelf, with offers.
+    """
+    if not session.is_stale:
+        return
+    yield from open_shelf(session, engine, cancel)
+    fit = session.intake.fit
+    if session.book is None and fit is not None:
+        raise ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
 
 
 def _make_way(session: Session) -> None:
@@ -102,10 +133,12 @@ def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Ite
         opened = _book(shelf, meter, engine)
         fit = replace(fit, books=opened[0].num_tokens)
     if opened is None or not fit.fits:
+        if session.is_stale:  # nothing of it is open: no question could go to it
+            session.book, session.digest = None, ""
         intake.fit, intake.settled = replace(fit, offers=fits(shelf, meter, room(fit))), shelf
         yield ShelfTooLong(intake.fit)
         return
-    if book is None or book.parts != opened[0].parts:
+    if book is None or session.is_stale or book.parts != opened[0].parts:
         yield _adopt(session, *opened, stays=stays, text=engine.text)
     intake.fit, intake.settled = fit, shelf
 
@@ -185,12 +218,12 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Chat
         session.trace = session.race = None
     session.usual = None
     session.loads.clear()
-    digest = digest_of(book.shelf.text)
+    stale, digest = session.is_stale, digest_of(book.shelf.text)
     fate = _fate(session, book, digest, stays=stays)
     if fate == "left":
         _leave(session)
     elif fate == "carried" or (fate == "own" and session.dialogue is not None and session.fits):
-        session.intake.note = SAME_CONVERSATION
+        session.intake.note = OTHER_MODEL if stale else SAME_CONVERSATION
     with session.lock:
         session.book, session.conversation = book, after
         session.digest, session.carried = digest, fate == "carried"

@@ -6,19 +6,22 @@ from typing import Any
 import gradio as gr
 
 from app.book_view import BookView
-from app.chat_actions import KEYS, ChatActions, build_list, wire_list
-from app.clicks import CLICKS
-from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts, Updates
+from app.chat_actions import ChatActions, build_list, wire_list
+from app.clicks import CLICKS, WITH_ACT
+from app.downloads import Downloads
+from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts, Updates, below
 from app.inside_tab import INTERVAL_SECONDS, build_inside_tab
 from app.kept_tab import wire_kept
 from app.library_tab import LibraryHandlers, build_library_tab, listen
 from app.live_strip import LiveStrip
 from app.masthead import masthead, notice
-from app.race_tab import build_race_tab
+from app.model_rows import ModelSource
+from app.models_tab import ModelHandlers
+from app.race_tab import RaceHandlers, build_race_tab
 from app.samples import Sample
 from app.sessions import Session
 from app.settings import DEFAULTS, build_settings, recalled, wire_settings
-from app.system_tab import build_system_tab
+from app.system_tab import SystemTab, build_system_tab
 from app.where_panel import build_where, listen_where
 from app.worker import EngineWorker
 
@@ -47,8 +50,21 @@ WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 
 
-def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "") -> gr.Blocks:
-    """The whole page. `note` is one calm line about the model, under the question box."""
+def build_page(
+    worker: EngineWorker,
+    samples: Sequence[Sample],
+    *,
+    note: str = "",
+    source: ModelSource | None = None,
+    downloads: Downloads | None = None,
+) -> gr.Blocks:
+    """The whole page.
+
+    Args:
+        note: one calm line about the model, under the question box.
+        source: what other models are loaded with; None: nothing is said of them.
+        downloads: what downloads of this program are told to.
+    """
     page: gr.Blocks = gr.Blocks(
         title="TriForce Reader", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)
     )
@@ -97,14 +113,13 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
                         max_lines=6,
                         elem_id="question",
                     )
-                    below = f'<p class="note">{note}</p>' if note else ""
-                    gr.HTML(f'<div class="below">{below}{KEYS}</div>', elem_id="note", apply_default_css=False)
+                    under = gr.HTML(below(note), elem_id="note", apply_default_css=False)
             library_tab, library, kept_parts = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
-            system_tab = build_system_tab(worker, session, stream)
-        for tab in (read_tab, library_tab, race_tab, system_tab):
+            system = build_system_tab(worker, session, stream)
+        for tab in (read_tab, library_tab, race_tab, system.tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **at_once)
 
         parts = Parts(
@@ -126,6 +141,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
             listing=own.listing,
             about=about,
             editing=editing,
+            note=under,
         )
         handlers = Handlers(worker, tuple(samples), parts)
         shelf = LibraryHandlers(worker, library, handlers)
@@ -151,8 +167,7 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         ):
             question, proposal = race.parts.question, race.parts.proposal
             shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")
-        of_model = [head, banner, method, fields.variant]
-        loaded = entered.then(handlers.watch_model, session, of_model, api_name="watch_model", **stream)
+        loaded = entered.then(handlers.watch_model, session, parts.of_model, api_name="watch_model", **stream)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
 
@@ -182,7 +197,39 @@ def build_page(worker: EngineWorker, samples: Sequence[Sample], *, note: str = "
         box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)
         chat.clear(handlers.clear, session, [strip, *parts.of_talk], api_name="clear", **at_once)
         wire_settings(fields, method, at_once)
+        if source is not None:
+            models = ModelHandlers(worker, source, downloads or Downloads(), system.models)
+            wire_models(models, system, handlers, parts, race, stream, at_once)
     return page
+
+
+def wire_models(
+    models: ModelHandlers,
+    system: SystemTab,
+    handlers: Handlers,
+    parts: Parts,
+    race: RaceHandlers,
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
+) -> None:
+    """A click on a model, and everything that another one changes."""
+    quiet: dict[str, Any] = {"api_visibility": "private", **stream}
+    session, shown = parts.session, system.models.shown
+    system.tab.select(models.enter, session, shown, **quiet)
+    for clicked in (system.models.listing, system.models.doing):
+        done = clicked.click(
+            models.act,
+            [session, system.models.act],
+            shown,
+            trigger_mode="multiple",  # Cancel and Use while a download is followed
+            **(quiet | {"js": WITH_ACT}),
+        )
+        if clicked is system.models.listing:
+            changed = done.then(handlers.model_changed, [session, parts.method], parts.of_model, **quiet)
+            changed.then(models.enter, session, shown, **quiet)
+            changed.then(system.enter, session, system.shown, **quiet)
+            changed.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
+            changed.then(handlers.catch_up, session, parts.of_book, **quiet)
 
 
 def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:

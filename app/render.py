@@ -78,6 +78,14 @@ def amount(num_bytes: float) -> str:
     return f"{figure(num_bytes / 1024)} KiB"
 
 
+def disk_size(size_bytes: int) -> str:
+    """13.48 GB, as disks and the hub count."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.2f} {unit}"
+    return f"{size_bytes} bytes"
+
+
 def probability(value: float) -> str:
     """0.93, 1, 0, and under 0.01 where rounding would hide that it is not 0."""
     if value in (0, 1):

@@ -129,6 +129,11 @@ class Session:
         return self.dialogue.exchanges if self.dialogue is not None and self.fits else ()
 
     @property
+    def is_stale(self) -> bool:
+        """Another model has counted and read its book: the one that runs now must do it again."""
+        return self.book is not None and self.conversation is None
+
+    @property
     def num_talk(self) -> int:
         """Tokens of the conversation that is shown, as far as the model was asked about the open book."""
         exchanges = self.exchanges
@@ -230,6 +235,11 @@ class Sessions:
         if session is None:
             raise SessionGone
         return session
+
+    def all(self) -> list[Session]:
+        """Every open page's."""
+        with self._lock:
+            return list(self._by_id.values())
 
     def find(self, session_id: str) -> Session | None:
         """The session with an id, if there is one."""

@@ -2,14 +2,16 @@
 
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gradio as gr
+from gradio.blocks import Block
 
 from app.handlers import Updates
+from app.models_tab import ModelParts, build_models
 from app.remote.names import is_remote
 from app.system_report import report
 from app.system_view import Kept, Snapshot, Usage, accepted, system, written
@@ -125,11 +127,21 @@ def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -
     return expect(state, answers, accepted(answers))
 
 
-def build_system_tab(worker: EngineWorker, session: gr.Textbox, stream: dict[str, Any]) -> gr.Tab:
+class SystemTab(NamedTuple):
+    """The tab and what other events redraw of it."""
+
+    tab: gr.Tab
+    enter: Callable[[str], Iterator[Updates]]
+    shown: list[Block]
+    models: ModelParts
+
+
+def build_system_tab(worker: EngineWorker, session: gr.Textbox, stream: dict[str, Any]) -> SystemTab:
     """The tab's components and events. `stream` is how events run that may wait for the model."""
     tab: gr.Tab = gr.Tab("System", id="system", elem_id="system-tab")
     with tab, gr.Column(elem_id="system"):
         view = gr.HTML("", elem_id="system-view")
+        models = build_models()
         with gr.Column(elem_id="system-copy"):
             with gr.Row(elem_id="system-copy-head"):
                 gr.HTML(ABOUT_REPORT)
@@ -139,9 +151,10 @@ def build_system_tab(worker: EngineWorker, session: gr.Textbox, stream: dict[str
                 show_label=False, label="Report", lines=12, max_lines=24, interactive=False, elem_id="system-report"
             )
     handlers = SystemHandlers(worker, view, text, copied)
-    tab.select(handlers.enter, session, [view, text, copied], api_name="system", **stream)
+    shown: list[Block] = [view, text, copied]
+    tab.select(handlers.enter, session, shown, api_name="system", **stream)
     copy.click(None, text, copied, js=COPY, api_visibility="private")
-    return tab
+    return SystemTab(tab, handlers.enter, shown, models)
 
 
 ABOUT_REPORT = (

@@ -43,6 +43,7 @@ PARTS = {
 }
 ATTENTION = {"torch": "torch’s own operations", "compiled": "our kernel for few rows, torch’s operations for many"}
 UNKNOWN_PART = Part("buffers", "")
+OTHERS = '<a class="others" href="#models">Other models</a>'  # further down in the tab
 
 
 class Fact(NamedTuple):
@@ -116,7 +117,7 @@ def _head(state: ModelState) -> str:
     }[type(state)]
     return (
         f'<div class="strip-head {tone}"><span class="dot"></span>'
-        f'<span class="status" role="status">{words}</span></div>'
+        f'<span class="status" role="status">{words}</span>{OTHERS}</div>'
     )
 
 

@@ -23,7 +23,7 @@ from app.intake import ON_THE_WAY, Arrival, Interrupted
 from app.keeping import BookMoving, Keeping, disk_state
 from app.library import Shelf
 from app.looking import Looking
-from app.opening import open_shelf
+from app.opening import forget_tokens, open_shelf, recount
 from app.pace import INTERVAL_SECONDS, Pause
 from app.prompts import answer_ids, prompt_of
 from app.recording import CUT, AnswerComplete, ExchangeGone, Place, Recording, check_place, streamed_text
@@ -32,7 +32,7 @@ from app.shelf_events import ShelfEvent
 from app.trace import Judgement, Race, Trace
 from app.where import USUAL_QUESTIONS, Loaded, mean
 from core.config import GenerationConfig
-from core.errors import CoreError, EmptyQuestion, InvalidSetting
+from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
 from core.events import Event, Finished, LaneEvent, PrefillProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
@@ -51,6 +51,8 @@ Kind = Literal["counting", "reading", "answer", "race", "survey", "keeping"]
 class Loading:
     """The model is being loaded."""
 
+    model: str = ""  # its name, if it comes in the place of another
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -59,6 +61,7 @@ class Ready:
     info: "EngineInfo"
     machine: "Machine"
     context: int
+    refused: CoreError | None = None  # why another one, that was wanted in its place, could not be loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ BookEvent = Extracting | ShelfEvent | ReadingEnded | BookMoving
 RaceEvent = RaceBegun | LaneEvent | RaceEnded
 WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | PagesLoaded | Event | RaceEvent
 Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
+Load = Callable[[], "tuple[Engine, Machine]"]
 
 
 class EngineFault(CoreError):
@@ -129,6 +133,17 @@ class EngineFault(CoreError):
             f"The engine stopped with an error ({type(error).__name__}: {error}).",
             hint="Try again; if it comes back, start the reader again and report what the terminal shows.",
         )
+
+
+class ModelBusy(CoreError):
+    """The model cannot be replaced now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """Another model is wanted."""
+
+    load: Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,7 @@ class EngineWorker:
 
     def __init__(
         self,
-        load: "Callable[[], tuple[Engine, Machine]]",
+        load: Load,
         *,
         seed: int = 0,
         conversations: Conversations | None = None,
@@ -162,6 +177,7 @@ class EngineWorker:
         self._engine: Engine | None = None
         self._state: ModelState = Loading()
         self._jobs: list[_Job] = []  # the running one first
+        self._switch: _Switch | None = None  # comes before the next job
         self._changed = threading.Condition()  # guards all of the above
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -196,6 +212,29 @@ class EngineWorker:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading))
             yield self._state
+
+    def switch(self, load: Load, model: str) -> None:
+        """Load another model in place of the present one; returns at once, `states` tells the rest.
+
+        The present one is freed first. If the other cannot be loaded, the present one is loaded again. Reading and
+        counting are ended; books are counted and read again, conversations stay.
+
+        Args:
+            model: its name, for display.
+        Raises:
+            ModelBusy: a model is being loaded, or an answer or a race runs or waits, of whatever page.
+        """
+        with self._changed:
+            if isinstance(self._state, Loading):
+                raise ModelBusy("A model is being loaded.", hint="Choose another when it is there.")
+            busy = next((job for job in self._jobs if job.kind in ("answer", "race")), None)
+            if busy is not None:
+                what = "An answer is being written" if busy.kind == "answer" else "A race runs"
+                raise ModelBusy(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
+            for job in self._jobs[:1] + [job for job in self._jobs[1:] if job.kind == "survey"]:
+                job.cancel.set()
+            self._state, self._switch = Loading(model), _Switch(load)
+            self._changed.notify_all()
 
     def open_books(self, session_id: str, files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract the texts of files, put them on the session's shelf, and let the model read it if it fits.
@@ -498,18 +537,47 @@ class EngineWorker:
     # -------------------- the engine's side
 
     def _run(self) -> None:
-        self._settle_state(self._loaded())
-        while job := self._next_job():
-            self._do(job)
+        self._settle_state(self._loaded(self._load))
+        while turn := self._next_turn():
+            if isinstance(turn, _Switch):
+                self._settle_state(self._switched(turn.load))
+            else:
+                self._do(turn)
 
-    def _loaded(self) -> ModelState:
+    def _switched(self, load: Load) -> ModelState:
+        had_one = self._engine is not None
+        self._free()
+        state = self._loaded(load)
+        if isinstance(state, Ready):
+            self._load = load
+        elif had_one and isinstance(state, LoadFailed):
+            self._free()
+            again = self._loaded(self._load)
+            return replace(again, refused=state.error) if isinstance(again, Ready) else again
+        return state
+
+    def _free(self) -> None:
+        """Let go of the engine, and of all that knows it."""
+        from core.hardware import return_memory  # loads torch, which is there by now
+
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None
+        self.keeping.leave()
+        for session in self.sessions.all():
+            forget_tokens(session)
+        return_memory()
+
+    def _loaded(self, load: Load) -> ModelState:
         started = time.perf_counter()
         try:
-            self._engine, machine = self._load()
+            self._engine, machine = load()
         except CoreError as error:
+            let_go(error)
             return LoadFailed(error)
         except Exception as error:
             log.exception("loading the model failed")
+            let_go(error)
             return LoadFailed(EngineFault(error))
         log.info("model loaded in %.1f s", time.perf_counter() - started)
         return Ready(self._engine.info, machine, self._engine.context)
@@ -519,10 +587,13 @@ class EngineWorker:
             self._state = state
             self._changed.notify_all()
 
-    def _next_job(self) -> _Job | None:
+    def _next_turn(self) -> _Job | _Switch | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._jobs)
-            return None if self._closed else self._jobs[0]
+            self._changed.wait_for(lambda: self._closed or self._switch or self._jobs)
+            if self._closed:
+                return None
+            switch, self._switch = self._switch, None
+            return switch or self._jobs[0]
 
     def _do(self, job: _Job) -> None:
         try:
@@ -532,9 +603,11 @@ class EngineWorker:
             for event in job.work(self._engine, job.cancel):
                 job.events.put(event)
         except CoreError as error:
+            let_go(error)  # the page keeps it, and the engine may have to go
             job.events.put(error)
         except Exception as error:  # the one broad except: this thread must outlive every bug
             log.exception("a job failed")
+            let_go(error)
             job.events.put(EngineFault(error))
         finally:
             with self._changed:
@@ -556,6 +629,8 @@ class EngineWorker:
         cancel: threading.Event,
     ) -> Iterator[WorkerEvent]:
         """Write an answer, or more of one, and record it."""
+        for _ in recount(session, engine, cancel):
+            yield Pause()
         if cancel.is_set():
             return
         book, conversation = session.book, session.conversation
@@ -623,6 +698,8 @@ class EngineWorker:
         cancel: threading.Event,
     ) -> Iterator[WorkerEvent]:
         """Run the lanes, then compare the exact ones with plain decoding."""
+        for _ in recount(session, engine, cancel):
+            yield Pause()
         book, conversation = session.book, session.conversation
         if book is None or conversation is None:
             raise NoBook

@@ -21,6 +21,8 @@ CoreError
 Bugs of ours are assertions, never CoreError.
 """
 
+import traceback
+
 
 class CoreError(Exception):
     """Base of all errors raised on purpose. `problem` says what is wrong, `hint` names one action for the user."""
@@ -28,6 +30,13 @@ class CoreError(Exception):
     def __init__(self, problem: str, *, hint: str) -> None:
         super().__init__(f"{problem} {hint}")
         self.problem, self.hint = problem, hint
+
+
+def let_go(error: BaseException | None) -> None:
+    """Let an error that is kept for display keep nothing alive that the code held where it was raised."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 class InvalidSetting(CoreError):

@@ -1,8 +1,11 @@
 """What the machine has: processors, memory, devices. Reads, never decides."""
 
 import contextlib
+import ctypes
+import gc
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +85,20 @@ def cap_memory(device: torch.device, gib: float | None) -> None:
         total = torch.cuda.get_device_properties(device).total_memory
         share = 1.0 if gib is None else min(1.0, gib * (1 << 30) / total)
         torch.cuda.set_per_process_memory_fraction(share, device)
+
+
+def return_memory() -> None:
+    """Give back what nobody uses any more, to the system and to the devices. Cost: a full garbage collection.
+
+    glibc keeps freed blocks below 32 MB for itself: of a model of 240 MB nothing went back before it was asked to.
+    """
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent in other C libraries
+        if trim is not None:
+            trim(0)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from app.commands.reading import print_json
+from app.render import disk_size
 from core.errors import CoreError, InvalidSetting, UnknownModel
 from core.models import store
-from core.models.catalog import HUB_ID, Known, entries, get_command
+from core.models.catalog import HUB_ID, Known, entries, get_command, known_row, repositories
 from core.models.census import ModelSize, size_in, size_of
 from core.models.download import DownloadProgress, download, still_to_come
 from core.models.hub import look_up
@@ -142,18 +143,6 @@ def state_of(row: Known) -> str:
     return "part" if path is not None or store.has_parts(row.hub) else "none"
 
 
-def known_row(name: str) -> Known:
-    """A row of the catalogue by name or hub id.
-
-    Raises:
-        UnknownModel: there is none.
-    """
-    row = entries().get(name) or next((row for row in entries().values() if row.hub == name), None)
-    if row is None:
-        raise UnknownModel(f"The catalogue has no model {name!r}.", hint="See: python launch.py models list")
-    return row
-
-
 def repository_of(name: str) -> str:
     """The hub id behind a name of the catalogue, or the id itself.
 
@@ -188,11 +177,7 @@ def remove_model(name: str, *, as_json: bool) -> int:
 
 def get_model(name: str, *, as_json: bool) -> int:
     """Fetch a model, and its draft if the catalogue has one for it. Parts of an earlier download are used."""
-    repos = [repository_of(name)]
-    row = entries().get(name)
-    draft = entries()[row.draft] if row is not None and row.draft else None
-    if draft is not None and draft.hub:
-        repos.append(draft.hub)
+    repos = [repository_of(name), *(repositories(name)[1:] if name in entries() else ())]
     told = []
     for repo in repos:
         try:
@@ -212,8 +197,8 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
     to_come = still_to_come(repository)
     kept = repository.size_bytes - to_come
     print(
-        f"{repo}: {amount(repository.size_bytes)} in {len(repository.files)} files"
-        + (f", {amount(kept)} are here already" if kept else ""),
+        f"{repo}: {disk_size(repository.size_bytes)} in {len(repository.files)} files"
+        + (f", {disk_size(kept)} are here already" if kept else ""),
         file=stream,
     )
     line = DownloadLine(stream)
@@ -268,7 +253,7 @@ def progress_text(progress: DownloadProgress) -> str:
     of_all = share(progress.done_bytes, progress.total_bytes)
     parts = [
         f"[{progress.number}/{progress.num_files}] {progress.name} {of_file}",
-        f"{amount(progress.done_bytes)} of {amount(progress.total_bytes)}, {of_all}",
+        f"{disk_size(progress.done_bytes)} of {disk_size(progress.total_bytes)}, {of_all}",
     ]
     if rate > 0:
         parts.append(f"{rate / 1e6:.1f} MB/s")
@@ -280,11 +265,3 @@ def progress_text(progress: DownloadProgress) -> str:
 def share(part: int, whole: int) -> str:
     """41%."""
     return f"{100 * part // whole}%" if whole else "100%"
-
-
-def amount(size_bytes: int) -> str:
-    """13.48 GB, as disks and the hub count."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.2f} {unit}"
-    return f"{size_bytes} bytes"

@@ -51,6 +51,7 @@ class Known:
     speculation: Recommended | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)  # of config.json, as its model card documents them
     config: Mapping[str, Any] | None = None  # published sizes, to plan with before anything is downloaded
+    parameters: int | None = None  # how many `config` makes; counting them takes a second a model
 
     def path(self) -> Path | None:
         """Where its files are, None where they are not on this machine."""
@@ -161,6 +162,25 @@ def is_here(name: str) -> bool:
     """Whether all files of a model of the catalogue are on this machine."""
     folder = entries()[name].path() if name in entries() else None
     return folder is not None and not store.missing_files(folder)
+
+
+def known_row(name: str) -> Known:
+    """A row of the catalogue by name or hub id.
+
+    Raises:
+        UnknownModel: there is none.
+    """
+    row = entries().get(name) or next((row for row in entries().values() if row.hub == name), None)
+    if row is None:
+        raise UnknownModel(f"The catalogue has no model {name!r}.", hint="See: python launch.py models list")
+    return row
+
+
+def repositories(name: str) -> tuple[str, ...]:
+    """The hub ids of a model of the catalogue and of its draft, in this order; what is bundled has none."""
+    row = entries()[name]
+    rows = [row, entries()[row.draft]] if row.draft else [row]
+    return tuple(one.hub for one in rows if one.hub is not None)
 
 
 def recommended(name: str) -> Recommended | None:

@@ -69,19 +69,29 @@ def still_to_come(repository: Repository) -> int:
     return sum(file.size_bytes - _held_bytes(blobs, file) for file in repository.files)
 
 
-def check_disk(repository: Repository) -> None:
-    """See that what is still to come fits.
+def free_bytes() -> int:
+    """Room on the disk that downloads go to."""
+    folder = cache_folder()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def check_disk(*repositories: Repository) -> None:
+    """See that what is still to come of all of them fits.
 
     Raises:
         NotEnoughDisk: it does not.
     """
-    folder = cache_folder()
-    while not folder.exists():
-        folder = folder.parent
-    free, needed = shutil.disk_usage(folder).free, still_to_come(repository)
+    free, needed = free_bytes(), sum(still_to_come(repository) for repository in repositories)
     if needed + SPARE_BYTES > free:
+        names, verb = (
+            " and ".join(repository.repo for repository in repositories),
+            "need" if repositories[1:] else "needs",
+        )
+        room = f"{cache_folder()} has room for {free / 1e9:.2f} GB"
         raise NotEnoughDisk(
-            f"{repository.repo} needs {needed / 1e9:.2f} GB more, {cache_folder()} has room for {free / 1e9:.2f} GB.",
+            f"{names} {verb} {needed / 1e9:.2f} GB more, {room}.",
             hint="Free some space, or set HF_HOME to a folder on a larger disk.",
         )
 

@@ -78,9 +78,9 @@ def size_on_disk(repo: str) -> int:
 
 
 def has_parts(repo: str) -> bool:
-    """Whether a download was begun and not finished."""
+    """Whether something has arrived of a download that was not finished."""
     folder = repository_folder(repo) / "blobs"
-    return folder.is_dir() and any(folder.glob(f"*{PART}"))
+    return folder.is_dir() and any(part.stat().st_size for part in folder.glob(f"*{PART}"))
 
 
 def remove(repo: str) -> int:

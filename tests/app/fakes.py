@@ -139,6 +139,9 @@ class FakeEngine:
         assert threading.current_thread().name == "engine"
         return torch.tensor(self.usual)
 
+    def close(self) -> None:
+        self._seen = []
+
     def forget(self) -> None:
         """As if another page's book had been read."""
         self._seen = []

@@ -1,14 +1,20 @@
 """The tab System in a real browser, and a race of many lanes on a projector."""
 
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from core.config import EngineConfig
+from core.hardware import Machine
+from tests.app.fakes import GRADIO_WARNINGS, MACHINE, FakeEngine, write_book
 from tests.app.test_browser import Reader, browser, playwright, visit  # noqa: F401
 from tests.app.test_browser_race import WORDS, goes_to, racer, too_wide
+from tests.app.test_models_tab import gate, toys  # noqa: F401
+from tests.core.models.test_download import hub  # noqa: F401
+from tests.core.models.toy_hub import ToyHub
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
 SECRET = "Zanzibar"
@@ -45,6 +51,58 @@ def test_the_system_is_shown_and_its_report_is_copied(
     reader.page.set_viewport_size({"width": 360, "height": 740})
     reader.page.emulate_media(color_scheme="dark")
     assert too_wide(reader) <= 0 and reader.outside == []
+
+
+def test_a_model_is_downloaded_cancelled_and_changed_to(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    gate: threading.Event,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def load(config: EngineConfig) -> tuple[FakeEngine, Machine]:
+        other = FakeEngine(has_draft=False)
+        other.info.model, other.info.limits = config.model, "Short texts only"
+        return other, MACHINE
+
+    monkeypatch.setattr("app.main.load", load)
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    reader.asks("How was it?")
+    reader.sees("#strip", "Answer complete")
+    goes_to(reader, "System")
+    reader.sees("#models", "tiny")
+    assert toys.tokens == [], "the hub was asked before Download was pressed"
+    reader.page.locator('[data-act="get:tiny"]').click()
+    reader.sees("#models-doing", "of 3.17 MB")
+    reader.page.reload()
+    goes_to(reader, "System")
+    reader.sees("#models-doing", "Downloading tiny")
+    reader.page.get_by_role("button", name="Cancel").click()
+    reader.sees("#models-doing", "ending")
+    gate.set()
+    reader.sees("#models-doing", "cancelled")
+    reader.page.locator("#models-doing .close").click()
+    playwright.expect(reader.page.locator("#models-doing")).not_to_contain_text("cancelled")
+    reader.page.locator('[data-act="get:tiny"]', has_text="Go on").click()
+    reader.sees("#models-doing", "tiny is on this disk")
+    reader.page.locator('[data-act="use:tiny"]').click()
+    reader.sees("#masthead .chip.model", "tiny")
+    reader.sees("#models .used", "tiny")
+    reader.sees("#system-view", "The model is loaded")
+    reader.page.set_viewport_size({"width": 360, "height": 740})
+    assert too_wide(reader) <= 0
+    goes_to(reader, "Read")
+    reader.sees("#note", "Short texts only")
+    reader.sees("#book", "Another model runs now")
+    reader.sees("#book", "Read once")
+    reader.sees("#method", "Retrieval")
+    reader.sees("#chat", "How was it?")
+    reader.asks("And now?")
+    reader.sees("#strip", "Answer complete")
+    assert reader.outside == []
 
 
 @pytest.mark.parametrize("more", [3, 6])

@@ -65,6 +65,7 @@ def test_every_row_is_complete_and_its_shape_can_be_counted(row: catalog.Known) 
     shape = find_shape(row.name)
     assert shape is not None
     size = size_of(shape.config, row.name)
+    assert row.parameters == size.num_parameters
     assert size.dims.max_context >= 2048 and size.dims.head_dim in (64, 128)
     if row.draft:
         draft = find_shape(row.draft)
