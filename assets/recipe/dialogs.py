@@ -25,10 +25,10 @@ OF_KIND = {"fact": FACT, "absent": ABSENT, "list": LIST, "recite": RECITE, "quot
 # Book text is mostly free choice of words; what must be learned well is the answers. START is the first token of an
 # answer to a question about a fact: there the target decides whether the book says anything about it. FOUND are the
 # first tokens of a quotation: the rest of it is copying.
-SKILL_WEIGHTS = torch.tensor([0.0, 0.2, 0.1, 8.0, 3.0, 1.0, 2.0, 2.0, 2.0, 0.5, 1.0, 5.0])
+SKILL_WEIGHTS = torch.tensor([0.0, 0.2, 0.1, 8.0, 3.0, 1.0, 2.0, 2.0, 2.0, 0.5, 1.0, 8.0])
 FOUND_TOKENS = 3
 COPY_SHARE = 0.06  # of the documents: random tokens of which pieces are repeated
-FOREIGN_SHARE = 0.24  # of the documents: text from outside the generator, with sentences to quote
+FOREIGN_SHARE = 0.32  # of the documents: text from outside the generator, with sentences to quote
 KIND_SHARES = {"fact": 0.44, "absent": 0.21, "list": 0.11, "recite": 0.09, "quote": 0.15}  # of the questions
 STORY_SHARE = 0.06  # of the books: they break off, and the first request is to go on
 STORY_TOKENS = 120
@@ -115,7 +115,7 @@ def compose_foreign(layout: Layout, seed: int, num_tokens: int, share: float) ->
     """English or babble, and requests to quote from it."""
     rng = random.Random(seed + 1)
     num_words = int(num_tokens * share / 2)
-    text = prose(rng, num_words) if rng.random() < 0.6 else babble(rng, num_words)
+    text = prose(rng, num_words) if rng.random() < 0.7 else babble(rng, num_words)
     document = Document([], [])
     document.add(layout.opening(), TEMPLATE)
     document.add(layout.ids(text)[: int(num_tokens * 0.9)], TEMPLATE)

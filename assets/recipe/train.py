@@ -156,6 +156,16 @@ TARGET_LEGS = (
         floors=(0.02, 0.02),
         skip_positions=True,
     ),
+    Schedule(
+        steps=420,
+        peak_rate=4e-4,
+        warmup=10,
+        tokens_per_step=8192,
+        stages=((0.8, (4096, 4096, 8192)), (1.0, (8192, 4096, 8192, 4096, 8192, 4096, 8192, 16384))),
+        circuit_shares=((1.0, 0.4),),
+        floors=(0.02, 0.02),
+        skip_positions=True,
+    ),
 )
 DRAFT_LEGS = (
     Schedule(
@@ -172,6 +182,16 @@ DRAFT_LEGS = (
         steps=900,
         peak_rate=1e-3,
         warmup=20,
+        tokens_per_step=2048,
+        stages=((1.00, (1024, 512)),),
+        circuit_shares=((1.0, 0.3),),
+        floors=(0.02, 0.1),
+        skip_positions=False,
+    ),
+    Schedule(
+        steps=240,
+        peak_rate=5e-4,
+        warmup=10,
         tokens_per_step=2048,
         stages=((1.00, (1024, 512)),),
         circuit_shares=((1.0, 0.3),),
