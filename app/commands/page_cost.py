@@ -19,12 +19,13 @@ from typing import Any, cast
 
 from app.commands.page_readers import PageSilent, Reader, find_reader
 from app.main import prepare_process, serve
+from app.model_rows import ModelSource
 from app.worker import EngineWorker, WorkerEvent
 from core.bench.speed import bench_prompt
 from core.config import GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.events import Event, Finished, RoundDone
-from core.hardware import this_machine
+from core.hardware import Machine, this_machine
 
 DEFAULT_METHODS = ("autoregressive", "triforce")
 MOST_WAIT_SECONDS = 900.0  # a long book on a slow machine
@@ -92,15 +93,21 @@ class ServedPage:
         self._ending = ExitStack()
 
     def __enter__(self) -> "ServedPage":
+        def load() -> tuple[Engine, Machine]:
+            return cast(Engine, self.watch), this_machine()
+
         with ExitStack() as ending:
             self.folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="triforce-page-")))
             ending.callback(_restore, dict(os.environ))
             prepare_process(self.folder)
-            self.worker = EngineWorker(lambda: (cast(Engine, self.watch), this_machine()))
+            self.worker = EngineWorker(load)
             ending.callback(self.worker.close)
             port = _free_port()
             options = argparse.Namespace(host="127.0.0.1", port=port, browser=False, share=False, auth=None)
-            page = serve(options, self.worker, None)
+            source = ModelSource(
+                config=lambda _: self.watch.config, load=lambda _: load, unavailable="This model is being measured."
+            )
+            page = serve(options, self.worker, None, source=source)
             ending.callback(page.close, verbose=False)
             self.worker.start()
             list(self.worker.states())
