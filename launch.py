@@ -110,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         gpu_memory=None,
         seed=0,
         data_dir=None,
+        layerwise=True,
         graphs=True,
         offline=False,
         venv=True,

@@ -327,8 +327,8 @@ class QueryLog:
     def saved(self, device: torch.device | None = None) -> list[Tensor]:
         """A copy, on `device` if one is given, of the newest queries of every layer.
 
-        The sparse sample is written anew as a text is read again, and
-        serves no method that speculates."""
+        The sparse sample is written anew as a text is read again, and serves no method that speculates.
+        """
         return [ring.to(device or ring.device, copy=True) for ring in self._ring]
 
     def restore(self, saved: list[Tensor]) -> None:

@@ -40,6 +40,11 @@ CHUNK, ROOM = 96, 1100
 READ_TOKENS = 700  # not a multiple of the chunk, nor of any block below
 
 
+@pytest.fixture(autouse=True)
+def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.roofline.LINK_BYTES", 1 << 20)
+
+
 def read(family: str, kv_heads: int, place: str, tokens: list[int], *, by_layers: int = 0) -> tuple[FullCache, Judge]:
     """A cache that has read all tokens: in blocks of `by_layers` layer by layer, or chunk by chunk."""
     model = loaded(tiny_config(family, layers=3, kv_heads=kv_heads), 7)
@@ -183,22 +188,23 @@ def engine_reading_blocks(blocks: int, placement: PlacementWish = "offloaded") -
 
 
 def answer(engine: Engine, prompt: list[int], method: str = "triforce") -> Finished:
-    *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=30))
+    *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=12))
     assert isinstance(finished, Finished)
     return finished
 
 
-@pytest.mark.parametrize("blocks", [200, 400, 2000])
-@pytest.mark.parametrize("placement", ["split", "offloaded"])
+@pytest.mark.parametrize(("placement", "blocks"), [("split", 400), ("offloaded", 200), ("offloaded", 2000)])
 def test_every_turn_writes_what_a_resident_engine_writes(placement: PlacementWish, blocks: int) -> None:
     ours, resident = engine_reading_blocks(blocks, placement), tiny_engine(prefill_chunk=100)
     assert resident.plan.prefill_block.value == 0
     prompt = random_prompt(850)
-    for turn, method in enumerate(("autoregressive", "triforce", "draft", "retrieval")):
+    for turn, method in enumerate(("autoregressive", "triforce")):
         a, b = answer(resident, prompt, method), answer(ours, prompt, method)
         assert a.token_ids == b.token_ids and a.reused_tokens == b.reused_tokens, method
         prompt = [*prompt, *a.token_ids, *random_prompt(20 if turn % 2 else 230, turn)]
-    assert alike(resident.full_cache, ours.full_cache, 1e-4)
+    for layer in range(2):  # what was read first, and is still there
+        pairs = zip(resident.full_cache.rows(layer, 0, 849), ours.full_cache.rows(layer, 0, 849), strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_progress_is_the_share_of_the_work_in_all_layers() -> None:
@@ -223,8 +229,7 @@ def stopped(engine: Engine, prompt: list[int], at: int, how: str) -> None:
             cancel.set()
 
 
-@pytest.mark.parametrize("how", ["cancelled", "closed"])
-@pytest.mark.parametrize(("at", "kept"), [(350, 0), (400, 400), (650, 400)])
+@pytest.mark.parametrize(("at", "kept", "how"), [(350, 0, "closed"), (400, 400, "cancelled"), (650, 400, "cancelled")])
 def test_stopping_keeps_whole_blocks_and_reading_goes_on_there(at: int, kept: int, how: str) -> None:
     engine, prompt = engine_reading_blocks(400), random_prompt(1000)
     stopped(engine, prompt, at, how)
