@@ -110,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         gpu_memory=None,
         seed=0,
         data_dir=None,
+        layerwise=True,
         graphs=True,
         offline=False,
         venv=True,
@@ -169,6 +170,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--seed", type=int, metavar="N", help="of all random draws (default: 0)")
     options.add_argument("--offline", action="store_true", help="never ask the network")
+    options.add_argument(
+        "--no-layerwise",
+        dest="layerwise",
+        action="store_false",
+        help="read prompts chunk by chunk where keys and values wait in host memory",
+    )
     options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
     options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
     add_venv_option(parser)

@@ -39,6 +39,7 @@ PARTS = {
     "draft weights": Part("draft", "the draft model’s parameters"),
     "streaming cache": Part("draft", "the draft’s own window"),
     "prefill buffers": Part("buffers", "a piece of the book while it is read"),
+    "prefill, layer by layer": Part("buffers", "one layer of the full cache, on the device while a book is read"),
     "runtime": Part("other", "Python, torch and transformers themselves"),
 }
 ATTENTION = {"torch": "torch’s own operations", "compiled": "our kernel for few rows, torch’s operations for many"}
@@ -204,6 +205,7 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Device", plan.device.value, plan.device.because),
         Fact("Precision", dtype_of(ready), plan.dtype.because),
         Fact("Full cache", plan.placement.value, plan.placement.because),
+        Fact("Reading", "by layers" if plan.prefill_block.value else "by chunks", plan.prefill_block.because),
         *host_facts(info),
         Fact("Context", f"{ready.context:,} tokens", plan.context.because),
         Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),

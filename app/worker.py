@@ -660,7 +660,7 @@ class EngineWorker:
             for event in engine.generate(prompt, seeded, cancel, written=written):
                 trace.apply(only_new(event, before, len(written)))
                 if isinstance(event, PrefillProgress):
-                    session.num_read = max(session.num_read, min(event.done_tokens, book.num_opening))
+                    session.num_read = max(session.num_read, min(event.kept_tokens, book.num_opening))
                 if isinstance(event, Finished) and len(event.token_ids) > len(written):
                     session.num_drawn += 1
                 recording.apply(event)
@@ -721,7 +721,7 @@ class EngineWorker:
                 for event in events:
                     race.apply(event)
                     if isinstance(event.event, PrefillProgress):
-                        session.num_read = max(session.num_read, min(event.event.done_tokens, book.num_opening))
+                        session.num_read = max(session.num_read, min(event.event.kept_tokens, book.num_opening))
                         if cancel.is_set():
                             break  # nothing was written: there is no race to show
                     yield event
@@ -780,7 +780,7 @@ def _read(session: Session, keeping: Keeping, engine: "Engine", cancel: threadin
     before, opening = session.read_seconds, conversation.opening_ids(engine.text)
     yield from keeping.fetch(session, opening, engine, cancel)
     for progress in engine.read(opening, cancel):
-        session.num_read = max(session.num_read, progress.done_tokens)
+        session.num_read = max(session.num_read, progress.kept_tokens)
         session.read_seconds = before + progress.elapsed_seconds
         yield progress
     if session.is_read:

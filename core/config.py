@@ -115,6 +115,7 @@ class EngineConfig:
     num_gpus: int = 1  # that share the target by heads, one process each; on the processor they are processes alone
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
+    layerwise: bool = True  # read long prompts layer by layer where layers lie in host memory
     graphs: bool = True  # record passes as CUDA graphs where there is CUDA
 
     def __post_init__(self) -> None:

@@ -4,14 +4,14 @@ The full cache keeps what it has read. A prompt that begins like the last one co
 prefix, so a second question, an edit or a regenerate never reads the book again.
 """
 
+import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from core.hardware import cap_memory, free_memory_bytes, this_machine
 from core.loading import LoadedPair, PairFiles
 from core.models.graphed import GraphedPasses
 from core.models.judge import Judge
+from core.models.layerwise import DecoderLayers
 from core.models.loader import LoadedModel
 from core.models.quantised import FORMATS
 from core.models.rotary import KeyShift
@@ -41,12 +42,15 @@ from core.ops.transfer import pinning
 from core.parallel.crew import Crew
 from core.parallel.led import LedFullCache, LedRetrievalCache
 from core.parallel.shares import one_share, told
-from core.planner import CacheSizes, Choice, Plan, make_plan, placed
+from core.planner import CacheSizes, Choice, Plan, block_changed, make_plan, placed
+from core.prefill import Prefill, Step, reading_cost
 from core.race import Lane
 from core.roofline import ROW_SLOPE, measure_link, pass_seconds
 from core.shelf.identity import Family, family_of
 from core.text import ChatText
 from core.tokens import Context, common_prefix
+
+log = logging.getLogger(__name__)
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 # Largest top-2 logit gap at a divergence that rounding explains: some ulps of logits around 20, over many layers.
@@ -162,6 +166,19 @@ class Engine:
             nominal_seconds=self._nominal_seconds,
             row_slope=ROW_SLOPE[device.type],
         )
+        layers = DecoderLayers.of(target.module) if crew is None else None
+        if layers is None and plan.prefill_block.value:
+            self.plan = block_changed(plan, 0, "chunk by chunk, as the layers of this model are not called one by one")
+        self._prefill = Prefill(
+            self._parts.full,
+            self._full,
+            self._relief,
+            layers=layers,
+            chunk=plan.prefill_chunk.value,
+            block=self.plan.prefill_block.value,
+            lent=self._lent,
+            shrunk=self._block_shrunk,
+        )
         self._link: Choice[float] | None = None
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
         self.info = EngineInfo(
@@ -262,6 +279,22 @@ class Engine:
         """Fewer layers are resident than before."""
         self.plan = placed(self.plan, self._full.resident_layers, "the device ran out of memory, and the others went")
         self._tell_placement()
+
+    def _block_shrunk(self, block: int) -> None:
+        """The device had no room for the block that was to be read layer by layer."""
+        how = "smaller blocks are read layer by layer" if block else "prompts are read chunk by chunk"
+        self.plan = block_changed(self.plan, block, f"the device ran out of memory: {how}")
+        self.info = replace(self.info, plan=self.plan)
+        log.warning("out of memory: %s", how)
+
+    @contextmanager
+    def _lent(self) -> Iterator[None]:
+        """The retrieval cache gives its memory up; what it held is chosen anew before the next answer anyway."""
+        self._retrieval.lend_rows()
+        try:
+            yield
+        finally:
+            self._relief.retry(self._retrieval.take_rows, lambda: None)
 
     def _tell_placement(self) -> None:
         resident = self._full.resident_layers
@@ -396,16 +429,12 @@ class Engine:
         reused = min(self.cached_prefix(prompt_ids), total)
         self._rewind(reused)
         started, done = time.perf_counter(), reused
-        yield _progress(done, total, reused, 0.0)
-        while done < total and not (cancel and cancel.is_set()):
-            stop = min(done + self.plan.prefill_chunk.value, total)
-            span = range(done, stop)
-            self._relief.retry(
-                partial(self._parts.full.feed, context, span, 1), partial(self._full.truncate, span.start)
-            )
-            self._seen[done:] = prompt_ids[done:stop]
-            done = stop
-            yield _progress(done, total, reused, time.perf_counter() - started)
+        yield _progress(Step(done, done, reading_cost(done)), total, reused, 0.0)
+        with closing(cast("Generator[Step]", self._prefill.steps(context, done, total))) as steps:
+            while not (cancel and cancel.is_set()) and (step := next(steps, None)):
+                self._seen[done:] = prompt_ids[done : step.kept]
+                done = step.kept
+                yield _progress(step, total, reused, time.perf_counter() - started)
 
     def _rewind(self, length: int) -> None:
         """Every cache forgets the conversation from `length` on."""
@@ -563,16 +592,12 @@ class Engine:
         return pass_seconds(model.shape.device.type, model.dims.num_layers, model.weight_bytes + judge.cache.nbytes)
 
 
-def _progress(done: int, total: int, reused: int, elapsed: float) -> PrefillProgress:
-    # Attention makes late chunks dearer than early ones: with cost(t) ~ t + t^2 / 2K, K = 8192 on the bundled model,
-    # the estimate is within a few percent after two chunks; a linear one starts four times too low at 128K.
-    def cost(tokens: int) -> float:
-        return tokens + tokens * tokens / 16384
-
-    read = cost(done) - cost(reused)
-    remaining = (cost(total) - cost(done)) * elapsed / read if read > 0 else None
+def _progress(step: Step, total: int, reused: int, elapsed: float) -> PrefillProgress:
+    read = step.cost - reading_cost(reused)
+    remaining = max(0.0, reading_cost(total) - step.cost) * elapsed / read if read > 0 else None
     return PrefillProgress(
-        done_tokens=done,
+        done_tokens=step.done,
+        ahead_tokens=step.done - step.kept,
         total_tokens=total,
         reused_tokens=reused,
         elapsed_seconds=elapsed,

@@ -36,13 +36,19 @@ class TokenRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillProgress:
-    """The prompt is being read. Emitted before the first chunk and after each one."""
+    """The prompt is being read. Emitted before the first chunk and after each one, in each layer if read by layers."""
 
-    done_tokens: int  # of `total_tokens`, reused ones included
+    done_tokens: int  # of `total_tokens`, reused ones included; by layers: the work done, in tokens through all layers
     total_tokens: int
     reused_tokens: int  # found in the cache, not read again
     elapsed_seconds: float
     remaining_seconds: float | None  # None before the first chunk
+    ahead_tokens: int = 0  # of `done_tokens`, on a block that is lost if reading stops now
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens that stay read if reading stops now."""
+        return self.done_tokens - self.ahead_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ in host memory. On a processor both are the same RAM, and only a limit (`--gpu-m
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 
@@ -36,7 +36,12 @@ LEAST_BLOCK = 64  # rows
 LINK_BOUND_ROWS = 4096
 # Part of the free memory that a plan may use: the rest stays for the system and for what cannot be foreseen.
 USABLE_SHARE = 0.9
-TARGET_WEIGHTS = "target weights"
+TARGET_WEIGHTS, RETRIEVAL = "target weights", "retrieval cache"
+PREFILL_BLOCK = "prefill, layer by layer"
+# Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link, chunk by chunk as often with the
+# number of chunks for n. The fewest tokens of a block are an eighth of the context; what is left may make it longer.
+MOST_PREFILL_BLOCKS = 8
+MOST_HIDDEN_BYTES = 512 << 20  # hidden states of a block
 
 
 T = TypeVar("T")
@@ -70,6 +75,7 @@ class Plan:
     context: Choice[int]
     most_context: int  # that would fit, host memory taken together with the device's
     prefill_chunk: Choice[int]  # tokens read in one pass
+    prefill_block: Choice[int] = Choice(0, "nothing waits in host memory")  # read layer by layer; 0: chunk by chunk
     rows: tuple[PlanRow, ...]  # on the device
     available_bytes: int  # free on the device, or what it may hold
     cache_sizes: "CacheSizes"
@@ -103,6 +109,7 @@ class CacheSizes:
     row_bytes: int  # keys and values of one token in one layer, on each device
     side_bytes: int  # landmarks and query log of one token in all layers, on each device
     chunk_size: int
+    hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
 
     @classmethod
     def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, shares: int = 1) -> "CacheSizes":
@@ -115,6 +122,7 @@ class CacheSizes:
             row_bytes=kv // dims.num_layers // shares,
             side_bytes=-(-side // shares),
             chunk_size=config.retrieval.chunk_size,
+            hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
         )
 
     def block_rows(self, context: int) -> int:
@@ -155,6 +163,30 @@ class CacheSizes:
                 return here if self.host_bytes(context, here) <= host else None
         return None
 
+    def block_bytes(self, context: int, block: int, lent: int) -> int:
+        """Device memory for reading blocks of so many tokens layer by layer: one layer's rows, and hidden states.
+
+        Args:
+            lent: bytes that stand empty meanwhile, the retrieval cache's.
+        """
+        return max(0, context * self.row_bytes + block * self.hidden_bytes - lent) if block else 0
+
+    def fit(self, context: int, room: "Rooms", most: int) -> "Fit | None":
+        """Resident layers and the block to read; the latter may cost some of the former. None: nothing fits."""
+        layers = self.layers_that_fit(context, room.resident, room.offloaded, room.host, most)
+        if layers is None:
+            return None
+        if layers == self.layers or not self.hidden_bytes or not room.chunk or context <= 2 * room.chunk:
+            return Fit(layers, 0)
+        least = -(-context // (MOST_PREFILL_BLOCKS * room.chunk)) * room.chunk
+        extra = self.block_bytes(context, least, room.lent)
+        fewer = self.layers_that_fit(context, 0, room.offloaded - extra, room.host, min(most, layers))
+        if fewer is None or fewer == self.layers:
+            return Fit(layers, 0)
+        left = room.offloaded - self.device_bytes(context, fewer) + room.lent - context * self.row_bytes
+        possible = min(left, MOST_HIDDEN_BYTES) // self.hidden_bytes // room.chunk * room.chunk
+        return Fit(fewer, min(max(least, possible), -(-context // room.chunk) * room.chunk))
+
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
         """What `device_bytes` consists of."""
         kept, side = resident * self.row_bytes * context, self.side_bytes * context
@@ -180,6 +212,23 @@ class CacheSizes:
         if resident == self.layers:
             return None
         return Offload(num_resident=resident, block_rows=self.block_rows(context), num_slots=RING_SLOTS)
+
+
+class Rooms(NamedTuple):
+    """Bytes left for the full cache, and how a prompt is read."""
+
+    resident: int  # on each device if all layers are resident
+    offloaded: int  # and if not all are
+    host: int
+    lent: int  # of what else lies there, free while a prompt is read
+    chunk: int  # tokens of a pass where not all layers are resident; 0: only chunk by chunk
+
+
+class Fit(NamedTuple):
+    """What fits at a context."""
+
+    layers: int  # resident ones
+    block: int  # tokens that are read layer by layer; 0: chunk by chunk
 
 
 def largest_context(possible: int, fits: Callable[[int], bool]) -> int:
@@ -230,11 +279,14 @@ def make_plan(
     taken = [sum(row.size_bytes for row in rows) for rows in fixed]
     most = {"split": sizes.layers - 1, "offloaded": 0}.get(config.placement, sizes.layers)
     host = 0 if config.placement == "resident" else room.host
-
-    def resident_layers(context: int) -> int | None:
-        return sizes.layers_that_fit(context, room.device - taken[0], room.device - taken[1], host, most)
-
-    fits = largest_context(possible, lambda context: resident_layers(context) is not None)
+    rooms = Rooms(
+        resident=room.device - taken[0],
+        offloaded=room.device - taken[1],
+        host=host,
+        lent=retrieval_bytes(target, config, dtype.value),
+        chunk=chunks[True].value if config.num_gpus == 1 else 0,
+    )
+    fits = largest_context(possible, lambda context: sizes.fit(context, rooms, most) is not None)
     where = f"on the {device.value} device"
     if fits < STEP:
         raise NotEnoughMemory(
@@ -261,9 +313,11 @@ def make_plan(
         if fits == possible
         else Choice(fits // STEP * STEP, f"{gib(room.device + host)} of free memory hold no more")
     )
-    here = resident_layers(context.value)
-    assert here is not None, "a context that does not fit is refused before"
+    fit = sizes.fit(context.value, rooms, most)
+    assert fit is not None, "a context that does not fit is refused before"
+    here = fit.layers
     away = here < sizes.layers
+    block_rows = prefill_rows(sizes, context.value, fit.block, rooms.lent)
     return Plan(
         device=device,
         dtype=dtype,
@@ -272,7 +326,8 @@ def make_plan(
         context=context,
         most_context=fits,
         prefill_chunk=chunks[away],
-        rows=(*fixed[away], *sizes.device_rows(context.value, here)),
+        prefill_block=choose_prefill_block(sizes, fit, context.value, rooms, target, config),
+        rows=(*fixed[away], *block_rows, *sizes.device_rows(context.value, here)),
         available_bytes=room.available,
         cache_sizes=sizes,
         resident_layers=here,
@@ -337,6 +392,46 @@ def placed(plan: Plan, resident: int, because: str) -> Plan:
         rows=(*fixed, *sizes.device_rows(context, resident)),
         host_rows=sizes.host_rows(context, resident),
     )
+
+
+def prefill_rows(sizes: CacheSizes, context: int, block: int, lent: int) -> tuple[PlanRow, ...]:
+    """What reading blocks layer by layer takes beside the memory that is lent."""
+    size = sizes.block_bytes(context, block, lent)
+    return (PlanRow(PREFILL_BLOCK, size),) if size else ()
+
+
+def choose_prefill_block(
+    sizes: CacheSizes, fit: Fit, context: int, rooms: Rooms, target: ModelDims, config: EngineConfig
+) -> Choice[int]:
+    """Tokens that go through one layer before the next one begins; 0 for chunk by chunk."""
+    if fit.block:
+        blocks = -(-context // fit.block)
+        crossing = (
+            "its keys and values are stored once and never brought back"
+            if blocks == 1
+            else (f"in {blocks} blocks, and what was read before crosses the link once a block instead of once a chunk")
+        )
+        return Choice(fit.block, f"a long prompt is read layer by layer: {crossing}")
+    if fit.layers == sizes.layers:
+        return Choice(0, "nothing waits in host memory")
+    if not config.layerwise:
+        return Choice(0, "chunk by chunk was asked for")
+    if config.num_gpus > 1:
+        return Choice(0, "chunk by chunk, as several processes share each layer")
+    if not target.layerwise:
+        return Choice(0, "chunk by chunk, as the layers of this family are not called one by one")
+    if context <= 2 * rooms.chunk:
+        return Choice(0, "the context holds no more than two chunks")
+    return Choice(0, "chunk by chunk, as one layer's keys and values do not fit beside the rest")
+
+
+def block_changed(plan: Plan, block: int, because: str) -> Plan:
+    """The plan with another block to read."""
+    lent = sum(row.size_bytes for row in plan.rows if row.name == RETRIEVAL)
+    changed = prefill_rows(plan.cache_sizes, plan.context.value, block, lent)
+    at = next((number for number, row in enumerate(plan.rows) if row.name == PREFILL_BLOCK), None)
+    rows = plan.rows if at is None else (*plan.rows[:at], *changed, *plan.rows[at + 1 :])
+    return replace(plan, prefill_block=Choice(block, because), rows=rows)
 
 
 def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool) -> Choice[int]:
@@ -406,7 +501,7 @@ def _fixed_rows(
     rows = [
         PlanRow("runtime", RUNTIME_BYTES),
         PlanRow(TARGET_WEIGHTS, _weight_bytes(target, dtype)),
-        PlanRow("retrieval cache", retrieval_bytes(target, config, dtype)),
+        PlanRow(RETRIEVAL, retrieval_bytes(target, config, dtype)),
         PlanRow("prefill buffers", prefill_bytes(target, config)),
     ]
     if draft is not None:

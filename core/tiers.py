@@ -25,8 +25,10 @@ from core.planner import (
     USABLE_SHARE,
     CacheSizes,
     Choice,
+    Fit,
     Placement,
     PlanRow,
+    Rooms,
     choose_device,
     choose_dtype,
     choose_prefill_chunk,
@@ -34,6 +36,7 @@ from core.planner import (
     kv_bytes_per_token,
     largest_context,
     prefill_bytes,
+    prefill_rows,
     retrieval_bytes,
 )
 from core.rigs import Rig
@@ -96,7 +99,7 @@ def plan_tiers(
     possible = min(target.dims.max_context, MOST_CONTEXT)
     if config.context is not None and config.context > possible:
         raise ContextTooSmall(config.context, possible, possible=possible)
-    most = largest_context(possible, lambda context: plan.resident_layers(context) is not None)
+    most = largest_context(possible, lambda context: plan.fit(context) is not None)
     if most < STEP:
         raise plan.weights_do_not_fit()
     if config.context is not None and config.context > most:
@@ -146,6 +149,18 @@ class _Planner:
         ]
 
     @property
+    def _rooms(self) -> Rooms:
+        dims = self._target.dims
+        chunk = choose_prefill_chunk(dims, self._config, self.device.value, offloaded=True).value
+        return Rooms(
+            resident=min(self._free[0]),
+            offloaded=min(self._free[1]),
+            host=self._usable_host - RUNTIME_BYTES,
+            lent=retrieval_bytes(dims, self._config, self.dtype.value) // self._shares,
+            chunk=chunk if self._shares == 1 else 0,
+        )
+
+    @property
     def _place(self) -> str:
         return "GPU" if self.on_gpu else "processor"
 
@@ -174,19 +189,19 @@ class _Planner:
         """The whole full cache lies beside the weights."""
         return min(self._free[0]) >= self.sizes.device_bytes(context, self.sizes.layers)
 
-    def resident_layers(self, context: int) -> int | None:
+    def fit(self, context: int) -> Fit | None:
         """How many layers of the full cache lie on the GPUs, as many as can; None where the context does not fit."""
-        layers, host = self.sizes.layers, self._usable_host - RUNTIME_BYTES
         if not self.on_gpu:
-            return layers if self.fits_resident(context) else None
-        return self.sizes.layers_that_fit(context, min(self._free[0]), min(self._free[1]), host, layers)
+            return Fit(self.sizes.layers, 0) if self.fits_resident(context) else None
+        return self.sizes.fit(context, self._rooms, self.sizes.layers)
 
     # -------------------- the plan
 
     def plan(self, context: Choice[int], most: int, most_resident: int) -> TierPlan:
         """Everything in its place."""
-        here = self.resident_layers(context.value)
-        assert here is not None, "a context that does not fit is refused before"
+        fit = self.fit(context.value)
+        assert fit is not None, "a context that does not fit is refused before"
+        here = fit.layers
         return TierPlan(
             device=self.device,
             dtype=self.dtype,
@@ -198,7 +213,7 @@ class _Planner:
             resident_layers=here,
             num_layers=self._target.dims.num_layers,
             num_gpus=self.num_gpus,
-            tiers=tuple(self._tiers(here, context.value)),
+            tiers=tuple(self._tiers(fit, context.value)),
             runs=self._runs(here),
         )
 
@@ -217,9 +232,11 @@ class _Planner:
             )
         return Choice("split", f"{here} of {layers} layers fit into the {free} left on {each}; {crossing}")
 
-    def _tiers(self, here: int, context: int) -> list[Tier]:
-        machine, offloaded = self._rig.machine, here < self.sizes.layers
-        devices = [(*fixed, *self.sizes.device_rows(context, here)) for fixed in self._fixed[offloaded]]
+    def _tiers(self, fit: Fit, context: int) -> list[Tier]:
+        machine, here = self._rig.machine, fit.layers
+        reading = prefill_rows(self.sizes, context, fit.block, self._rooms.lent)
+        fixed_rows = self._fixed[here < self.sizes.layers]
+        devices = [(*fixed, *reading, *self.sizes.device_rows(context, here)) for fixed in fixed_rows]
         if not self.on_gpu:
             return [Tier("memory", machine.ram_bytes, machine.free_ram_bytes, devices[0])]
         tiers = [

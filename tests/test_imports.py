@@ -12,7 +12,7 @@ CORE = ROOT / "core"
 LAYERS = [
     "errors", "files", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "planner",
     "parallel", "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "shelf", "answering", "race",
-    "loading", "engine", "keeping", "bench",
+    "loading", "prefill", "engine", "keeping", "bench",
 ]  # fmt: skip
 
 

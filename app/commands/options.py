@@ -16,6 +16,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         bits=args.bits,
         device=args.device,
         context=args.context,
+        layerwise=args.layerwise,
         graphs=args.graphs,
         gpu_memory_gib=args.gpu_memory,
         num_gpus=1 if args.gpus is None else args.gpus,

@@ -57,7 +57,21 @@ class FixedRows(NamedTuple):
         return self.k[0].shape[2]
 
 
-class KVCache(Protocol):
+class RunningPass(Protocol):
+    """What a model needs of a cache while it computes."""
+
+    @property
+    def length(self) -> int:
+        """Conversation tokens before the running pass."""
+
+    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Keep k, v [1, H_kv, T, D] of the running pass."""
+
+    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+        """Attention of q [1, H, T, D] over the rows held and the staged ones, causally; returns [1, H, T, D]."""
+
+
+class KVCache(RunningPass, Protocol):
     """Keys and values of one conversation, as one model sees it."""
 
     @property
@@ -81,12 +95,6 @@ class KVCache(Protocol):
         Raises:
             ContextTooSmall: they do not fit (caches that forget never raise).
         """
-
-    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Keep k, v [1, H_kv, T, D] of the running pass."""
-
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
-        """Attention of q [1, H, T, D] over the rows held and the staged ones, causally; returns [1, H, T, D]."""
 
     def commit(self, num_new: int) -> None:
         """The staged tokens count as seen."""

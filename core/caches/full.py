@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape
+from core.caches.layerwise import LayerwisePass
 from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
@@ -144,12 +145,16 @@ class FullCache:
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the valid rows, and landmarks of the chunks that they complete."""
-        first, last = self._num_landmarks, (self._length + k.shape[2]) // self.chunk_size
+        self.stage_in(self._layers[layer], layer, self._length, k, v)
+
+    def stage_in(self, store: LayerStore, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        """As `stage`, for tokens from `start` on, in the place where the layer's rows [0, start) lie now."""
+        first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
         if last > first:
-            begun, _ = self._layers[layer].rows(first * self.chunk_size, self._length)
+            begun, _ = store.rows(first * self.chunk_size, start)
             self._mark(layer, first, last, torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0])
         self._staged = True
-        self._layers[layer].stage(self._length, k, v)
+        store.stage(start, k, v)
 
     def _mark(self, layer: int, first: int, last: int, keys: Tensor) -> None:
         """Landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
@@ -159,8 +164,40 @@ class FullCache:
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
         """Exact causal attention over everything; also logs the queries."""
-        self._queries.write(layer, self._length, q)
-        return self._layers[layer].attend(self._length, q, scaling)
+        return self.attend_in(self._layers[layer], layer, self._length, q, scaling)
+
+    def attend_in(self, store: LayerStore, layer: int, start: int, q: Tensor, scaling: float) -> Tensor:
+        """As `attend`, for tokens from `start` on, in the place where the layer's rows lie now."""
+        self._queries.write(layer, start, q)
+        return store.attend(start, q, scaling)
+
+    def workspace(self, num_rows: int) -> ResidentLayer | None:
+        """Room on the device for rows [0, num_rows) of one layer; None where every layer lies there anyway."""
+        if self.resident_layers == self.shape.num_layers:
+            return None
+        return ResidentLayer(self.shape, num_rows, self.backend)
+
+    def layerwise(self, num_new: int, work: ResidentLayer | None) -> LayerwisePass:
+        """Begin to read the next tokens layer by layer; `work` is a `workspace` for as many rows as there will be.
+
+        Raises:
+            ContextTooSmall: they do not fit.
+        """
+        self.begin(self._length, num_new)
+        return LayerwisePass(self, self._layers, num_new, work)
+
+    def saved_queries(self) -> list[Tensor]:
+        """The newest queries of every layer, in ordinary host memory."""
+        return self._queries.saved(torch.device("cpu"))
+
+    def restore_queries(self, saved: list[Tensor]) -> None:
+        """The newest queries as they were when saved."""
+        self._queries.restore(saved)
+
+    @property
+    def link_traffic(self) -> tuple[int, int]:
+        """Bytes of keys and values brought to the device in passes, and stored on the host, since the ring was made."""
+        return (self._conveyor.bytes_brought, self._conveyor.bytes_stored) if self._conveyor else (0, 0)
 
     def commit(self, num_new: int) -> None:
         """Count the staged tokens and their landmarks."""
@@ -287,10 +324,12 @@ class QueryLog:
         slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
         samples.index_copy_(1, slots, q[0])
 
-    def saved(self) -> list[Tensor]:
-        """A copy of the newest queries of every layer. The sparse sample is written anew as a text is read again, and
-        serves no method that speculates."""
-        return [ring.clone() for ring in self._ring]
+    def saved(self, device: torch.device | None = None) -> list[Tensor]:
+        """A copy, on `device` if one is given, of the newest queries of every layer.
+
+        The sparse sample is written anew as a text is read again, and serves no method that speculates.
+        """
+        return [ring.to(device or ring.device, copy=True) for ring in self._ring]
 
     def restore(self, saved: list[Tensor]) -> None:
         """The newest queries as they were when saved."""

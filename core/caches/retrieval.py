@@ -29,19 +29,33 @@ class RetrievalCache:
         """Let `policy` choose from now on, with room for what it may choose. What was held is forgotten."""
         self._policy = policy
         self._chunk_rows = policy.max_chunks * self._full.chunk_size
-        rows = self._chunk_rows + policy.local_window + self._full.chunk_size + GROWTH
-        self.k: list[Tensor] = []  # the old rows go before new ones are asked for
+        self._rows = self._chunk_rows + policy.local_window + self._full.chunk_size + GROWTH
+        self.lend_rows()  # the old ones go before new ones are asked for
+        self.take_rows()
+        self.chunks_moved = 0  # copied by the last selection, over all layers and heads
+        self.selections = 0
+
+    def lend_rows(self) -> None:
+        """Forget everything and give the memory up, until `take_rows`; no pass may run meanwhile."""
+        self.k: list[Tensor] = []
         self.v: list[Tensor] = []
-        self.k += [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
-        self.v += [self.shape.allocate(rows) for _ in range(self.shape.num_layers)]
         none = torch.empty(self.shape.num_kv_heads, 0, dtype=torch.int64, device=self.shape.device)
         self._held = [none] * self.shape.num_layers  # chunk number of each slot, [H_kv, n]
         self._recent_start = 0  # conversation index of the first recent row
         self._synced = 0  # recent rows before this index are exact copies of the full cache
         self._length = 0
-        self._rows = rows
-        self.chunks_moved = 0  # copied by the last selection, over all layers and heads
-        self.selections = 0
+
+    def take_rows(self) -> None:
+        """Take the memory again.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room; nothing was taken.
+        """
+        k, v = ([self.shape.allocate(self._rows) for _ in range(self.shape.num_layers)] for _ in "kv")
+        if self.shape.device.type == "cuda":  # recorded passes multiply rows that they hide by 0: they must be finite
+            for buffer in (*k, *v):
+                buffer.zero_()
+        self.k, self.v = k, v
 
     @property
     def length(self) -> int:

@@ -204,13 +204,34 @@ class OffloadedLayer:
             torch.cat((old[0, :, : self._at], new[0]), 1)  # [H_kv, at + T, D]
             for old, new in zip((self._k, self._v), self._new, strict=True)
         )
+        self._send(k, v)
+        self._new = None
+
+    def _send(self, k: Tensor, v: Tensor) -> None:
+        """Rows k, v [H_kv, n, D] behind the host's valid ones: complete blocks go there, the rest is copied."""
         blocks = max(0, k.shape[1] - KEPT_ROWS) // self._block
         for number in range(blocks):
             rows = slice(number * self._block, (number + 1) * self._block)
             self._store(number, k[:, rows], v[:, rows])
         self._sent = blocks * self._block
         self._left = k[:, self._sent :].clone(), v[:, self._sent :].clone()
-        self._new = None
+
+    def bring(self, into: ResidentLayer, length: int) -> None:
+        """Copy rows [0, length) to where the layer is worked on; `pieces` arrive in their order."""
+        k, v = (rows[0] for rows in into.buffers)
+        for number in range(self._offloaded // self._block):
+            rows = slice(number * self._block, (number + 1) * self._block)
+            k[:, rows], v[:, rows] = self._conveyor.take()
+            self._conveyor.release()
+        for whole, newest in ((k, self._k), (v, self._v)):
+            whole[:, self._offloaded : length] = newest[0, :, : length - self._offloaded]
+
+    def keep(self, worked: ResidentLayer, length: int) -> None:
+        """Take rows up to `length` from where the layer was worked on; they are scratch until `commit`.
+
+        Cost: each block crosses the link once.
+        """
+        self._send(*worked.rows(self._offloaded, length))
 
     def _store(self, number: int, k: Tensor, v: Tensor) -> None:
         """Copy a block k, v [H_kv, block_rows, D] into the host's `number`-th one behind the valid ones."""

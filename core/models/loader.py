@@ -23,6 +23,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.catalog import restore_hint
+from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear
 from core.models.quantised import FORMATS, quantise
 from core.models.seam import ATTENTION_NAME, register
@@ -47,6 +48,7 @@ class ModelDims:
     max_context: int
     weight_bytes: int  # on disk
     disk_dtype: torch.dtype
+    layerwise: bool = False  # its layers can be called one by one (`core.models.layerwise`)
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """What a cache must know."""
@@ -145,6 +147,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         max_context=int(config.max_position_embeddings),
         weight_bytes=weight_bytes,
         disk_dtype=config.dtype or torch.float32,
+        layerwise=getattr(config, "model_type", "") in PLAIN_FAMILIES,
     )
 
 

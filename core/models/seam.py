@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from core.caches.base import KVCache
+from core.caches.base import KVCache, RunningPass
 
 ATTENTION_NAME = "triforce"
 
@@ -20,7 +20,7 @@ ATTENTION_NAME = "triforce"
 class PassHandle:
     """Stands in for a transformers cache during one forward pass."""
 
-    def __init__(self, cache: KVCache) -> None:
+    def __init__(self, cache: RunningPass) -> None:
         self.cache = cache
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple["PassHandle", "PassHandle"]:

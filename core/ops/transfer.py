@@ -94,7 +94,7 @@ class Conveyor:
         self._stored = _event() if cuda else None
         self._pieces: Sequence[Tensor] = ()
         self._sent = self._taken = 0
-        self.bytes_brought = 0  # host to device, since it was made
+        self.bytes_brought = self.bytes_stored = 0  # host to device and back, since it was made
 
     @property
     def nbytes(self) -> int:
@@ -138,6 +138,7 @@ class Conveyor:
 
     def store(self, rows: Tensor, into: Tensor) -> None:
         """Copy device rows into host memory beside computing; `rows` may not be written to afterwards."""
+        self.bytes_stored += rows.numel() * rows.element_size()
         if self._stream is None or self._stored is None:
             into.copy_(rows)
             return

@@ -51,6 +51,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         gpus=None,
         context=None,
         gpu_memory=None,
+        layerwise=True,
         graphs=True,
         offline=False,
         seed=0,

@@ -73,6 +73,7 @@ class FakeEngine:
             bits=SimpleNamespace(value=32, because="test"),
             context=SimpleNamespace(value=context, because="asked for"),
             placement=SimpleNamespace(value="resident", because="test"),
+            prefill_block=SimpleNamespace(value=0, because="test"),
             most_context=8192,
             rows=(PlanRow("runtime", 600 << 20), PlanRow("target weights", 300 << 20), PlanRow("retrieval cache", 1)),
             total_bytes=(900 << 20) + 1,

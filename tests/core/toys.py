@@ -12,6 +12,7 @@ from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
 from core.hardware import Machine
+from core.models.layerwise import PLAIN_FAMILIES
 from core.models.loader import LoadedModel, ModelDims
 from core.models.seam import ATTENTION_NAME, register
 from core.ops.graphs import Graphs
@@ -72,6 +73,7 @@ def loaded(config: PreTrainedConfig, seed: int, noise: float = 0.0) -> LoadedMod
         max_context=sizes.max_position_embeddings,
         weight_bytes=sum(4 * p.numel() for p in module.parameters()),
         disk_dtype=torch.float32,
+        layerwise=sizes.model_type in PLAIN_FAMILIES,
     )
     return LoadedModel(module, dims, dims.shape(torch.float32, CPU), frozenset())
 
