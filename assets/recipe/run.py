@@ -118,6 +118,27 @@ class Run:
         torch.save({**state, "step": self.step, "tokens": self.tokens, "seconds": self.seconds}, part)
         part.replace(self.checkpoint)
 
+    @property
+    def legs_ended(self) -> int:
+        """Legs of which every step was taken."""
+        return sum(self.step >= sum(leg.steps for leg in self.legs[: n + 1]) for n in range(len(self.legs)))
+
+    def _end_of(self, leg: int) -> Path:
+        return self.out / f"{self.name}-leg{leg}.pt"
+
+    def keep_weights(self) -> None:
+        """Write the weights as they are at the end of a leg, for `average`."""
+        torch.save(self.model.state_dict(), self._end_of(self.legs_ended))
+
+    def average(self, legs: int) -> None:
+        """Set the weights to the mean of those at the ends of the last `legs` legs.
+
+        Every leg ends somewhere else in the same valley, and the mean forgets what single legs drifted to (model soups,
+        arXiv 2203.05482; stochastic weight averaging, arXiv 1803.05407).
+        """
+        ends = [torch.load(self._end_of(self.legs_ended - n), weights_only=True) for n in range(legs)]
+        self.model.load_state_dict({name: sum(end[name] for end in ends) / legs for name in ends[0]})
+
     def log(self, **record: object) -> None:
         """Append one JSON line."""
         line = json.dumps({"run": self.name, "step": self.step, "tokens": self.tokens, **record})

@@ -66,7 +66,10 @@ def train(
         rows = max(1, leg.tokens_per_step // length)
         batch = make_batch(run.layout, run.step, rows, length, skip=leg.skip_positions)
         loss, losses = loss_of(batch)
+        ended = run.legs_ended
         run.update(loss)
+        if run.legs_ended > ended:
+            run.keep_weights()
         run.tokens += batch.ids.numel()
         run.seconds += time.monotonic() - started
         if run.step % 10 == 0 or run.step <= 3:
@@ -199,6 +202,7 @@ DRAFT_LEGS = (
         skip_positions=False,
     ),
 )
+AVERAGED_LEGS = 2  # the last ones; the target is the mean of their ends
 DISTIL_FROM = 0.6  # share of the draft's first leg that learns from the text alone, which is twice as fast
 
 
@@ -218,6 +222,8 @@ def main() -> None:
     layout = Layout.load(options.out / "tokenizer")
     target = Run("target", TARGET, TARGET_LEGS, layout, options.out)
     train_target(target, options.target_minutes)
+    if target.legs_ended == len(TARGET_LEGS):
+        target.average(AVERAGED_LEGS)
     draft = Run("draft", DRAFT, DRAFT_LEGS, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
     for run in (target, draft):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
@@ -24,7 +25,8 @@ from assets.recipe.dialogs import (
 )
 from assets.recipe.english import babble, passages, prose, unwrapped
 from assets.recipe.measure import ATTENTION
-from assets.recipe.shapes import TARGET, build
+from assets.recipe.run import Run, Schedule
+from assets.recipe.shapes import DRAFT, TARGET, build
 from assets.recipe.tokens import END, VOCAB_SIZE, Layout, train_tokenizer
 
 
@@ -142,3 +144,25 @@ def test_a_first_name_in_the_answer_looks_at_the_surname_of_the_question(
     name = next(i for i in range(start, len(ids)) if ids[i : i + len(first)] == first)
     surname = range(name + 1, name + len(first))
     assert sum(float(weights[i]) for i in surname) > 0.5
+
+
+def test_the_ends_of_legs_are_kept_and_averaged(layout: Layout, tmp_path: Path) -> None:
+    leg = Schedule(
+        steps=1,
+        peak_rate=1e-2,
+        warmup=0,
+        tokens_per_step=64,
+        stages=((1.0, (64,)),),
+        circuit_shares=((1.0, 1.0),),
+        floors=(1.0, 1.0),
+        skip_positions=False,
+    )
+    run = Run("draft", DRAFT, (leg, leg, leg), layout, tmp_path)
+    weight, ends = run.model.lm_head.weight, []
+    for _ in range(3):
+        run.update(run.model(torch.arange(8)[None]).logits.square().mean())
+        run.keep_weights()
+        ends.append(weight.detach().clone())
+    assert run.legs_ended == 3 and not torch.equal(ends[0], ends[1])
+    run.average(2)
+    assert torch.allclose(weight, (ends[1] + ends[2]) / 2, atol=1e-7) and not torch.equal(weight, ends[2])
