@@ -105,6 +105,17 @@ def test_a_model_is_downloaded_cancelled_and_changed_to(
     assert reader.outside == []
 
 
+LOWEST_TEXT = """() => {
+  window.lowestText = Infinity;
+  const look = () => {
+    for (const text of document.querySelectorAll(".board.many .lane-text"))
+      window.lowestText = Math.min(window.lowestText, text.clientHeight);
+    requestAnimationFrame(look);
+  };
+  look();
+}"""  # the smallest height of a lane's text in any frame drawn from now on
+
+
 @pytest.mark.parametrize("more", [3, 6])
 def test_many_lanes_fit_on_a_projector(
     visit: Callable[[], Reader],  # noqa: F811
@@ -122,6 +133,7 @@ def test_many_lanes_fit_on_a_projector(
         engine.enqueue(words)
     reader.page.locator("#race-question textarea").fill("Who?")
     reader.page.locator("#race-present").click()
+    reader.page.evaluate(LOWEST_TEXT)
     reader.page.locator("#race-start").click()
     for _ in ("while it runs", "at the end"):
         reader.sees(".lane >> nth=-1", "The night was dark")
@@ -139,3 +151,5 @@ def test_many_lanes_fit_on_a_projector(
         playwright.expect(reader.page.locator("#race-board .status")).to_contain_text(re.compile("Racing|Finished"))
     reader.sees("#race-board .status", "Finished")
     assert reader.page.evaluate(f"{tab}.scrollHeight - window.innerHeight") <= 0
+    lowest = reader.page.evaluate("window.lowestText")
+    assert 24 < lowest < 720, f"a lane's text had {lowest} pixels in one frame: it must not grow into its place"
