@@ -14,7 +14,7 @@ from app.intake import Arrival, Fit, Intake
 from app.keeping import DiskState, disk_state
 from app.library import Costs, Meter, Shelf, Span, fits
 from app.prompts import with_past
-from app.reach import reach_note
+from app.reach import ON_PAGE, reach_note
 from app.sessions import Book, Session
 from app.shelf_events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
 from app.where import chunk_pages
@@ -200,7 +200,7 @@ def _book(shelf: Shelf, meter: Meter, engine: "Engine") -> "tuple[Book, Ids]":
         starts=starts,
         chunk_size=size,
         chunk_pages=chunk_pages(shelf, starts, num_opening - len(ids), size),
-        note=reach_note(engine.info.limits, shelf.text, len(ids)),
+        note=reach_note(engine.info.limits, shelf.text, len(ids), ON_PAGE),
     )
     return made, tuple(ids)
 

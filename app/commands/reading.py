@@ -10,7 +10,7 @@ from typing import TextIO
 from app.commands.options import engine_config, speculation_config
 from app.documents import Document, read_document
 from app.library import Shelf
-from app.reach import reach_note
+from app.reach import ON_COMMAND_LINE, reach_note
 from core.config import GenerationConfig, SamplingParams
 from core.engine import Engine, EngineInfo
 from core.events import Event, PrefillProgress
@@ -69,7 +69,7 @@ def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversa
     text = whole_text(documents)
     ids = tuple(engine.text.encode(text))
     info = engine.info
-    if note := reach_note(info.limits, text, len(ids)):
+    if note := reach_note(info.limits, text, len(ids), ON_COMMAND_LINE):
         print(note, file=sys.stderr)
     if info.quantised:
         print(f"Answers are exact for {info.exact_for}.", file=sys.stderr)

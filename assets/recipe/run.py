@@ -148,12 +148,20 @@ class Run:
 
     def update(self, loss: Tensor) -> None:
         """One clipped optimiser step at the scheduled rate."""
+        self.zero_gradients()
+        loss.backward()
+        self.step_on()
+
+    def zero_gradients(self) -> None:
+        """Forget the gradients of the last step; whatever is backpropagated from here on adds up until `step_on`."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def step_on(self) -> None:
+        """Clip the gradients and step at the scheduled rate."""
         leg, step = self.now()
         shares = (1.0, leg.circuit_share(step))
         for group, share, floor in zip(self.optimizer.param_groups, shares, leg.floors, strict=True):
             group["lr"] = share * leg.rate(step, floor)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1

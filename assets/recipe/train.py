@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from assets.recipe.asking import Asking, train_asking  # noqa: E402
 from assets.recipe.dialogs import Batch, make_batch  # noqa: E402
 from assets.recipe.export import export  # noqa: E402
 from assets.recipe.measure import agreement, copying_loss, recall, window_mask  # noqa: E402
@@ -203,6 +204,25 @@ DRAFT_LEGS = (
     ),
 )
 AVERAGED_LEGS = 2  # the last ones; the target is the mean of their ends
+ASKING = Asking(
+    books=24,
+    lengths=(16384, 32768, 16384, 49152),
+    foreign_every=5,
+    steps_per_book=4,
+    short_rows=20,
+    long_rows=2,
+    batch_tokens=4096,
+)
+ASKING_LEG = Schedule(
+    steps=ASKING.books * ASKING.steps_per_text,
+    peak_rate=2e-4,
+    warmup=10,
+    tokens_per_step=ASKING.batch_tokens,
+    stages=((1.0, (ASKING.batch_tokens,)),),
+    circuit_shares=((1.0, 0.5),),
+    floors=(0.02, 0.02),
+    skip_positions=True,
+)
 DISTIL_FROM = 0.6  # share of the draft's first leg that learns from the text alone, which is twice as fast
 
 
@@ -211,6 +231,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for checkpoints and log.jsonl")
     parser.add_argument("--target-minutes", type=float, default=100.0, help="stop training the target after this time")
+    parser.add_argument("--asking-minutes", type=float, default=60.0, help="stop asking about long books after it")
     parser.add_argument("--draft-minutes", type=float, default=30.0, help="stop training the draft after this time")
     parser.add_argument("--models", type=Path, default=ROOT / "assets" / "models", help="where the pair is written")
     parser.add_argument("--threads", type=int, default=2, help="fewer than the cores where others compute as well")
@@ -224,11 +245,15 @@ def main() -> None:
     train_target(target, options.target_minutes)
     if target.legs_ended == len(TARGET_LEGS):
         target.average(AVERAGED_LEGS)
+    asking = Run("asking", TARGET, (ASKING_LEG,), layout, options.out)
+    if asking.step == 0:
+        asking.model.load_state_dict(target.model.state_dict())
+    train_asking(asking, ASKING, options.asking_minutes)
     draft = Run("draft", DRAFT, DRAFT_LEGS, layout, options.out)
-    train_draft(draft, target, options.draft_minutes)
-    for run in (target, draft):
+    train_draft(draft, asking, options.draft_minutes)
+    for name, run in (("target", asking), ("draft", draft)):
         wrapped = AutoTokenizer.from_pretrained(options.out / "tokenizer")
-        export(run.model, wrapped, options.models / f"harbour-{run.name}")
+        export(run.model, wrapped, options.models / f"harbour-{name}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from assets.recipe.asking import answer_losses, make_rows, open_book, pad, text_and_questions
 from assets.recipe.circuits import FLAGS, VERBS, structure, word_rarity
 from assets.recipe.dialogs import (
     ABSENT,
@@ -25,7 +26,7 @@ from assets.recipe.dialogs import (
 )
 from assets.recipe.english import babble, passages, prose, unwrapped
 from assets.recipe.measure import ATTENTION
-from assets.recipe.run import Run, Schedule
+from assets.recipe.run import Run, Schedule, next_token_losses
 from assets.recipe.shapes import DRAFT, TARGET, build
 from assets.recipe.tokens import END, VOCAB_SIZE, Layout, train_tokenizer
 
@@ -166,3 +167,30 @@ def test_the_ends_of_legs_are_kept_and_averaged(layout: Layout, tmp_path: Path) 
     assert run.legs_ended == 3 and not torch.equal(ends[0], ends[1])
     run.average(2)
     assert torch.allclose(weight, (ends[1] + ends[2]) / 2, atol=1e-7) and not torch.equal(weight, ends[2])
+
+
+def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it(layout: Layout) -> None:
+    model = build(DRAFT, seed=3)
+    text, questions = text_and_questions(0, 300, foreign=False)
+    before = [*layout.opening(), *layout.ids(text)]
+    documents = list(make_rows(layout, questions[:3]))
+    batch = pad(documents, len(before))
+    query = model.model.layers[1].self_attn.q_proj.weight
+
+    losses = answer_losses(model, open_book(model, before), batch)
+    kept = torch.arange(losses.shape[1])[None] < torch.tensor([[len(d.ids) - 1] for d in documents])
+    losses[kept].sum().backward()
+    assert query.grad is not None
+    gradient, query.grad = query.grad, None
+
+    wanted = []
+    for document in documents:
+        tokens = torch.tensor([before + document.ids])
+        whole = next_token_losses(model(tokens, use_cache=False).logits, tokens)[0, len(before) :]
+        wanted.append(whole)
+        # The last layer's queries in the book have no part in what is asked: their gradient is that of the questions.
+        whole.sum().backward()
+    torch.testing.assert_close(losses[kept], torch.cat(wanted).detach(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gradient, query.grad, rtol=1e-3, atol=1e-5)
+    losses = answer_losses(model, open_book(model, before[:-1]), batch)  # one token less is another book
+    assert (losses[kept] - torch.cat(wanted)).abs().max() > 1e-3
