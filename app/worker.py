@@ -336,7 +336,23 @@ class EngineWorker:
 
     def _surveyed(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
         yield from events
+        self._keep_later(session)
         self._survey_later(session)
+
+    def _keep_later(self, session: Session) -> None:
+        """When nobody waits: keep a book that was read as part of an answer, if books are kept without asking."""
+        if not disk_state(session).wanted:
+            return
+        with self._changed:
+            if not any(job.session is session and job.kind == "keeping" for job in self._jobs):
+                self._jobs.append(_Job(session, "keeping", partial(self._keep_quietly, session)))
+                self._changed.notify_all()
+
+    def _keep_quietly(self, session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+        yield from self.keeping.write(session, self._others_wait, engine, cancel)
+        if disk_state(session).wanted:  # it made way
+            with self._changed:
+                self._jobs.append(_Job(session, "keeping", partial(self._keep_quietly, session)))
 
     def _survey_later(self, session: Session) -> None:
         """When nobody waits: see what the retrieval cache holds whatever is asked about the book."""
@@ -657,10 +673,18 @@ class EngineWorker:
         prompt = prompt_of(conversation, recording.past, place.question, engine)
         try:
             yield from self.keeping.fetch(session, [*prompt, *written], engine, cancel)
-            for event in engine.generate(prompt, seeded, cancel, written=written):
+            read_before, was_read = session.read_seconds, session.is_read
+            # What is left of the book to read is read up to its end first: that is what can be kept on disk.
+            end = book.num_opening - 1
+            for event in engine.generate(prompt, seeded, cancel, written=written, boundary=end):
                 trace.apply(only_new(event, before, len(written)))
                 if isinstance(event, PrefillProgress):
                     session.num_read = max(session.num_read, min(event.kept_tokens, book.num_opening))
+                    if not was_read and event.reused_tokens < end:
+                        session.read_seconds = read_before + event.elapsed_seconds
+                        if event.kept_tokens == end:
+                            was_read = True
+                            self.keeping.read_ended(session, prompt[:end], engine)
                 if isinstance(event, Finished) and len(event.token_ids) > len(written):
                     session.num_drawn += 1
                 recording.apply(event)

@@ -416,9 +416,13 @@ class Engine:
         self._relief.retry(self._retrieval.select, lambda: self._retrieval.truncate(0))
         return self.chunk_weights()
 
-    def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
+    def read(
+        self, prompt_ids: Sequence[int], cancel: threading.Event | None = None, *, boundary: int = 0
+    ) -> Iterator[PrefillProgress]:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.
 
+        Args:
+            boundary: tokens after which a step ends, if they are not there yet: the cache then holds just these.
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
         """
@@ -430,11 +434,18 @@ class Engine:
         self._rewind(reused)
         started, done = time.perf_counter(), reused
         yield _progress(Step(done, done, reading_cost(done)), total, reused, 0.0)
-        with closing(cast("Generator[Step]", self._prefill.steps(context, done, total))) as steps:
+        with closing(self._steps(context, done, boundary, total)) as steps:
             while not (cancel and cancel.is_set()) and (step := next(steps, None)):
                 self._seen[done:] = prompt_ids[done : step.kept]
                 done = step.kept
                 yield _progress(step, total, reused, time.perf_counter() - started)
+
+    def _steps(self, context: Context, done: int, *ends: int) -> Generator[Step]:
+        for end in ends:
+            if done < end:
+                with closing(cast("Generator[Step]", self._prefill.steps(context, done, end))) as steps:
+                    yield from steps
+                done = end
 
     def _rewind(self, length: int) -> None:
         """Every cache forgets the conversation from `length` on."""
@@ -451,6 +462,7 @@ class Engine:
         cancel: threading.Event | None = None,
         *,
         written: Sequence[int] = (),
+        boundary: int = 0,
     ) -> Iterator[Event]:
         """Read what is new of the prompt, then answer: PrefillProgress*, RoundDone*, Finished.
 
@@ -460,13 +472,14 @@ class Engine:
             written: tokens of the answer that are there already: it goes on behind them, and nothing is read that the
                 cache holds. Finished has the whole answer; counts, times and the limit of tokens are of what is new.
                 Greedy text is what one long answer would have been; so is plain decoding's with a seed.
+            boundary: see `read`.
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
         self.use_budget(config.budget)
         decoder = Decoder(config.method, self._parts, config.sampling, config.speculation)
         reused, prefill_seconds = 0, 0.0
-        for progress in self.read([*prompt_ids, *written], cancel):
+        for progress in self.read([*prompt_ids, *written], cancel, boundary=boundary):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
             yield progress
         answer = self._answer(decoder, prompt_ids, config, written)

@@ -162,6 +162,7 @@ class RemoteEngine:
         cancel: threading.Event | None = None,
         *,
         written: Sequence[int] = (),
+        boundary: int = 0,
     ) -> Iterator[Event]:
         """Ask, and hand on what comes: PrefillProgress*, RoundDone*, Finished.
 

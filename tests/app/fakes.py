@@ -179,6 +179,7 @@ class FakeEngine:
         cancel: threading.Event | None = None,
         *,
         written: Sequence[int] = (),
+        boundary: int = 0,
     ) -> Iterator[Event]:
         self.configs.append(config)
         self.prompts.append(list(prompt_ids))

@@ -20,6 +20,7 @@ from core.shelf.folder import Keeping as Mode
 from core.shelf.folder import ShelfSettings
 from tests.app.fakes import opened, worker_of, write_book
 from tests.app.test_page import with_words
+from tests.app.test_worker import wait_for
 from tests.core.toys import tiny_engine
 
 TEXT = "It was a dark and stormy night. " * 40
@@ -103,6 +104,45 @@ def test_always_keeps_without_asking_and_never_does_not_ask(start: Callable[[], 
     choose(worker, "always")
     opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
     assert kept(worker) == ["two.txt"]
+
+
+def read_by_an_answer(worker: EngineWorker, file: Path) -> Session:
+    """A page whose reader stopped the reading early and asked all the same."""
+    session = worker.sessions.enter("")
+    for event in worker.open_book(session.id, file):
+        if isinstance(event, PrefillProgress) and event.done_tokens:
+            worker.stop_reading(session.id)
+    assert not session.is_read and disk_state(session).offer is None
+    answer(worker, session.id)
+    assert session.is_read
+    return session
+
+
+def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
+    start: Callable[[], EngineWorker], tmp_path: Path
+) -> None:
+    worker, file = start(), write_book(tmp_path, TEXT)
+    session = read_by_an_answer(worker, file)
+    assert "Keep it on disk?" in card(session) and session.read_seconds > 0
+    list(worker.keep_book(session.id))
+    assert kept(worker) == ["book.txt"]
+    wanted = session.exchanges[-1].finished.token_ids
+    worker = start()
+    session = worker.sessions.get(worker.sessions.enter("").id)
+    reading = [event for event in worker.open_book(session.id, file) if isinstance(event, PrefillProgress)]
+    assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
+    assert answer(worker, session.id).token_ids == wanted
+
+
+def test_a_book_that_an_answer_read_is_kept_without_asking_where_books_always_are(
+    start: Callable[[], EngineWorker], tmp_path: Path
+) -> None:
+    worker = start()
+    choose(worker, "always")
+    session = read_by_an_answer(worker, write_book(tmp_path, TEXT))
+    answer(worker, session.id)  # keeping makes way for it, and goes on afterwards
+    wait_for(lambda: disk_state(session).kept_bytes > 0)
+    assert kept(worker) == ["book.txt"] and "Kept on disk: " in card(session)
 
 
 def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWorker], tmp_path: Path) -> None:

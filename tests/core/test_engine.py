@@ -267,6 +267,22 @@ def test_progress_goes_from_reused_to_total_and_says_how_long_it_will_take() -> 
     assert all((event.remaining_seconds or 0) >= 0 for event in progress)
 
 
+@pytest.mark.parametrize(("read_before", "stops"), [(0, [100, 200, 250, 350, 399]), (250, [350, 399]), (300, [399])])
+def test_reading_stops_at_the_boundary_it_is_told_of(read_before: int, stops: list[int]) -> None:
+    engine, prompt = tiny_engine(prefill_chunk=100), random_prompt(400)
+    if read_before:
+        list(engine.read([*prompt[:read_before], 1]))
+    held = []
+    config = GenerationConfig(max_new_tokens=4)
+    for event in engine.generate(prompt, config, boundary=250):
+        if isinstance(event, PrefillProgress):
+            held.append(engine.full_cache.length)
+            assert held[-1] == event.kept_tokens and event.total_tokens == 399
+        last = event
+    assert held == [read_before, *stops]
+    assert isinstance(last, Finished) and last.token_ids == answer(tiny_engine(), prompt, max_new_tokens=4).token_ids
+
+
 def test_a_text_longer_than_the_context_is_refused_before_anything_is_read() -> None:
     engine = tiny_engine(context=512)
     answer(engine, random_prompt(100))
