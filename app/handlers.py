@@ -168,9 +168,11 @@ class Handlers:
         search = current.search if current else ""
         return conversation_list(self._worker.conversations.listing(search), current, search=search)
 
-    def watch_model(self, _session_id: str) -> Iterator[Updates]:
+    def watch_model(self, session_id: str) -> Iterator[Updates]:
         """Show the model's state, and again when loading has ended."""
         for state in self._worker.states():
+            if (current := self._worker.sessions.find(session_id)) is not None:
+                current.model = state
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
             if isinstance(state, Ready):
                 updates[self._parts.note] = below(limits_note(state.info.limits))
@@ -191,6 +193,12 @@ class Handlers:
                 updates[parts.method] = gr.update(choices=WITH_DRAFT, value=chosen)
                 updates[parts.variant] = gr.update(choices=variants(True))
             yield updates
+
+    def look_again(self, session_id: str, method: str) -> Iterator[Updates]:
+        """The reader comes back to the page: another one may have changed the model meanwhile."""
+        current = self._worker.sessions.find(session_id)
+        if current is not None and current.model is not self._worker.state:
+            yield from self.model_changed(session_id, method)
 
     def catch_up(self, session_id: str) -> Iterator[Updates]:
         """Read the book again if another model has read it."""

@@ -212,10 +212,11 @@ def wire_models(
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """A click on a model, and everything that another one changes."""
+    """A click on a model, here or on another page, and everything that another model changes."""
     quiet: dict[str, Any] = {"api_visibility": "private", **stream}
     session, shown = parts.session, system.models.shown
     system.tab.select(models.enter, session, shown, **quiet)
+    changed: list[Any] = []
     for clicked in (system.models.listing, system.models.doing):
         done = clicked.click(
             models.act,
@@ -225,11 +226,14 @@ def wire_models(
             **(quiet | {"js": WITH_ACT}),
         )
         if clicked is system.models.listing:
-            changed = done.then(handlers.model_changed, [session, parts.method], parts.of_model, **quiet)
-            changed.then(models.enter, session, shown, **quiet)
-            changed.then(system.enter, session, system.shown, **quiet)
-            changed.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
-            changed.then(handlers.catch_up, session, parts.of_book, **quiet)
+            changed.append(done.then(handlers.model_changed, [session, parts.method], parts.of_model, **quiet))
+    returned = gr.Button("Returned", elem_id="returned")  # the script presses it when the page is looked at again
+    changed.append(returned.click(handlers.look_again, [session, parts.method], parts.of_model, **quiet))
+    for seen in changed:
+        seen.then(models.enter, session, shown, **quiet)
+        seen.then(system.enter, session, system.shown, **quiet)
+        seen.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
+        seen.then(handlers.catch_up, session, parts.of_book, **quiet)
 
 
 def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:

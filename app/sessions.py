@@ -113,6 +113,7 @@ class Session:
     usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
     usual_budget: int = 0  # with which they were measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
+    model: object = None  # the state of the model that the page shows, to see whether another page has changed it
     num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a change of it
 

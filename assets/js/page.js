@@ -115,6 +115,12 @@
   });
 
   const press = (selector) => find(selector)?.click();
+
+  // Another page may have changed the model while this one was in the background.
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) press("#returned");
+  });
+
   const prompt = (number) => document.querySelectorAll("#race-prompts button")[number]?.click();
 
   document.addEventListener(

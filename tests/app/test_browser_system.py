@@ -88,8 +88,17 @@ def test_a_model_is_downloaded_cancelled_and_changed_to(
     playwright.expect(reader.page.locator("#models-doing")).not_to_contain_text("cancelled")
     reader.page.locator('[data-act="get:tiny"]', has_text="Go on").click()
     reader.sees("#models-doing", "tiny is on this disk")
+    other = visit()
+    other.drops(write_book(tmp_path, "Then came the day. " * 9, "day.txt"))
+    other.sees("#book", "Read once")
     reader.page.locator('[data-act="use:tiny"]').click()
     reader.sees("#masthead .chip.model", "tiny")
+    before = other.page.locator("#masthead .chip.model").text_content()
+    other.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # its reader comes back to it
+    other.sees("#masthead .chip.model", "tiny")
+    assert before != "tiny", "nothing had changed on the other page before"
+    other.sees("#method", "Retrieval")
+    other.sees("#book", "Read once")
     reader.sees("#models .used", "tiny")
     reader.sees("#system-view", "The model is loaded")
     reader.page.set_viewport_size({"width": 360, "height": 740})
