@@ -18,7 +18,7 @@ from app.conversing import Conversing
 from app.library_tab import LibraryParts, ShelfDrawing
 from app.live_strip import METHOD_NAMES, LiveStrip
 from app.masthead import limits_note, masthead, notice
-from app.pace import paced
+from app.pace import LIVELY, Metronome, Pace, pace_beside, paced
 from app.remote.names import REMOTE, is_remote, remotely
 from app.samples import Sample, open_questions
 from app.sessions import Session
@@ -27,6 +27,7 @@ from app.shelf_events import BookOpened, ShelfClosed
 from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
 from core.errors import CoreError
+from core.events import RoundDone
 
 # Of two updates of one component in one frame Gradio keeps the later, even one that says nothing about its value.
 FRAME_SECONDS = 0.3
@@ -352,8 +353,13 @@ class Handlers:
         number = current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True) | ({} if question is None else {"value": ""})
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
-        for batch in paced(events):
-            written: Updates = {parts.strip: strip.apply(batch).html(), parts.chat: chat.apply(batch).messages()}
+        pace = self._pace()
+        figures = Metronome(pace.figures)
+        for batch in paced(events, pace.text):
+            strip.apply(batch)
+            written: Updates = {parts.chat: chat.apply(batch).messages()}
+            if figures.due() or not any(isinstance(event, RoundDone) for event in batch):
+                written[parts.strip] = strip.html()
             if current.num_cleared == number:  # else the page shows another conversation by now
                 yield written | parts.where.follow(current, batch)
         if current.num_cleared != number:
@@ -364,6 +370,14 @@ class Handlers:
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(None if chat.answered else question)}
         updates[parts.chat] = conversation(current)
         yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}
+
+    def _pace(self) -> Pace:
+        state = self._worker.state
+        if not isinstance(state, Ready) or state.info.plan.device.value != "cpu":
+            return LIVELY
+        import torch  # loaded with the engine
+
+        return pace_beside(torch.get_num_threads(), state.machine.num_cores)
 
     def answered(self, session_id: str) -> Updates:
         """What stands around an answer, once it has ended in whatever way."""

@@ -1,4 +1,8 @@
-"""Ten updates a second are enough for the eye, and cheap: events are collected in between."""
+"""How often the page is told what happens: ten times a second is enough for the eye; events are collected in between.
+
+An update costs a browser and the server about 25 ms of a processor's time. Where the decoder computes with every core,
+that is taken from it: there, updates are rarer. `bench --suite page` measures what they cost.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +16,39 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """Least seconds between two updates of an answer's text, and between two of the figures above it."""
+
+    text: float
+    figures: float
+
+
+LIVELY, SPARING = Pace(INTERVAL_SECONDS, INTERVAL_SECONDS), Pace(0.25, 0.5)
+
+
+def pace_beside(num_busy: int, num_cores: int) -> Pace:
+    """Sparing where the decoder's threads leave no core to the page."""
+    return LIVELY if num_busy < num_cores else SPARING
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Nothing new for a while: what has been collected should be shown now."""
+
+
+class Metronome:
+    """Says when it is time again; the first time at once."""
+
+    def __init__(self, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval, self._clock, self._last = interval_seconds, clock, -float("inf")
+
+    def due(self) -> bool:
+        """Whether the interval has passed since it last said yes."""
+        now = self._clock()
+        if now - self._last < self._interval:
+            return False
+        self._last = now
+        return True
 
 
 def paced(

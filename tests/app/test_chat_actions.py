@@ -18,6 +18,7 @@ from app.conversations import Conversations, Listing, Summary
 from app.dialogue import Dialogue
 from app.handlers import Handlers, Parts
 from app.library_tab import LibraryHandlers, LibraryParts
+from app.pace import Pace
 from app.samples import Sample
 from app.sessions import Session
 from app.where_panel import WhereParts
@@ -447,3 +448,20 @@ def test_a_reload_ends_the_answer_it_lost_and_shows_it(page: Page, engine: FakeE
         assert texts(update["chat"]) == ["Long?", "One two "]
     assert page.session.exchanges[0].finished.text == "One two "
     assert "One two" in str(list(page.handlers.settle(page.session_id)))
+
+
+def test_figures_come_less_often_than_words_where_updates_cost_the_decoder_time(
+    page: Page, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "One two three four five six seven eight nine ten."
+    shown: dict[float, list[dict[Any, Any]]] = {}
+    for figures in (0.0, 1000.0):
+        monkeypatch.setattr("app.handlers.pace_beside", lambda *_, rare=figures: Pace(0.0, rare))
+        engine.enqueue(words)
+        shown[figures] = list(page.handlers.ask(page.session_id, "Count!", "triforce", 0, 1, 64))
+    for updates in shown.values():
+        written = [update for update in updates[1:-1] if "One two" in str(update["chat"])]
+        assert len(written) >= 9, "every word is shown"
+        assert words in str(updates[-1]["chat"]) and "Answer complete" in updates[-1]["strip"]
+    often, rare = (sum("Writing" in str(u.get("strip")) for u in updates) for updates in shown.values())
+    assert often >= 10 and rare == 1

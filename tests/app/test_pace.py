@@ -1,6 +1,6 @@
 """Ten updates a second: the first at once, the last always, nothing lost."""
 
-from app.pace import Pause, paced
+from app.pace import LIVELY, SPARING, Metronome, Pause, pace_beside, paced
 
 
 class Clock:
@@ -34,3 +34,14 @@ def test_no_event_makes_no_update() -> None:
 def test_a_long_silence_gives_a_sign_of_life_each_second() -> None:
     batches = list(paced([1, *[Pause()] * 50], 0.1, Clock(0.1)))
     assert batches[0] == [1] and 3 <= len(batches[1:]) <= 5 and not any(batches[1:])
+
+
+def test_updates_are_rarer_only_where_the_decoder_takes_every_core() -> None:
+    assert pace_beside(2, 2) is SPARING and pace_beside(8, 4) is SPARING
+    assert pace_beside(1, 2) is LIVELY and pace_beside(4, 8) is LIVELY
+    assert SPARING.text > LIVELY.text and SPARING.figures > LIVELY.figures
+
+
+def test_a_metronome_is_due_at_once_and_then_once_an_interval() -> None:
+    metronome = Metronome(0.5, Clock(0.125))
+    assert [metronome.due() for _ in range(10)] == [True, *[False] * 3] * 2 + [True, False]
