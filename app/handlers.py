@@ -358,7 +358,7 @@ class Handlers:
         for batch in paced(events, pace.text):
             strip.apply(batch)
             written: Updates = {parts.chat: chat.apply(batch).messages()}
-            if figures.due() or not any(isinstance(event, RoundDone) for event in batch):
+            if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
                 written[parts.strip] = strip.html()
             if current.num_cleared == number:  # else the page shows another conversation by now
                 yield written | parts.where.follow(current, batch)
