@@ -112,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         data_dir=None,
         layerwise=True,
         graphs=True,
+        host_share=None,
         offline=False,
         venv=True,
         remote=None,
@@ -177,6 +178,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help="read prompts chunk by chunk where keys and values wait in host memory",
     )
     options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
+    options.add_argument(
+        "--host-share",
+        type=float,
+        metavar="F",
+        help="part of what waits in host memory that the processor attends to there, 0 to 0.9 (default: measured)",
+    )
     options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
     add_venv_option(parser)
 

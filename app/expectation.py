@@ -32,9 +32,9 @@ def expect(
     info = ready.info
     device = info.plan.device.value
     reads = reads_of(info, ready.context)
-    return predict_reads(
-        device, ready.context, reads, Bandwidths(_memory(info, answers), info.link), _acceptance(info, seen)
-    )
+    host = Choice(NOMINAL_BANDWIDTH["cpu"], f"nominal, as of {NOMINAL['cpu']}") if reads.attended else None
+    rates = Bandwidths(_memory(info, answers), info.link, host)
+    return predict_reads(device, ready.context, reads, rates, _acceptance(info, seen))
 
 
 def reads_of(info: EngineInfo, context: int) -> Reads:
@@ -42,10 +42,12 @@ def reads_of(info: EngineInfo, context: int) -> Reads:
     planned = {row.name: row.size_bytes for row in info.plan.rows}
     weights, kv = info.target_weight_bytes, context * info.kv_bytes_per_token
     away = 0 if info.host_memory is None else kv - kv * info.plan.resident_layers // info.target_layers
+    attended = round(away * (info.plan.coattention.value or 0.0))
     reads = Reads(
         layers=info.target_layers,
         full=weights + kv - away,
-        away=away,
+        away=away - attended,
+        attended=attended,
         retrieval=weights + planned.get("retrieval cache", 0),
     )
     if not info.draft_layers:

@@ -219,7 +219,12 @@ def host_facts(info: "EngineInfo") -> list[Fact]:
         return []
     size = render.amount(info.plan.host_bytes)
     link = [Fact("Link", f"{info.link.value / 1e9:.1f} GB/s", info.link.because)] if info.link else []
-    return [Fact("Host memory", f"{size}, {info.host_memory.value}", info.host_memory.because), *link]
+    share = info.plan.coattention
+    return [
+        Fact("Host memory", f"{size}, {info.host_memory.value}", info.host_memory.because),
+        *link,
+        Fact("Host attends", f"to {share.value:.0%} of it" if share.value else "no", share.because),
+    ]
 
 
 def dtype_of(ready: Ready) -> str:

@@ -11,6 +11,7 @@ Scorer = Literal["landmark", "attention"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
 MOST_GIB = 1 << 20  # that anybody may say a device has
 MOST_GPUS = 8
+MOST_HOST_SHARE = 0.9  # of the blocks in host memory: the link carries the rest
 
 
 def _require(condition: bool, problem: str, hint: str) -> None:
@@ -117,6 +118,7 @@ class EngineConfig:
     draft: DraftConfig = DraftConfig()
     layerwise: bool = True  # read long prompts layer by layer where layers lie in host memory
     graphs: bool = True  # record passes as CUDA graphs where there is CUDA
+    host_share: float | None = None  # of what lies in host memory, attended to there; None: from a calibration
 
     def __post_init__(self) -> None:
         _require(
@@ -137,6 +139,17 @@ class EngineConfig:
             gib is None or 0 < gib < MOST_GIB,
             f"--gpu-memory {gib:g} is not usable." if gib is not None else "",
             "Give it in GiB, for example 24.",
+        )
+        share = self.host_share
+        _require(
+            share is None or 0 <= share <= MOST_HOST_SHARE,
+            f"--host-share {share:g} is not usable." if share is not None else "",
+            f"Use 0 (off) to {MOST_HOST_SHARE:g}, or leave it out: then it is measured.",
+        )
+        _require(
+            not share or self.num_gpus == 1,
+            "The host does not attend where several processes share the model.",
+            "Leave out --host-share or --gpus.",
         )
         _require(
             self.placement in ("auto", "resident", "split", "offloaded"),

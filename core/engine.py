@@ -42,10 +42,10 @@ from core.ops.transfer import pinning
 from core.parallel.crew import Crew
 from core.parallel.led import LedFullCache, LedRetrievalCache
 from core.parallel.shares import one_share, told
-from core.planner import CacheSizes, Choice, Plan, block_changed, make_plan, placed
+from core.planner import CacheSizes, Choice, Plan, block_changed, choose_coattention, make_plan, placed
 from core.prefill import Prefill, Step, reading_cost
 from core.race import Lane
-from core.roofline import ROW_SLOPE, measure_link, pass_seconds
+from core.roofline import ROW_SLOPE, measure_link, measure_sharing, pass_seconds, share_of
 from core.shelf.identity import Family, family_of
 from core.text import ChatText
 from core.tokens import Context, common_prefix
@@ -180,6 +180,7 @@ class Engine:
             shrunk=self._block_shrunk,
         )
         self._link: Choice[float] | None = None
+        self._coattention: Choice[float | None] | None = None  # None: nothing has gone to host memory yet
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
         self.info = EngineInfo(
             model=name,
@@ -305,7 +306,22 @@ class Engine:
             host = Choice(*pinning(self._full.host_memory))
             with suppress(torch.OutOfMemoryError):  # then its use cannot be told
                 self._link = self._link or measure_link(self._target.shape.device)
+            if self._coattention is None:
+                self._coattention = self._choose_coattention()
+                self._full.let_host_attend(self._coattention.value or 0.0)
+            self.plan = replace(self.plan, coattention=self._coattention)
         self.info = replace(self.info, plan=self.plan, host_memory=host, link=self._link if host else None)
+
+    def _choose_coattention(self) -> Choice[float | None]:
+        shape = self._target.shape
+        choice = choose_coattention(self.config, shape.device.type, away=True)
+        if choice.value is not None:
+            return choice
+        piece = self._full.host_memory[0].rows.shape[1:]
+        try:
+            return share_of(measure_sharing(piece, shape.num_heads, shape.dtype, shape.device))
+        except torch.OutOfMemoryError:
+            return Choice(0.0, "the device had no room to measure it")
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""

@@ -76,6 +76,8 @@ class Plan:
     most_context: int  # that would fit, host memory taken together with the device's
     prefill_chunk: Choice[int]  # tokens read in one pass
     prefill_block: Choice[int] = Choice(0, "nothing waits in host memory")  # read layer by layer; 0: chunk by chunk
+    # Share of the blocks in host memory that the host attends to; None: the engine measures it at its start.
+    coattention: Choice[float | None] = Choice(0.0, "nothing waits in host memory")
     rows: tuple[PlanRow, ...]  # on the device
     available_bytes: int  # free on the device, or what it may hold
     cache_sizes: "CacheSizes"
@@ -327,6 +329,7 @@ def make_plan(
         most_context=fits,
         prefill_chunk=chunks[away],
         prefill_block=choose_prefill_block(sizes, fit, context.value, rooms, target, config),
+        coattention=choose_coattention(config, device.value, away=away),
         rows=(*fixed[away], *block_rows, *sizes.device_rows(context.value, here)),
         available_bytes=room.available,
         cache_sizes=sizes,
@@ -423,6 +426,23 @@ def choose_prefill_block(
     if context <= 2 * rooms.chunk:
         return Choice(0, "the context holds no more than two chunks")
     return Choice(0, "chunk by chunk, as one layer's keys and values do not fit beside the rest")
+
+
+def choose_coattention(config: EngineConfig, device: str, *, away: bool) -> Choice[float | None]:
+    """Share of the blocks in host memory that the host attends to in short passes; None: to be measured.
+
+    Args:
+        away: whether any layer waits there.
+    """
+    if not away:
+        return Choice(0.0, "nothing waits in host memory")
+    if config.host_share is not None:
+        return Choice(config.host_share, "asked for")
+    if device != "cuda":
+        return Choice(0.0, "the processor is the device itself")
+    if config.num_gpus > 1:
+        return Choice(0.0, "several processes share the model")
+    return Choice(None, "measured when the model is loaded")
 
 
 def block_changed(plan: Plan, block: int, because: str) -> Plan:

@@ -1,12 +1,18 @@
 """What a pass should cost, from bytes and bandwidth: the yardstick that `doctor` shows and benchmarks meet.
 
 A pass reads its weights and its keys and values once and pays a fixed overhead per layer. Predictions, never results.
+What the link carries and what the host attends to meanwhile are measured, and the host's share follows from both.
 """
 
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from core.config import MOST_HOST_SHARE, SpeculationConfig
+from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
 from core.planner import Choice
 
@@ -18,6 +24,10 @@ ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}
 LINK_BYTES = 64 << 20  # beyond the caches of processors; 2.6 ms at 25 GB/s
 # Nominal bandwidth where none was measured, bytes per second: two server cores; an RTX 4090.
 NOMINAL_BANDWIDTH = {"cpu": 12e9, "cuda": 900e9}
+SHARING_BYTES = 128 << 20  # of blocks, beyond the caches of processors
+SHARING_ROWS = SpeculationConfig().gamma2 + 1  # of a round's verification
+LEAST_GAIN = 0.1  # of the link's time: less is not worth a thread
+SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one machine choose the same
 
 
 def pass_seconds(device: str, num_layers: int, bytes_read: int, bandwidth: float | None = None) -> float:
@@ -63,3 +73,72 @@ def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[
         _wait(device)
         seconds.append(time.perf_counter() - started)
     return Choice(size_bytes / sorted(seconds[1:])[2], f"measured here, {because}")
+
+
+class Sharing(NamedTuple):
+    """Seconds for one block of keys and values, both at work at the same time."""
+
+    link: float  # to carry it to the device
+    host: float  # to attend to it where it lies
+
+
+def share_of(seconds: Sharing) -> Choice[float | None]:
+    """The host's share of the blocks with which both end together; 0 where that would save less than a tenth.
+
+    With a share s the link needs (1 - s) of its time and the host s of its own, beside each other.
+    """
+    best = seconds.link / (seconds.link + seconds.host)
+    share = min(MOST_HOST_SHARE, round(int(best / SHARE_STEP + 1e-9) * SHARE_STEP, 2))
+    times = f"the link carries a block in {1e3 * seconds.link:.3g} ms, the host attends to it in "
+    times += f"{1e3 * seconds.host:.3g} ms"
+    if share < LEAST_GAIN:
+        return Choice(0.0, f"measured: {times}, so sharing would save less than {LEAST_GAIN:.0%}")
+    return Choice(share, f"measured: {times}, so both end together")
+
+
+def measure_sharing(piece: Sequence[int], num_heads: int, dtype: torch.dtype, device: torch.device) -> Sharing:
+    """Let a link carry blocks while the host attends to others of the same shape with the queries of a round.
+
+    Args:
+        piece: shape of a block, [2, H_kv, R, D].
+    Raises:
+        torch.OutOfMemoryError: the device has no room for one block.
+    Cost: SHARING_BYTES of host memory for a moment, and four readings of it; medians of three.
+    """
+    size_bytes = dtype.itemsize * torch.Size(piece).numel()
+    memory = HostRows((max(1, SHARING_BYTES // size_bytes), *piece), dtype, device)
+    blocks, slot = memory.rows.fill_(0.01), torch.empty(tuple(piece), dtype=dtype, device=device)
+    helper = HostAttention(num_heads, piece[-1], SHARING_ROWS, dtype, device)
+    q = torch.full((1, num_heads, SHARING_ROWS, piece[-1]), 0.01, dtype=dtype, device=device)
+    beside = _beside_on_cuda if device.type == "cuda" else _one_after_the_other
+    taken = [beside(blocks, slot, helper, q) for _ in range(4)]
+    link, host = (sorted(seconds)[1] for seconds in zip(*taken[1:], strict=True))
+    return Sharing(link / len(blocks), host / len(blocks))
+
+
+def _beside_on_cuda(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+    """All blocks by each of both, begun together."""
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream(slot.device)  # type: ignore[no-untyped-call]
+    _wait(slot.device)
+    started = time.perf_counter()
+    helper.ask(q, blocks, 1.0)
+    with torch.cuda.stream(stream):
+        start.record(stream)
+        for block in blocks:
+            slot.copy_(block, non_blocking=True)
+        stop.record(stream)
+    helper.answer()
+    host = time.perf_counter() - started
+    _wait(slot.device)
+    return Sharing(start.elapsed_time(stop) / 1e3, host)
+
+
+def _one_after_the_other(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+    started = time.perf_counter()
+    for block in blocks:
+        slot.copy_(block)
+    copied = time.perf_counter()
+    helper.ask(q, blocks, 1.0)
+    helper.answer()
+    return Sharing(copied - started, time.perf_counter() - copied)

@@ -29,6 +29,7 @@ from core.planner import (
     Placement,
     PlanRow,
     Rooms,
+    choose_coattention,
     choose_device,
     choose_dtype,
     choose_prefill_chunk,
@@ -78,10 +79,12 @@ class TierPlan:
     num_gpus: int  # 0: the processor computes
     tiers: tuple[Tier, ...]  # GPUs first, the host last
     runs: Choice[bool]  # whether this version can do it
+    # Share of the blocks in host memory that the host attends to; None: to be measured where the plan is carried out.
+    coattention: Choice[float | None]
 
     @property
     def host_share(self) -> float:
-        """Part of the full cache that waits in host memory and crosses the link for every pass over it."""
+        """Part of the full cache that waits in host memory, from where every pass over it needs it."""
         return 1 - self.resident_layers / self.num_layers if self.num_gpus else 0.0
 
 
@@ -215,7 +218,13 @@ class _Planner:
             num_gpus=self.num_gpus,
             tiers=tuple(self._tiers(fit, context.value)),
             runs=self._runs(here),
+            coattention=self._coattention(here),
         )
+
+    def _coattention(self, here: int) -> Choice[float | None]:
+        if self.num_gpus > 1 and here < self.sizes.layers:
+            return Choice(0.0, "several processes share the model")
+        return choose_coattention(self._config, self.device.value, away=self.on_gpu and here < self.sizes.layers)
 
     def _placement(self, here: int, context: int) -> Choice[Placement]:
         layers = self.sizes.layers

@@ -157,6 +157,7 @@ def report(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -
             "bits": asdict(plan.bits),
             "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
+            "coattention": asdict(plan.coattention),
             "context": asdict(plan.context),
             "most_context": plan.most_context,
             "most_context_resident": plan.most_resident,
@@ -207,6 +208,7 @@ def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) ->
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
         f"Placement  {plan.placement.value}: {plan.placement.because}",
+        *host_lines(plan),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",
         f"           at most {plan.most_context:,}; {plan.most_resident:,} without any in host memory"
         if plan.num_gpus
@@ -219,6 +221,16 @@ def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) ->
             *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows),
         ]
     return [*shown, "", *speed_lines(prediction), *([] if plan.runs.value else ["", f"Note: {plan.runs.because}."])]
+
+
+def host_lines(plan: TierPlan) -> list[str]:
+    """What the host attends to of what waits there; nothing where nothing does."""
+    if not plan.host_share:
+        return []
+    share, because = plan.coattention.value, plan.coattention.because
+    if share is None:
+        return [f"Host       its share of the attention is {because}; predicted without"]
+    return [f"Host       attends to {share:.0%} of what waits there: {because}"]
 
 
 def speed_lines(prediction: Prediction) -> list[str]:
@@ -236,5 +248,10 @@ def speed_lines(prediction: Prediction) -> list[str]:
         shown.append(
             f"  link {prediction.link_bytes_per_second / 1e9:.1f} GB/s, {prediction.link_because}; "
             f"{prediction.link_bytes_per_full_pass / 1e9:.1f} GB cross it in a pass over the full cache"
+        )
+    if prediction.host_bytes_per_second is not None:
+        shown.append(
+            f"  host {prediction.host_bytes_per_second / 1e9:.1f} GB/s, {prediction.host_because}; it attends to "
+            f"{prediction.host_bytes_per_full_pass / 1e9:.1f} GB where they lie"
         )
     return [*shown, f"  acceptance {level1}{prediction.acceptance2:.2f}, {prediction.acceptance_because}"]

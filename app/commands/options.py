@@ -18,6 +18,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         context=args.context,
         layerwise=args.layerwise,
         graphs=args.graphs,
+        host_share=args.host_share,
         gpu_memory_gib=args.gpu_memory,
         num_gpus=1 if args.gpus is None else args.gpus,
         retrieval=RetrievalConfig(budget=advice.budget) if advice else RetrievalConfig(),

@@ -17,7 +17,7 @@ from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory
-from core.events import Finished
+from core.events import Finished, PrefillProgress
 from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
 from core.hardware import Machine, cap_memory, peak_memory_bytes, reset_peak_memory, this_machine
 from core.loading import LoadedPair, PairFiles
@@ -48,6 +48,7 @@ class OffloadRow:
     prompt_tokens: int
     prefill_seconds: float
     prefill_tokens_per_second: float
+    prefill_link_bytes: int  # that reading the prompt brought over the link
     new_tokens: int
     ms_per_token: float  # median of the repeats
     speedup_vs_autoregressive: float  # of the same placement
@@ -59,6 +60,7 @@ class OffloadRow:
     link_calibration_gb_per_second: float | None
     link_share: float | None
     host_memory: str | None
+    host_share: float  # of the blocks there that the host attends to
     planned_bytes: int  # on the device
     peak_memory_bytes: int  # on CUDA of the device, else of the process
     identical_to_first: bool  # to plain decoding with the first placement that ran at this length
@@ -113,10 +115,10 @@ class Bench:
                 except NotEnoughMemory as error:
                     self.skipped.append(Skipped(context=context, placement=placement, problem=str(error)))
                     continue
-                runs = self._runs(engine, context, methods, repeats, max_new_tokens, seed)
+                runs, brought = self._runs(engine, context, methods, repeats, max_new_tokens, seed)
                 first = first or runs[methods[0]][-1].token_ids
                 peak = peak_memory_bytes(self._device)
-                yield from (_row(context, engine, runs, method, peak, first) for method in methods)
+                yield from (_row(context, engine, runs, method, peak, first, brought) for method in methods)
                 del engine
                 gc.collect()  # its memory is needed for the next one
                 cap_memory(self._device, None)
@@ -137,17 +139,21 @@ class Bench:
 
     def _runs(
         self, engine: Engine, context: int, methods: Sequence[str], repeats: int, max_new_tokens: int, seed: int
-    ) -> dict[str, list[Finished]]:
+    ) -> tuple[dict[str, list[Finished]], int]:
+        """Answers by method, and the bytes that the one reading brought over the link."""
         conversation, question = bench_prompt(engine.text, context, seed)
         prompt = conversation.ask(question.question).prompt_ids(engine.text)
         runs: dict[str, list[Finished]] = {method: [] for method in methods}
+        brought = 0
         for _ in range(repeats):
             for method in methods:
                 config = GenerationConfig(method=method, max_new_tokens=max_new_tokens, seed=seed)
-                *_, finished = engine.generate(prompt, config)
-                assert isinstance(finished, Finished)
-                runs[method].append(finished)
-        return runs
+                for event in engine.generate(prompt, config):
+                    if isinstance(event, PrefillProgress) and event.reused_tokens == 0:
+                        brought = engine.full_cache.link_traffic[0]
+                assert isinstance(event, Finished)
+                runs[method].append(event)
+        return runs, brought
 
 
 def _ms(runs: Sequence[Finished]) -> float:
@@ -155,7 +161,13 @@ def _ms(runs: Sequence[Finished]) -> float:
 
 
 def _row(
-    context: int, engine: Engine, runs: dict[str, list[Finished]], method: str, peak: int, first: tuple[int, ...]
+    context: int,
+    engine: Engine,
+    runs: dict[str, list[Finished]],
+    method: str,
+    peak: int,
+    first: tuple[int, ...],
+    brought: int,
 ) -> OffloadRow:
     reading = runs["autoregressive"][0]  # the first run read the book
     last, plan, stats = runs[method][-1], engine.plan, runs[method][-1].stats
@@ -170,6 +182,7 @@ def _row(
         prompt_tokens=last.prompt_tokens,
         prefill_seconds=reading.prefill_seconds,
         prefill_tokens_per_second=fresh / max(reading.prefill_seconds, 1e-9),
+        prefill_link_bytes=brought,
         new_tokens=stats.new_tokens,
         ms_per_token=_ms(runs[method]),
         speedup_vs_autoregressive=_ms(runs["autoregressive"]) / _ms(runs[method]),
@@ -181,6 +194,7 @@ def _row(
         link_calibration_gb_per_second=calibration / 1e9 if calibration is not None else None,
         link_share=stats.link_share,
         host_memory=engine.info.host_memory.value if engine.info.host_memory else None,
+        host_share=plan.coattention.value or 0.0,
         planned_bytes=plan.total_bytes,
         peak_memory_bytes=peak,
         identical_to_first=last.token_ids == first,

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape
 from core.caches.layerwise import LayerwisePass
-from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer, piece_shape
+from core.caches.stores import SHORT_PASS, HostShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
+from core.ops.host_attention import HostAttention
 from core.ops.transfer import Conveyor, HostRows
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
@@ -60,6 +61,7 @@ class FullCache:
         self._possible = possible or capacity
         self._length, self._offload, self._staged = 0, offload, False
         self._conveyor = offload.conveyor(shape) if offload else None
+        self._help: HostShare | None = None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
         self._landmarks = [shape.allocate(chunks)[0] for _ in range(shape.num_layers)]  # each [H_kv, C, D]
@@ -87,7 +89,7 @@ class FullCache:
 
     @property
     def link_bytes(self) -> int:
-        """Of those, bytes that a pass brings from host memory."""
+        """Of those, bytes that the pass which began last brings from host memory."""
         return sum(layer.link_bytes for layer in self._layers)
 
     @property
@@ -99,6 +101,14 @@ class FullCache:
     def host_memory(self) -> Sequence[HostRows]:
         """What offloaded layers hold in host memory, layer by layer."""
         return [layer.memory for layer in self._layers if isinstance(layer, OffloadedLayer)]
+
+    def let_host_attend(self, share: float) -> None:
+        """In short passes from here on the host attends to that share of its blocks where they lie; 0: to none."""
+        shape = self.shape
+        self._help = None
+        if share:
+            helper = HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.dtype, shape.device)
+            self._help = HostShare(helper, share)
 
     def offload_one(self, block_rows: int) -> None:
         """Move the last resident layer to host memory, with what it has seen. Cost: a copy of its rows.
@@ -136,10 +146,17 @@ class FullCache:
 
     def begin(self, start: int, num_new: int) -> Tensor:
         """Check that the tokens follow and fit; positions are plain indices."""
+        return self._open(start, num_new, self._help if num_new <= SHORT_PASS else None)
+
+    def _open(self, start: int, num_new: int, help: HostShare | None) -> Tensor:
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         if start + num_new > self.capacity:
             raise ContextTooSmall(start + num_new, self.capacity, possible=self._possible)
+        for layer in self._layers:
+            layer.open(help)
         if self._conveyor is not None:
+            if help is not None:
+                self._conveyor.settle()
             self._conveyor.begin([piece for layer in self._layers for piece in layer.pieces()])
         return torch.arange(start, start + num_new, device=self.shape.device)
 
@@ -183,7 +200,7 @@ class FullCache:
         Raises:
             ContextTooSmall: they do not fit.
         """
-        self.begin(self._length, num_new)
+        self._open(self._length, num_new, None)  # however short: each layer is worked on whole
         return LayerwisePass(self, self._layers, num_new, work)
 
     def saved_queries(self) -> list[Tensor]:

@@ -5,7 +5,7 @@ Layers are independent, so a cache may keep some resident and offload the rest (
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from core.caches.base import KVShape
 from core.ops.attention import Partial, causal_partial, merge, partial
 from core.ops.backend import Backend
+from core.ops.host_attention import HostAttention
 from core.ops.transfer import Conveyor, HostRows
 
 # Newest rows that stay on the device when a block goes to the host: more than a round's guesses, so that forgetting
@@ -33,11 +34,25 @@ def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
     return rows[:, : complete * chunk_size].view(heads, complete, chunk_size * dim)
 
 
+class HostShare(NamedTuple):
+    """What the host does in short passes."""
+
+    helper: HostAttention
+    share: float  # of the blocks of each layer that lie there
+
+    def blocks_of(self, count: int) -> int:
+        """So many of a layer's blocks, whatever else the pass is: passes of one row and of many sum alike."""
+        return int(self.share * count + 1e-9)  # 0.7 * 10 is 7
+
+
 class LayerStore(Protocol):
     """Keys and values of one layer."""
 
+    def open(self, help: "HostShare | None") -> None:
+        """A pass begins, in which the host attends to a share of what lies with it; None: it brings everything."""
+
     def pieces(self) -> Sequence[Tensor]:
-        """What a pass has to bring from the host, in order."""
+        """What the pass has to bring from the host, in order."""
 
     @property
     def link_bytes(self) -> int:
@@ -86,6 +101,9 @@ class ResidentLayer:
         """Keys and values as they lie, each [1, H_kv, capacity, D]."""
         return self._k, self._v
 
+    def open(self, help: "HostShare | None") -> None:
+        """Nothing to share."""
+
     def pieces(self) -> Sequence[Tensor]:
         """Nothing."""
         return ()
@@ -132,6 +150,8 @@ class OffloadedLayer:
     A long pass, a piece of a prompt, does not fit on the device in all layers: each layer sends its blocks away as soon
     as it has attended, behind the valid ones, where they are scratch until `commit`.
 
+    In a short pass the host may attend to the oldest blocks where they lie; the pass brings the others.
+
     Host memory: capacity rows. Device memory: `tail_rows`, twice while a long pass runs.
     """
 
@@ -145,6 +165,8 @@ class OffloadedLayer:
         self._most = tail_rows(block_rows)
         self._k, self._v = shape.allocate(self._most), shape.allocate(self._most)  # rows [offloaded, ...)
         self._offloaded = 0  # rows in host memory; a multiple of block_rows
+        self._helper: HostAttention | None = None  # of the pass that began last
+        self._helped = 0  # blocks that it attends to, the oldest ones
         self._new: tuple[Tensor, Tensor] | None = None  # k, v [1, H_kv, T, D] of a long pass, until it has attended
         self._at = 0  # rows on the device before those
         self._left: tuple[Tensor, Tensor] | None = None  # k, v [H_kv, n, D]: what remains of a long pass on the device
@@ -161,14 +183,23 @@ class OffloadedLayer:
         for tail, source in ((self._k, k), (self._v, v)):
             tail[0, :, : source.shape[1] - self._offloaded] = source[:, self._offloaded :]
 
+    def open(self, help: HostShare | None) -> None:
+        """The host's part is the oldest blocks, which have lain there longest."""
+        self._helper = help.helper if help else None
+        self._helped = help.blocks_of(self._offloaded // self._block) if help else 0
+
     def pieces(self) -> Sequence[Tensor]:
-        """Every block that holds rows."""
-        return list(self._host[: self._offloaded // self._block])
+        """Every block that holds rows and is not the host's part."""
+        return list(self._carried)
+
+    @property
+    def _carried(self) -> Tensor:
+        return self._host[self._helped : self._offloaded // self._block]
 
     @property
     def link_bytes(self) -> int:
-        """All rows in host memory."""
-        return self._host[: self._offloaded // self._block].nbytes
+        """Of the pass that began last."""
+        return self._carried.nbytes
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write behind the rows on the device; a long pass is only held."""
@@ -182,17 +213,22 @@ class OffloadedLayer:
         self._v[:, :, at : at + count] = v
 
     def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
-        """Block by block as they arrive, then the rows on the device."""
+        """The rows on the device, block by block as they arrive, then what the host found meanwhile."""
+        helper = self._helper if self._helped else None
+        if helper is not None:
+            helper.ask(q, self._host[: self._helped], scaling)
         at, end = start - self._offloaded, start - self._offloaded + q.shape[2]
         k, v = self._new or (self._k[:, :, at:end], self._v[:, :, at:end])
         found = causal_partial(q, k, v, scaling)
         found = Partial(found.out.float(), found.lse)
         if at:
             found = _added(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
-        for _ in range(self._offloaded // self._block):
+        for _ in range(len(self._carried)):
             k, v = self._conveyor.take()
             found = _added(found, partial(q, k[None], v[None], scaling))
             self._conveyor.release()
+        if helper is not None:
+            found = _added(found, helper.answer())
         self._send_away()
         return found.out.to(q.dtype)
 
@@ -218,6 +254,7 @@ class OffloadedLayer:
 
     def bring(self, into: ResidentLayer, length: int) -> None:
         """Copy rows [0, length) to where the layer is worked on; `pieces` arrive in their order."""
+        assert not self._helped, f"{self._helped} blocks were left to the host"
         k, v = (rows[0] for rows in into.buffers)
         for number in range(self._offloaded // self._block):
             rows = slice(number * self._block, (number + 1) * self._block)

@@ -53,6 +53,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         gpu_memory=None,
         layerwise=True,
         graphs=True,
+        host_share=None,
         offline=False,
         seed=0,
         data_dir=tmp_path / "data",

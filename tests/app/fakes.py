@@ -74,6 +74,7 @@ class FakeEngine:
             context=SimpleNamespace(value=context, because="asked for"),
             placement=SimpleNamespace(value="resident", because="test"),
             prefill_block=SimpleNamespace(value=0, because="test"),
+            coattention=SimpleNamespace(value=0.0, because="test"),
             most_context=8192,
             rows=(PlanRow("runtime", 600 << 20), PlanRow("target weights", 300 << 20), PlanRow("retrieval cache", 1)),
             total_bytes=(900 << 20) + 1,

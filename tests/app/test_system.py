@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from xml.etree import ElementTree
 
@@ -201,6 +202,18 @@ def test_the_pair_that_comes_along_is_expected_to_accept_what_was_measured(ready
     assert "At 4,096 tokens" in html and "Acceptance 60% / 93% measured with this pair" in html
     assert f"Memory {found.bandwidth_bytes_per_second / 1e9:.1f} GB/s nominal" in html
     assert "Expected" in report(shot(ready, expected=found))
+
+
+def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: FakeEngine) -> None:
+    engine.info.host_memory = SimpleNamespace(value="pinned", because="copies run beside computing")
+    engine.info.plan.coattention = SimpleNamespace(value=0.35, because="measured: both end together")
+    engine.info.plan.resident_layers = 0
+    html = text_of(system(shot(ready)))
+    assert "Host attends to 35% of it measured: both end together" in html
+    assert "Host attends:" in report(shot(ready)) and "to 35% of it" in report(shot(ready))
+    found = expect(ready, [], (None, None))
+    assert found.host_bytes_per_full_pass == round(0.35 * 4096 * 2048)
+    assert found.link_bytes_per_full_pass == 4096 * 2048 - found.host_bytes_per_full_pass
 
 
 def test_acceptance_is_that_of_exact_answers_only(ready: Ready) -> None:

@@ -10,8 +10,11 @@ from app.documents import read_document
 from core.config import EngineConfig, GenerationConfig, SpeculationConfig
 from core.engine import Engine
 from core.events import Finished
+from core.loading import LoadedPair, PairFiles
 from core.models.catalog import ROOT
+from core.planner import make_plan
 from core.session import Conversation
+from tests.core.toys import MACHINE
 
 BOOKS = ROOT / "assets" / "books"
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)  # the text must not depend on it, the test's time does
@@ -82,3 +85,22 @@ def test_a_window_alone_does_not_find_what_retrieval_finds(engine: Engine, book:
         finished = answer(engine, book.ask(row["question"]).prompt_ids(engine.text), "streamingllm", 32)
         right += finished.text.strip() == row["answer"]
     assert right <= 5, f"{right} of 10 facts right without the book"
+
+
+def test_a_share_left_to_the_host_changes_no_greedy_token() -> None:
+    """The bundled pair with all layers in host memory, and with half of their blocks attended to there."""
+    files = PairFiles.find("harbour", "auto")
+    pair = LoadedPair.load(files, torch.device("cpu"), torch.float32)
+    text = read_document(BOOKS / "harbour-8k.pdf").text
+    written: dict[tuple[float, str], Finished] = {}
+    for share in (0.0, 0.5):
+        config = EngineConfig(context=2048, device="cpu", placement="offloaded", gpu_memory_gib=1.0, host_share=share)
+        engine = Engine.of(pair, config, make_plan(files.target, files.draft, config, MACHINE))
+        opened = Conversation(tuple(engine.text.encode(text)[:1200]))
+        prompt = opened.ask("Who keeps the light?").prompt_ids(engine.text)
+        for method in ("autoregressive", "triforce"):
+            written[share, method] = answer(engine, prompt, method, 32)
+    texts = {finished.token_ids for finished in written.values()}
+    assert len(texts) == 1 and len(next(iter(texts))) >= 4
+    for method in ("autoregressive", "triforce"):
+        assert 0 < written[0.5, method].stats.link_bytes < 0.6 * written[0.0, method].stats.link_bytes

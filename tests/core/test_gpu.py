@@ -10,8 +10,10 @@ from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalCo
 from core.engine import Engine
 from core.events import Finished
 from core.models.loader import LoadedModel
-from core.ops.attention import attend, attend_reference
+from core.ops.attention import attend, attend_reference, partial_reference
 from core.ops.graphs import Graphs
+from core.ops.host_attention import HostAttention
+from core.ops.transfer import HostRows
 from core.planner import Choice, make_plan
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
@@ -39,8 +41,14 @@ def on_cuda(model: LoadedModel) -> LoadedModel:
     return LoadedModel(model.module.to(CUDA), model.dims, model.dims.shape(torch.float32, CUDA), model.eos_ids)
 
 
-def cuda_engine(kv_heads: int, offload: Offload | None = None, graphs: Graphs | None = None) -> Engine:
+def cuda_engine(
+    kv_heads: int,
+    offload: Offload | None = None,
+    graphs: Graphs | None = None,
+    host_share: float | None = None,
+) -> Engine:
     config = EngineConfig(
+        host_share=host_share,
         context=2048,
         prefill_chunk=256,
         retrieval=RetrievalConfig(budget=256, chunk_size=8, local_window=64),
@@ -74,6 +82,42 @@ def test_layers_in_pinned_host_memory_give_the_text_that_the_cpu_writes(num_resi
     assert engine.info.host_memory is not None and engine.info.host_memory.value == "pinned"
     for method in ("autoregressive", "triforce", "retrieval", "draft"):
         assert written(engine, method) == expected, method
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None:
+    """Question after question: no answer is overwritten before it has left, no query before it was read."""
+    generator = torch.Generator().manual_seed(0)
+    memory = HostRows((6, 2, 2, 96, 64), dtype, CUDA)
+    memory.rows.copy_(torch.randn(memory.rows.shape, generator=generator))
+    helper = HostAttention(8, 64, 64, dtype, CUDA)
+    asked, answers = [], []
+    for rows in (9, 1, 64, 5) * 5:
+        q = torch.randn(1, rows, 8, 64, generator=generator).to(CUDA, dtype).transpose(1, 2)
+        helper.ask(q, memory.rows[:5], 0.125)
+        found = helper.answer()
+        asked.append(q)
+        answers.append((found.out.clone(), found.lse.clone()))
+    k, v = memory.rows[:5].to(CUDA).permute(1, 2, 0, 3, 4).flatten(2, 3)[:, None]
+    for q, (out, lse) in zip(asked, answers, strict=True):
+        expected = partial_reference(q.float(), k.float(), v.float(), 0.125)
+        assert torch.allclose(out, expected.out, atol=1e-4) and torch.allclose(lse, expected.lse, atol=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_a_share_left_to_the_host_gives_the_text_that_the_cpu_writes(share: float) -> None:
+    expected = written(tiny_engine(kv_heads=2), "autoregressive")
+    engine = cuda_engine(2, Offload(block_rows=64, num_slots=2), host_share=share)
+    assert engine.info.plan.coattention == Choice(share, "asked for")
+    for method in ("autoregressive", "triforce", "retrieval", "draft"):
+        assert written(engine, method) == expected, method
+
+
+def test_the_host_s_share_is_measured_at_the_start() -> None:
+    engine = cuda_engine(2, Offload(block_rows=64, num_slots=2))
+    found = engine.info.plan.coattention
+    assert found.value is not None and 0 <= found.value <= 0.9 and found.because.startswith("measured")
+    assert written(engine, "triforce") == written(tiny_engine(kv_heads=2), "autoregressive")
 
 
 def test_a_device_that_runs_out_of_memory_goes_on_with_fewer_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,16 @@ from core.caches import relief
 from core.caches.full import FullCache, Offload
 from core.caches.relief import make_full_cache
 from core.caches.stores import OffloadedLayer
-from core.config import GenerationConfig, PlacementWish, SpeculationConfig
+from core.config import EngineConfig, GenerationConfig, PlacementWish, SpeculationConfig
 from core.engine import Engine
-from core.errors import NotEnoughMemory
+from core.errors import InvalidSetting, NotEnoughMemory
 from core.events import Finished
 from core.models.judge import Judge
 from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
+from core.planner import Choice, choose_coattention
+from core.roofline import Sharing, measure_sharing, share_of
 from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -65,6 +67,109 @@ def test_bytes_over_the_link_are_those_of_the_blocks_there() -> None:
     assert stats.link_share == pytest.approx((stats.link_bytes_per_second or 0) / engine.info.link.value)
     resident = answer(tiny_engine(), prompt, "autoregressive", 10).stats
     assert resident.link_bytes == 0 and resident.link_bytes_per_second is None and resident.link_share is None
+
+
+# -------------------- the host attends to a share
+
+
+@pytest.mark.parametrize("placement", ["split", "offloaded"])
+def test_with_a_share_left_to_the_host_every_method_writes_the_same_text(placement: PlacementWish) -> None:
+    resident = tiny_engine(prefill_chunk=300)
+    ours = tiny_engine(prefill_chunk=300, placement=placement, host_share=0.5)
+    assert ours.info.plan.coattention == Choice(0.5, "asked for")
+    prompt = random_prompt(900)
+    for turn, method in enumerate(METHODS):
+        a, b = answer(resident, prompt, method, 20), answer(ours, prompt, method, 20)
+        assert a.token_ids == b.token_ids, method
+        prompt = [*prompt, *a.token_ids, *random_prompt(20, turn)]
+    edited = [*prompt[:400], *random_prompt(200, 9)]  # cuts blocks that the host attended to
+    assert answer(resident, edited).token_ids == answer(ours, edited).token_ids
+
+
+def test_the_link_s_figures_count_only_what_crossed() -> None:
+    engine, prompt = tiny_engine(placement="offloaded", host_share=0.4), random_prompt(900)
+    before = engine.full_cache.link_traffic[0]
+    stats = answer(engine, prompt, "autoregressive", 10).stats
+    # as in the test above, but two of six blocks stay where they are
+    assert stats.link_bytes == stats.full_passes * 4 * 128 * 2 * (2 * 4 * 16 * 4)
+    whole = answer(tiny_engine(placement="offloaded"), prompt, "autoregressive", 10).stats
+    assert stats.kv_bytes_read == whole.kv_bytes_read and stats.link_bytes < whole.link_bytes
+    answer(engine, prompt, "autoregressive", 10)
+    read_once = engine.full_cache.link_traffic[0] - before - 2 * stats.link_bytes
+    assert read_once == whole_reading(prompt)
+
+
+def whole_reading(prompt: list[int]) -> int:
+    """Bytes that reading the prompt alone brings."""
+    engine = tiny_engine(placement="offloaded")
+    list(engine.read(prompt))
+    return engine.full_cache.link_traffic[0]
+
+
+@pytest.mark.parametrize(
+    ("link", "host", "share"),
+    [(1, 1, 0.5), (3, 1, 0.75), (1, 3, 0.25), (1, 99, 0), (1, 9.5, 0), (1, 9, 0.1), (99, 1, 0.9), (1, 1.6, 0.35)],
+)
+def test_the_share_makes_both_end_together_where_that_saves_a_tenth(link: float, host: float, share: float) -> None:
+    found = share_of(Sharing(link / 1e3, host / 1e3))
+    assert found.value == pytest.approx(share) and f"in {link:g} ms" in found.because
+    assert ("both end together" in found.because) == (share > 0)
+    together = max((1 - share) * link, share * host)
+    assert together <= link * (0.901 if share else 1)
+
+
+def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.engine.choose_coattention", lambda *_, **__: Choice(None, "to be measured"))
+    asked: list[object] = []
+
+    def measured(*shape: object) -> Sharing:
+        asked.append(shape)
+        return Sharing(2e-3, 2e-3)
+
+    monkeypatch.setattr("core.engine.measure_sharing", measured)
+    engine, prompt = tiny_engine(placement="offloaded"), random_prompt(700)
+    found = answer(engine, prompt, "triforce")
+    assert engine.plan.coattention == engine.info.plan.coattention
+    assert engine.plan.coattention.value == 0.5 and "both end together" in engine.plan.coattention.because
+    assert asked == [((2, 4, 128, 16), 4, torch.float32, torch.device("cpu"))]
+    assert found.token_ids == answer(tiny_engine(), prompt, "triforce").token_ids
+
+    def no_room(*_: object) -> Sharing:
+        raise torch.OutOfMemoryError("injected")
+
+    monkeypatch.setattr("core.engine.measure_sharing", no_room)
+    assert tiny_engine(placement="offloaded").plan.coattention == Choice(0.0, "the device had no room to measure it")
+
+
+def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.roofline.SHARING_BYTES", 1 << 20)
+    for dtype in (torch.float32, torch.float16):
+        found = measure_sharing((2, 2, 64, 16), 4, dtype, torch.device("cpu"))
+        assert found.link > 0 and found.host > 0
+
+
+def test_who_attends_is_told_before_anything_is_loaded() -> None:
+    asked = EngineConfig(host_share=0.3)
+    assert choose_coattention(asked, "cuda", away=True) == Choice(0.3, "asked for")
+    assert choose_coattention(asked, "cuda", away=False).value == 0
+    assert choose_coattention(EngineConfig(), "cuda", away=True).value is None
+    assert choose_coattention(EngineConfig(), "cpu", away=True) == Choice(0.0, "the processor is the device itself")
+    assert choose_coattention(EngineConfig(num_gpus=2), "cuda", away=True).value == 0
+    for share in (-0.1, 0.95, float("nan")):
+        with pytest.raises(InvalidSetting, match="--host-share"):
+            EngineConfig(host_share=share)
+    with pytest.raises(InvalidSetting, match="several processes"):
+        EngineConfig(host_share=0.5, num_gpus=2)
+
+
+def test_layers_that_move_at_work_find_the_host_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt = tiny_engine(prefill_chunk=200, host_share=0.5), random_prompt(900)
+    assert engine.plan.coattention.value == 0
+    fail(monkeypatch, engine._full, "attend", 5, 1)
+    found = answer(engine, prompt, "autoregressive")
+    assert engine.info.plan.coattention == Choice(0.5, "asked for") and engine.info.plan.resident_layers == 1
+    assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt, "autoregressive").token_ids
+    assert found.stats.link_bytes == found.stats.full_passes * 3 * 128 * (2 * 4 * 16 * 4)
 
 
 # -------------------- out of memory

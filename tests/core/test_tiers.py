@@ -341,6 +341,22 @@ def test_the_link_is_what_bounds_an_offloaded_pass(size: Write) -> None:
     assert found.acceptance1 is None and found.gamma1 == 0, "no draft, no level 1"
 
 
+def test_what_the_host_attends_to_does_not_cross_and_bounds_a_pass_too(size: Write) -> None:
+    llama, rig = size("llama2-7b"), rig_4090()
+    config = EngineConfig(context=131072, host_share=0.25, retrieval=RetrievalConfig(budget=4096))
+    plan = plan_tiers(llama, None, config, rig)
+    assert plan.coattention == Choice(0.25, "asked for") and planned(llama, rig).coattention.value is None
+    found = predict(llama, None, config, plan, bandwidths(plan, rig), PUBLISHED)
+    assert (found.link_bytes_per_full_pass, found.host_bytes_per_full_pass) == (48 * GIB, 16 * GIB)
+    # 48 GiB at 25 GB/s = 2062 ms, beside 16 GiB at 12 GB/s = 1432 ms
+    assert found.plain_ms_per_token == pytest.approx(2062 + 8, abs=1) and "nominal" in (found.host_because or "")
+    plan = plan_tiers(llama, None, replace(config, host_share=0.5), rig)
+    found = predict(llama, None, config, plan, bandwidths(plan, rig), PUBLISHED)
+    assert found.plain_ms_per_token == pytest.approx(2863 + 8, abs=1), "the host is the slower one"
+    two = plan_tiers(llama, None, EngineConfig(context=131072), rig_4090(2))
+    assert two.coattention.value == 0 and "several processes" in two.coattention.because
+
+
 def test_more_acceptance_is_more_speed_and_its_source_is_told(size: Write) -> None:
     llama, rig = size("llama2-7b"), rig_4090()
     plan = planned(llama, rig)

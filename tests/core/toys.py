@@ -112,12 +112,14 @@ def tiny_engine(
     offload: Offload | None = None,
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
+    host_share: float | None = None,
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure."""
     config = EngineConfig(
         context=context,
         prefill_chunk=prefill_chunk,
         placement=placement,
+        host_share=host_share,
         gpu_memory_gib=None if placement in ("auto", "resident") else 1.0,
         retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64),
         draft=DraftConfig(window=128),

@@ -67,6 +67,7 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         "12.6 / 6.5 / 3.9 GiB at 16 / 8 / 4 bits; 512 KiB of keys and values a token",
         "offloaded: landmarks and buffers leave no room",
         "64.00 GiB  full cache, host",
+        "its share of the attention is measured when the model is loaded; predicted without",
         "link 25.0 GB/s, nominal, as of an RTX 4090; 68.7 GB cross it",
     ):
         assert words in shown, words
@@ -89,6 +90,7 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         (["--acceptance", "0.9"], "--acceptance"),
         (["--acceptance", "0.3,1.5"], "--acceptance"),
         (["--budget", "100"], "budget of 100"),
+        (["--host-share", "0.95"], "--host-share 0.95"),
         (["--model", "nope.json"], "no model 'nope.json'"),
         (["--device", "cuda", "--assume", "cpu"], "no CUDA device"),
     ],

@@ -1,5 +1,7 @@
 """Offloaded layers against resident ones, their twin: after any verdicts the same rows, landmarks and attention."""
 
+import gc
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,8 @@ from core.caches import stores
 from core.caches.full import FullCache, Offload
 from core.config import GenerationConfig, SpeculationConfig
 from core.events import Finished
+from core.ops import host_attention
+from core.ops.attention import Partial
 from core.ops.transfer import Conveyor
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
@@ -32,14 +36,14 @@ def few_kept_rows() -> Iterator[None]:
 def run_pass(caches: tuple[FullCache, ...], count: int, seed: int) -> list[Tensor]:
     """The same pass through all caches; their attention, layer by layer."""
     generator = torch.Generator().manual_seed(seed)
-    starts = {cache.length for cache in caches}
+    shape, starts = caches[0].shape, {cache.length for cache in caches}
     assert len(starts) == 1
     for cache in caches:
         cache.begin(cache.length, count)
     seen = []
-    for layer in range(SHAPE.num_layers):
-        k, v = torch.randn(2, 1, SHAPE.num_kv_heads, count, SHAPE.head_dim, generator=generator)
-        q = torch.randn(1, SHAPE.num_heads, count, SHAPE.head_dim, generator=generator)
+    for layer in range(shape.num_layers):
+        k, v = torch.randn(2, 1, shape.num_kv_heads, count, shape.head_dim, generator=generator)
+        q = torch.randn(1, shape.num_heads, count, shape.head_dim, generator=generator)
         for cache in caches:
             cache.stage(layer, k, v)
         seen.append(torch.stack([cache.attend(layer, q, 0.4) for cache in caches]))
@@ -52,9 +56,9 @@ def assert_alike(resident: FullCache, offloaded: FullCache) -> None:
     length = resident.length
     assert offloaded.length == length
     complete = length // CHUNK
-    heads = torch.tensor([0, 1, 1, 0])
+    heads = torch.tensor([0, 1, 1, 0]) % resident.shape.num_kv_heads
     chunks = torch.tensor([0, complete // 3, complete // 2, max(complete - 1, 0)])
-    for layer in range(SHAPE.num_layers):
+    for layer in range(resident.shape.num_layers):
         for start in (0, length // 3, max(0, length - 7)):
             for a, b in zip(resident.rows(layer, start, length), offloaded.rows(layer, start, length), strict=True):
                 assert torch.equal(a, b)
@@ -80,6 +84,175 @@ def test_offloaded_layers_equal_resident_ones(offload: Offload, prompt: int, rou
         for cache in caches:
             cache.truncate(max(1, cache.length - rejected))
         assert_alike(*caches)
+
+
+# -------------------- the host attends to a share
+
+
+@pytest.mark.parametrize(("kv_heads", "block"), [(4, 8), (2, 16), (1, 32)])
+@given(share=st.sampled_from([0.05, 0.3, 0.5, 0.9]), prompt=st.integers(1, 200), rounds=verdicts)
+@settings(max_examples=8, deadline=None)
+def test_a_share_left_to_the_host_equals_bringing_everything(
+    kv_heads: int, block: int, share: float, prompt: int, rounds: list[tuple[int, int]]
+) -> None:
+    """Rounds after which blocks move to the host, and rejections that cut blocks the host attended to."""
+    shape = tiny_shape(layers=2, heads=4, kv_heads=kv_heads, dim=8)
+    offload = Offload(block_rows=block, num_slots=2)
+    resident, carried, helped = (FullCache(shape, 600, CHUNK, offload=one) for one in (None, offload, offload))
+    helped.let_host_attend(share)
+    caches = resident, carried, helped
+    run_pass(caches, prompt, 0)
+    for number, (count, rejected) in enumerate(rounds, 1):
+        for attention in run_pass(caches, count, number):
+            assert torch.allclose(attention[1], attention[2], atol=1e-5)
+            assert torch.allclose(attention[0], attention[2], atol=1e-5)
+        for cache in caches:
+            cache.truncate(max(1, cache.length - rejected))
+        assert_alike(resident, helped)
+
+
+@pytest.mark.parametrize("rows", [1, 9, stores.SHORT_PASS])
+def test_what_the_host_attends_to_does_not_cross_however_many_rows_ask(rows: int) -> None:
+    cache = FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    cache.let_host_attend(0.5)
+    run_pass((cache,), 200, 0)  # 12 blocks of 16 rows, as 4 rows stay
+    assert cache.link_traffic[0] == 0 and len(cache._layers[0].pieces()) == 12
+    run_pass((cache,), rows, 1)
+    block_bytes = SHAPE.bytes_per_token // SHAPE.num_layers * BLOCK
+    assert cache.link_traffic[0] == SHAPE.num_layers * 6 * block_bytes
+    cache.begin(cache.length, rows)
+    there = (200 + rows - 4) // BLOCK
+    assert cache.link_bytes == SHAPE.num_layers * (there - there // 2) * block_bytes
+
+
+def test_long_passes_and_passes_layer_by_layer_bring_everything() -> None:
+    cache = FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    cache.let_host_attend(0.9)
+    run_pass((cache,), 200, 0)
+    cache.begin(200, stores.SHORT_PASS + 1)
+    assert all(len(layer.pieces()) == 12 for layer in cache._layers)
+    cache.begin(200, 9)
+    assert all(len(layer.pieces()) == 2 for layer in cache._layers)
+    cache.layerwise(9, cache.workspace(209)).close()
+    assert all(len(layer.pieces()) == 12 for layer in cache._layers)
+
+
+def test_decoding_goes_on_with_the_host_behind_a_reading_layer_by_layer() -> None:
+    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    caches[1].let_host_attend(0.5)
+    for cache in caches:
+        generator = torch.Generator().manual_seed(7)
+        for start in (0, 90):
+            reading = cache.layerwise(90, cache.workspace(180))
+            for layer in range(SHAPE.num_layers):
+                reading.enter(layer)
+                for at in range(start, start + 90, 30):
+                    reading.begin(at, 30)
+                    k, v = torch.randn(2, 1, SHAPE.num_kv_heads, 30, SHAPE.head_dim, generator=generator)
+                    reading.stage(layer, k, v)
+                    reading.attend(layer, torch.randn(1, SHAPE.num_heads, 30, SHAPE.head_dim, generator=generator), 0.4)
+                reading.leave(layer)
+            reading.commit()
+            reading.close()
+            assert cache.length == start + 90
+    before = caches[1].link_traffic[0]
+    for attention in run_pass(caches, 5, 1):
+        assert torch.allclose(attention[0], attention[1], atol=1e-5)
+    assert 0 < caches[1].link_traffic[0] - before < caches[1].link_bytes * 2
+    assert_alike(*caches)
+
+
+@pytest.mark.parametrize("fault", ["nothing", "a block less", "a block of another place"])
+def test_a_lost_part_of_the_host_would_be_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: the host's part counts, all of it and once."""
+    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    caches[1].let_host_attend(0.5)
+    run_pass(caches, 200, 0)
+    if fault == "nothing":
+        answer = host_attention.HostAttention.answer
+
+        def unheard(self: host_attention.HostAttention) -> Partial:
+            found = answer(self)
+            return Partial(found.out, torch.full_like(found.lse, float("-inf")))
+
+        monkeypatch.setattr(host_attention.HostAttention, "answer", unheard)
+    else:
+        real = host_attention.attend_blocks
+        first = 1 if fault == "a block less" else 0
+        moved = 3 if fault == "a block of another place" else 0
+
+        def wrong(q: Tensor, blocks: Tensor, scaling: float) -> object:
+            return real(q, torch.cat((blocks[first:], blocks[:moved])), scaling)
+
+        monkeypatch.setattr(host_attention, "attend_blocks", wrong)
+    attention = run_pass(caches, 3, 1)[0]
+    assert not torch.allclose(attention[0], attention[1], atol=1e-3)
+
+
+def test_an_error_of_the_host_s_thread_comes_up_in_the_pass_and_the_next_one_is_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    caches[1].let_host_attend(0.5)
+    run_pass(caches, 200, 0)
+
+    def broken(*_: object) -> None:
+        raise ArithmeticError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host_attention, "attend_blocks", broken)
+        with pytest.raises(ArithmeticError, match="injected"):
+            run_pass((caches[1],), 3, 1)
+    for attention in run_pass(caches, 3, 1):
+        assert torch.allclose(attention[0], attention[1], atol=1e-5)
+
+
+def test_an_answer_that_nobody_took_is_dropped_by_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device fails while the host attends."""
+    caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    caches[1].let_host_attend(0.5)
+    run_pass(caches, 200, 0)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Conveyor, "take", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            run_pass((caches[1],), 3, 2)
+    caches[1].truncate(200)
+    for attention in run_pass(caches, 3, 1):
+        assert torch.allclose(attention[0], attention[1], atol=1e-5)
+
+
+def test_the_thread_ends_with_the_cache_or_when_it_is_not_wanted() -> None:
+    def running() -> set[threading.Thread]:
+        gc.collect()
+        return {thread for thread in threading.enumerate() if thread.name.startswith("host attention")}
+
+    def ended(threads: set[threading.Thread]) -> bool:
+        for thread in threads:
+            thread.join(10)
+        return not any(thread.is_alive() for thread in threads)
+
+    before = running()
+    cache = FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
+    cache.let_host_attend(0.5)
+    run_pass((cache,), 200, 0)
+    run_pass((cache,), 1, 1)
+    first = running() - before
+    assert len(first) == 1
+    cache.let_host_attend(0.0)
+    run_pass((cache,), 1, 2)  # layers keep nothing of the pass before
+    running()
+    assert ended(first) and cache.link_bytes == cache.nbytes // cache.length * 192
+    cache.let_host_attend(0.5)
+    run_pass((cache,), 1, 3)
+    second = running() - before
+    assert len(second) == 1
+    del cache
+    running()
+    assert ended(second)
 
 
 def test_a_lost_block_would_be_noticed() -> None:
