@@ -12,7 +12,7 @@ import torch
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.census import ModelSize
-from core.planner import Choice, kv_bytes_per_token
+from core.planner import DRAFTING_BITS, Choice, kv_bytes_per_token
 from core.rigs import Rig
 from core.roofline import ROW_SLOPE, measure_bandwidth, measure_link, pass_seconds
 from core.tiers import TierPlan
@@ -101,11 +101,13 @@ def predict(
     context, shares = plan.context.value, max(1, plan.num_gpus)
     kv = kv_bytes_per_token(target.dims, plan.dtype.value)
     weights = target.weight_bytes(plan.bits.value, shares)
+    drafts_apart = config.drafting_bits == DRAFTING_BITS and plan.device.value == "cuda"  # a processor gains nothing
+    guessing = target.drafting_pass_bytes // shares if drafts_apart else weights
     reads = Reads(
         layers=target.dims.num_layers,
         full=weights + round((1 - plan.host_share) * kv * context / shares),
         away=round(plan.host_share * kv * context / shares),
-        retrieval=weights + kv * min(context, config.retrieval.budget) // shares,
+        retrieval=guessing + kv * min(context, config.retrieval.budget) // shares,
     )
     if draft is not None:
         window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)

@@ -155,6 +155,7 @@ def report(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -
             "device": asdict(plan.device),
             "dtype": {"value": dtype_name(plan), "because": plan.dtype.because},
             "bits": asdict(plan.bits),
+            "drafting_bits": asdict(plan.drafting_bits),
             "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
             "context": asdict(plan.context),
@@ -206,6 +207,7 @@ def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) ->
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
+        f"Drafting   {plan.drafting_bits.value} bits: {plan.drafting_bits.because}",
         f"Placement  {plan.placement.value}: {plan.placement.because}",
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",
         f"           at most {plan.most_context:,}; {plan.most_resident:,} without any in host memory"
