@@ -126,7 +126,8 @@ class Engine:
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
-        self._drafting = drafting or target.module  # what looks through the retrieval cache; never at the full one
+        # What looks through the retrieval cache, and never at the full one
+        self._drafting = target.module if drafting is None else drafting
         context, device = plan.context.value, target.shape.device
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
@@ -209,7 +210,7 @@ class Engine:
             draft_layers=draft.dims.num_layers if draft else 0,
             host_memory=None,
             link=None,
-            drafting_weight_bytes=drafting_bytes(drafting) if drafting else 0,
+            drafting_weight_bytes=0 if drafting is None else drafting_bytes(drafting),
             num_ranks=crew.num_ranks if crew else 1,
         )
         self._tell_placement()
@@ -597,7 +598,8 @@ class Engine:
         self, name: str, cache: KVCache, graphed: GraphedPasses | None = None, model: nn.Module | None = None
     ) -> Judge:
         lead = self._crew.leading if self._crew else None
-        return Judge(name, model or self._target.module, cache, self._target.shape.device, lead, graphed=graphed)
+        model = self._target.module if model is None else model
+        return Judge(name, model, cache, self._target.shape.device, lead, graphed=graphed)
 
     def _nominal_seconds(self, judge: Judge) -> float:
         model = self._draft if judge is self._parts.draft else self._target
