@@ -55,12 +55,12 @@ def round_to_levels(weight: Tensor) -> Rounded:
         weight: [O, I], I a multiple of GROUP.
     """
     rows = max(1, ROUNDED_AT_ONCE // weight.shape[1])
-    parts = [_round_rows(part) for part in weight.split(rows)]
+    parts = [_round_rows(weight[start : start + rows]) for start in range(0, len(weight), rows)]
     return Rounded(torch.cat([part.levels for part in parts]), torch.cat([part.scales for part in parts], 1))
 
 
 def _round_rows(weight: Tensor) -> Rounded:
-    groups = weight.float().unflatten(1, (-1, GROUP))  # [O, I / GROUP, GROUP]
+    groups = weight.float().reshape(len(weight), -1, GROUP)  # [O, I / GROUP, GROUP]
     least, largest = groups.aminmax(dim=2)  # [O, I / GROUP]
     step = (largest - least) / 15
     scale = torch.where(step > 0, step, 1.0).to(COMPUTED)
@@ -73,7 +73,7 @@ def _round_rows(weight: Tensor) -> Rounded:
 def widened(rounded: Rounded) -> Tensor:
     """The matrix [O, I] that is multiplied with, float32: the slow twin of the kernels."""
     scale, offset = rounded.scales.float().permute(2, 1, 0)[..., None]  # [O, I / GROUP, 1] each
-    groups = rounded.levels.float().unflatten(1, (-1, GROUP)) - 8
+    groups = rounded.levels.float().reshape(len(rounded.levels), -1, GROUP) - 8
     return (groups * scale + offset).flatten(1)
 
 
@@ -99,8 +99,10 @@ class DraftingLinear(nn.Module):
         """Levels [O, I] as the kernel of this device wants them."""
         if self._cuda:  # [O, I / 2] uint8, the even column in the upper half; then in the order of tensor cores
             pairs = levels[:, ::2] << 4 | levels[:, 1::2]
-            return torch.ops.aten._convert_weight_to_int4pack(pairs.contiguous(), INNER_TILES)
-        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.int(), INNER_TILES)
+            packed: Tensor = torch.ops.aten._convert_weight_to_int4pack(pairs.contiguous(), INNER_TILES)
+        else:
+            packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.int(), INNER_TILES)
+        return packed
 
     @property
     def size_bytes(self) -> int:
@@ -111,8 +113,8 @@ class DraftingLinear(nn.Module):
         """x [..., I] to [..., O]."""
         rows = functional.pad(x.reshape(-1, self.in_features).to(COMPUTED), (0, self._more_inputs)).contiguous()
         multiply = torch.ops.aten._weight_int4pack_mm if self._cuda else torch.ops.aten._weight_int4pack_mm_for_cpu
-        out = multiply(rows, self.packed, GROUP, self.scales)
-        out = out[:, : self.out_features].to(x.dtype).unflatten(0, x.shape[:-1])
+        out: Tensor = multiply(rows, self.packed, GROUP, self.scales)
+        out = out[:, : self.out_features].to(x.dtype).reshape(*x.shape[:-1], self.out_features)
         return out if self.bias is None else out + self.bias
 
 
