@@ -72,9 +72,9 @@ def _round_rows(weight: Tensor) -> Rounded:
 
 def widened(rounded: Rounded) -> Tensor:
     """The matrix [O, I] that is multiplied with, float32: the slow twin of the kernels."""
-    scale, offset = rounded.scales.float().permute(2, 1, 0)[..., None]  # [O, I / GROUP, 1] each
+    kept = rounded.scales.float().permute(2, 1, 0)[..., None]  # scales and offsets, [O, I / GROUP, 1] each
     groups = rounded.levels.float().reshape(len(rounded.levels), -1, GROUP) - 8
-    return (groups * scale + offset).flatten(1)
+    return (groups * kept[0] + kept[1]).flatten(1)
 
 
 class DraftingLinear(nn.Module):
