@@ -104,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
         model=None,
         draft="auto",
         bits=None,
+        draft_bits=16,
         device="auto",
         gpus=None,
         context=None,
@@ -159,6 +160,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(16, 8, 4),
         help="of its weights; 8 and 4 are quantised (default: as computed)",
+    )
+    options.add_argument(
+        "--draft-bits",
+        type=int,
+        choices=(16, 4),
+        help="of its weights while it guesses from the retrieval cache; answers stay exact for --bits (default: 16)",
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")

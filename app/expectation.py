@@ -43,12 +43,14 @@ def reads_of(info: EngineInfo, context: int) -> Reads:
     weights, kv = info.target_weight_bytes, context * info.kv_bytes_per_token
     away = 0 if info.host_memory is None else kv - kv * info.plan.resident_layers // info.target_layers
     attended = round(away * (info.plan.coattention.value or 0.0))
+    # Linear layers and output layer in 4 bits: all that such a pass reads but norms. A processor gains nothing by them
+    drafting = info.drafting_weight_bytes if info.plan.device.value == "cuda" else 0
     reads = Reads(
         layers=info.target_layers,
         full=weights + kv - away,
         away=away - attended,
         attended=attended,
-        retrieval=weights + planned.get("retrieval cache", 0),
+        retrieval=(drafting or weights) + planned.get("retrieval cache", 0),
     )
     if not info.draft_layers:
         return reads

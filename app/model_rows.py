@@ -173,7 +173,13 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
     if config.draft_model == "none":
         draft = None
     try:
-        plan = make_plan(target, draft, config, machine, _counted(name) if config.bits in (8, 4) else None)
+        plan = make_plan(
+            target,
+            draft,
+            config,
+            machine,
+            _counted(name) if config.bits in (8, 4) or config.drafting_bits == 4 else None,
+        )
     except ContextTooSmall as error:
         return _shorter(
             Fit(context=error.possible, context_refused=error.problem), name, target, draft, machine, source

@@ -202,6 +202,7 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Model", info.model, info.description),
         Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
         Fact("Weights", f"{plan.bits.value} bits", plan.bits.because),
+        *drafting_facts(info),
         Fact("Device", plan.device.value, plan.device.because),
         Fact("Precision", dtype_of(ready), plan.dtype.because),
         Fact("Full cache", plan.placement.value, plan.placement.because),
@@ -211,6 +212,14 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
         Fact("A token takes", render.amount(info.kv_bytes_per_token), "keys and values in all layers"),
     ]
+
+
+def drafting_facts(info: "EngineInfo") -> list[Fact]:
+    """The weights of 4 bits for guessing; nothing where there are none."""
+    if not info.drafting_weight_bytes:
+        return []
+    because = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
+    return [Fact("Drafting weights", render.amount(info.drafting_weight_bytes), because)]
 
 
 def host_facts(info: "EngineInfo") -> list[Fact]:

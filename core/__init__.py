@@ -18,6 +18,7 @@ gamma1, gamma2            guesses per round at level 1, at level 2
 acceptance                accepted / tested guesses, per level (what follows the first rejection was not tested)
 tokens per full pass      committed tokens / passes over the full cache
 prefill, decode           reading the prompt once; writing the answer. Always timed apart
+drafting weights          the target's linear weights once more, in 4 bits: passes over the retrieval cache use them
 sink, recent              the first tokens of the text; the newest ones
 ========================  ==========================================================================================
 

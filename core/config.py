@@ -108,6 +108,7 @@ class EngineConfig:
     model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
     draft_model: str = "auto"  # the same, or "auto" (the one that goes with it, if it is here) or "none"
     bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: as wide as is computed with
+    drafting_bits: int = 16  # of the target's weights in passes over the retrieval cache: 4, or 16 for no others
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
@@ -130,6 +131,22 @@ class EngineConfig:
         _require(
             self.bits in (None, 16, 8, 4), f"Weights of {self.bits} bits are not usable.", "Use --bits 16, 8 or 4."
         )
+        _require(
+            self.drafting_bits in (16, 4),
+            f"Drafting weights of {self.drafting_bits} bits are not usable.",
+            "Use --draft-bits 16 or 4.",
+        )
+        if self.drafting_bits != 16:
+            _require(
+                self.bits != 4,
+                "Weights of 4 bits are drafted with already: --draft-bits 4 would only add to them.",
+                "Leave out --draft-bits or --bits.",
+            )
+            _require(
+                self.num_gpus == 1,
+                "Drafting weights of 4 bits are not shared between GPUs.",
+                "Leave out --draft-bits or --gpus.",
+            )
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(
             self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."

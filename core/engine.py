@@ -30,6 +30,7 @@ from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Event, LaneEvent, PrefillProgress
 from core.hardware import cap_memory, free_memory_bytes, this_machine
 from core.loading import LoadedPair, PairFiles
+from core.models.drafting import drafting_bytes
 from core.models.graphed import GraphedPasses
 from core.models.judge import Judge
 from core.models.layerwise import DecoderLayers
@@ -81,6 +82,9 @@ class EngineInfo:
     draft_layers: int  # 0: there is no draft
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
     link: Choice[float] | None  # bytes per second of a plain copy from there
+    drafting_weight_bytes: int = (
+        0  # the target's linear weights once more, in 4 bits, for its retrieval passes; 0: none
+    )
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
 
@@ -118,9 +122,12 @@ class Engine:
         offload: Offload | None = None,
         crew: Crew | None = None,
         graphs: Graphs | None = None,
+        drafting: nn.Module | None = None,
     ) -> None:
         self.config, self.plan, self.text = config, plan, text
         self._target, self._draft = target, draft
+        # What looks through the retrieval cache, and never at the full one
+        self._drafting = target.module if drafting is None else drafting
         context, device = plan.context.value, target.shape.device
         possible = min(target.dims.max_context, plan.most_context)
         chunk_size = config.retrieval.chunk_size
@@ -156,7 +163,10 @@ class Engine:
         self._parts = Parts(
             full=self._target_judge("full", self._full, self._passes("full", target.module, self._full, backend)),
             retrieval=self._target_judge(
-                "retrieval", self._retrieval, self._passes("retrieval", target.module, self._retrieval, backend)
+                "retrieval",
+                self._retrieval,
+                self._passes("retrieval", self._drafting, self._retrieval, backend),
+                self._drafting,
             ),
             draft=draft_judge,
             index=TokenIndex(),
@@ -201,6 +211,7 @@ class Engine:
             draft_layers=draft.dims.num_layers if draft else 0,
             host_memory=None,
             link=None,
+            drafting_weight_bytes=0 if drafting is None else drafting_bytes(drafting),
             num_ranks=crew.num_ranks if crew else 1,
         )
         self._tell_placement()
@@ -243,13 +254,13 @@ class Engine:
             if entry.widened is not None:
                 raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
             dims, machine = one_share(entry.target, dims, config, machine)
-        plan = told(make_plan(dims, files.draft, config, machine, files.counted(config.bits)), config.num_gpus)
+        plan = told(make_plan(dims, files.draft, config, machine, files.counted(config)), config.num_gpus)
         device = torch.device(plan.device.value)
         cap_memory(device, config.gpu_memory_gib)
         if config.num_gpus > 1:
             pair = LoadedPair.load_shared(replace(files, target=dims), config, plan)
         else:
-            pair = LoadedPair.load(files, device, plan.dtype.value, config.bits)
+            pair = LoadedPair.load(files, config, plan)
         return cls.of(pair, config, plan)
 
     @classmethod
@@ -274,6 +285,7 @@ class Engine:
             crew=pair.crew,
             # ranks would have to record and replay the same passes, collectives among them
             graphs=Graphs(device) if config.graphs and device.type == "cuda" and pair.crew is None else None,
+            drafting=pair.drafting,
         )
 
     def _placement_changed(self) -> None:
@@ -611,14 +623,20 @@ class Engine:
             return LedRetrievalCache(self._full, policy, name, self._crew.tell)
         return RetrievalCache(self._full, policy)
 
-    def _target_judge(self, name: str, cache: KVCache, graphed: GraphedPasses | None = None) -> Judge:
+    def _target_judge(
+        self, name: str, cache: KVCache, graphed: GraphedPasses | None = None, model: nn.Module | None = None
+    ) -> Judge:
         lead = self._crew.leading if self._crew else None
-        return Judge(name, self._target.module, cache, self._target.shape.device, lead, graphed=graphed)
+        model = self._target.module if model is None else model
+        return Judge(name, model, cache, self._target.shape.device, lead, graphed=graphed)
 
     def _nominal_seconds(self, judge: Judge) -> float:
         model = self._draft if judge is self._parts.draft else self._target
         assert model is not None
-        return pass_seconds(model.shape.device.type, model.dims.num_layers, model.weight_bytes + judge.cache.nbytes)
+        weight_bytes, device = model.weight_bytes, model.shape.device.type
+        if judge is self._parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
+            weight_bytes = sum(parameter.nbytes for parameter in judge.model.parameters())
+        return pass_seconds(device, model.dims.num_layers, weight_bytes + judge.cache.nbytes)
 
 
 def _progress(step: Step, total: int, reused: int, elapsed: float) -> PrefillProgress:

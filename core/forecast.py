@@ -13,7 +13,7 @@ import torch
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.census import ModelSize
-from core.planner import Choice, kv_bytes_per_token
+from core.planner import DRAFTING_BITS, Choice, kv_bytes_per_token
 from core.rigs import Rig
 from core.roofline import NOMINAL_BANDWIDTH, ROW_SLOPE, measure_bandwidth, measure_link, pass_seconds
 from core.tiers import TierPlan
@@ -113,12 +113,14 @@ def predict(
     kv = kv_bytes_per_token(target.dims, plan.dtype.value)
     weights = target.weight_bytes(plan.bits.value, shares)
     away, attended = plan.host_share * kv * context / shares, plan.coattention.value or 0.0
+    drafts_apart = config.drafting_bits == DRAFTING_BITS and plan.device.value == "cuda"  # a processor gains nothing
+    guessing = target.drafting_pass_bytes // shares if drafts_apart else weights
     reads = Reads(
         layers=target.dims.num_layers,
         full=weights + round((1 - plan.host_share) * kv * context / shares),
         away=round((1 - attended) * away),
         attended=round(attended * away),
-        retrieval=weights + kv * min(context, config.retrieval.budget) // shares,
+        retrieval=guessing + kv * min(context, config.retrieval.budget) // shares,
     )
     if draft is not None:
         window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from core.config import EngineConfig
 from core.models.catalog import ModelEntry
 from core.models.census import ModelSize
+from core.models.drafting import BITS, drafting_twin
 from core.models.loader import LoadedModel, ModelDims, load_model, load_tokenizer, read_dims
 from core.models.pairing import pair
 from core.models.quantised import FORMATS
@@ -35,9 +37,9 @@ class PairFiles:
         entry = pair(name, draft)
         return cls(entry, target_dims(entry), read_dims(entry.draft) if entry.draft else None)
 
-    def counted(self, bits: int | None) -> ModelSize | None:
-        """The target's parameters, counted, where a plan needs them: if it is to be quantised."""
-        return target_size(self.entry) if bits in FORMATS else None
+    def counted(self, config: EngineConfig) -> ModelSize | None:
+        """The target's parameters, counted, where a plan needs them: if any of its weights are to be quantised."""
+        return target_size(self.entry) if config.bits in FORMATS or config.drafting_bits == BITS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +52,21 @@ class LoadedPair:
     draft: LoadedModel | None
     backend: Backend
     crew: Crew | None = None  # the other ranks, where several share the target
+    drafting: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
 
     @classmethod
-    def load(cls, files: PairFiles, device: torch.device, dtype: torch.dtype, bits: int | None = None) -> "LoadedPair":
-        """Load both, the target quantised if `bits` is 8 or 4.
+    def load(cls, files: PairFiles, config: EngineConfig, plan: Plan) -> "LoadedPair":
+        """Load both; the target quantised, and once more in 4 bits, where the settings say so.
 
         Raises:
-            UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
+            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
         """
+        device, dtype = torch.device(plan.device.value), plan.dtype.value
         backend = choose_backend(device, dtype)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
-        entry = files.entry
-        target = load_target(entry, files.target, dtype, device, backend, bits)
-        return cls(files, tokenizer, target, draft, backend)
+        target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
+        drafting = drafting_twin(target.module, device) if config.drafting_bits == BITS else None
+        return cls(files, tokenizer, target, draft, backend, drafting=drafting)
 
     @classmethod
     def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan) -> "LoadedPair":

@@ -17,6 +17,8 @@ from core.config import EngineConfig
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.hardware import Machine
 from core.models.census import ModelSize
+from core.models.drafting import BITS as DRAFTING_BITS
+from core.models.drafting import LEAVE_OUT
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 
@@ -37,6 +39,7 @@ LINK_BOUND_ROWS = 4096
 # Part of the free memory that a plan may use: the rest stays for the system and for what cannot be foreseen.
 USABLE_SHARE = 0.9
 TARGET_WEIGHTS, RETRIEVAL = "target weights", "retrieval cache"
+DRAFTING_WEIGHTS = f"drafting weights, {DRAFTING_BITS} bit"
 PREFILL_BLOCK = "prefill, layer by layer"
 # Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link, chunk by chunk as often with the
 # number of chunks for n. The fewest tokens of a block are an eighth of the context; what is left may make it longer.
@@ -259,7 +262,7 @@ def make_plan(
     """Plan one engine.
 
     Args:
-        size: counted parameters of the target; needed where its weights are to be quantised.
+        size: counted parameters of the target; needed where any of its weights are to be quantised.
     Raises:
         InvalidSetting: a number of bits that is not computed with there.
         NotEnoughMemory: the weights alone do not fit; or the context asked for does not, with the largest that would.
@@ -278,6 +281,10 @@ def make_plan(
     if bits.value in FORMATS:
         assert size is not None, "quantised weights are planned from counted parameters"
         fixed = [_quantised_rows(rows, size, bits.value, dtype.value) for rows in fixed]
+    drafts_apart = config.drafting_bits == DRAFTING_BITS
+    if drafts_apart:
+        assert size is not None, "drafting weights are planned from counted parameters"
+        fixed = [(*rows, PlanRow(DRAFTING_WEIGHTS, size.drafting_bytes)) for rows in fixed]
     taken = [sum(row.size_bytes for row in rows) for rows in fixed]
     most = {"split": sizes.layers - 1, "offloaded": 0}.get(config.placement, sizes.layers)
     host = 0 if config.placement == "resident" else room.host
@@ -294,7 +301,11 @@ def make_plan(
         raise NotEnoughMemory(
             f"The weights and what lies beside them need {gib(taken[0])} of memory, "
             f"{gib(room.device)} can be used {where}.",
-            hint=_smaller(bits.value) if room.limit is None else "Raise --gpu-memory, or choose a smaller model.",
+            hint=LEAVE_OUT
+            if drafts_apart
+            else _smaller(bits.value)
+            if room.limit is None
+            else "Raise --gpu-memory, or choose a smaller model.",
         )
     if config.context is not None and config.context > fits:
         buffers = taken[1] + sizes.device_bytes(config.context, 0)

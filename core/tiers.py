@@ -19,6 +19,9 @@ from core.models.census import STORED_BITS, ModelSize
 from core.models.quantised import FORMATS
 from core.parallel.shares import check_heads
 from core.planner import (
+    DRAFTING_BITS,
+    DRAFTING_WEIGHTS,
+    LEAVE_OUT,
     MOST_CONTEXT,
     RUNTIME_BYTES,
     STEP,
@@ -70,6 +73,7 @@ class TierPlan:
     device: Choice[str]
     dtype: Choice[torch.dtype]  # of computing, keys and values
     bits: Choice[int]  # of the weights
+    drafting_bits: Choice[int]  # of those that passes over the retrieval cache multiply with
     placement: Choice[Placement]
     context: Choice[int]
     most_context: int  # that would fit, all memories taken together
@@ -133,6 +137,7 @@ class _Planner:
         self.num_gpus = len(machine.gpus) if self.on_gpu else 0
         self._shares = max(1, self.num_gpus)
         check_heads(target.dims.num_kv_heads, self._shares)
+        self._drafts_apart = config.drafting_bits == DRAFTING_BITS
         if bits is not None and bits not in STORED_BITS:
             raise InvalidSetting(f"Weights of {bits} bits are not usable.", hint="Use --bits 16, 8 or 4.")
         width = 8 * self.dtype.value.itemsize
@@ -164,6 +169,12 @@ class _Planner:
         )
 
     @property
+    def _drafting_bits(self) -> Choice[int]:
+        if not self._drafts_apart:
+            return Choice(self.bits.value, "the target's own weights")
+        return Choice(DRAFTING_BITS, "asked for: a second copy of the linear weights, which guesses and never decides")
+
+    @property
     def _place(self) -> str:
         return "GPU" if self.on_gpu else "processor"
 
@@ -180,6 +191,8 @@ class _Planner:
             PlanRow("retrieval cache", retrieval_bytes(dims, self._config, dtype) // shares),
             PlanRow("prefill buffers", prefill_bytes(dims, replace(self._config, prefill_chunk=chunk))),
         ]
+        if self._drafts_apart:
+            rows.append(PlanRow(DRAFTING_WEIGHTS, self._target.drafting_bytes // shares))
         if self._draft is not None and number == 0:
             rows.append(PlanRow("draft weights", self._draft.weight_bytes(8 * dtype.itemsize)))
             window = self._config.draft.window
@@ -209,6 +222,7 @@ class _Planner:
             device=self.device,
             dtype=self.dtype,
             bits=self.bits,
+            drafting_bits=self._drafting_bits,
             placement=self._placement(here, context.value),
             context=context,
             most_context=most,
@@ -260,6 +274,8 @@ class _Planner:
             return Choice(False, "this version cannot share the layers of this family between GPUs by heads")
         if self.num_gpus > 1 and self.bits.value in FORMATS:
             return Choice(False, "this version does not share quantised weights between GPUs")
+        if self.num_gpus > 1 and self._drafts_apart:
+            return Choice(False, "this version does not share drafting weights of 4 bits between GPUs")
         if self.bits.value not in (8 * self.dtype.value.itemsize, *FORMATS):
             return Choice(False, f"this version loads weights of {8 * self.dtype.value.itemsize} bits here")
         if self.num_gpus > 1:
@@ -283,6 +299,8 @@ class _Planner:
 
     def _way_out(self, usable: int) -> str:
         dims = self._target.dims
+        if self._drafts_apart:
+            return LEAVE_OUT
 
         def fits(bits: int, shares: int) -> bool:
             size = sum(row.size_bytes for row in self._fixed_rows(0, bits, shares))

@@ -114,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
         "config": {
             "suite": args.suite,
             "model": engine.info.model,
+            "bits": engine.info.plan.bits.value,
+            "drafting_bits": engine.config.drafting_bits,
             "dtype": str(engine.info.plan.dtype.value).removeprefix("torch."),
             "placement": engine.info.plan.placement.value,
             "graphs": engine.info.graphs.value,

@@ -68,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         "config": {
             "suite": args.suite,
             "model": bench.model,
+            "bits": bench.plan.bits.value,
+            "drafting_bits": args.draft_bits,
             "dtype": str(bench.plan.dtype.value).removeprefix("torch."),
             "gpu_memory_gib": args.gpu_memory,
             "placements": list(placements),

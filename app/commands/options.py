@@ -14,6 +14,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         model=name,
         draft_model=args.draft,
         bits=args.bits,
+        drafting_bits=args.draft_bits,
         device=args.device,
         context=args.context,
         layerwise=args.layerwise,

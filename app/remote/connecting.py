@@ -25,6 +25,8 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[Engine, Machine]]
     address = Address.of(args.remote)
     if args.device != "auto":
         raise InvalidSetting("--device is for models of this machine.", hint="Leave it out with --remote.")
+    if args.draft_bits != 16:
+        raise InvalidSetting("--draft-bits is for models of this machine.", hint="Leave it out with --remote.")
     key = args.remote_key if args.remote_key is not None else os.environ.get(KEY_VARIABLE)
     if address.is_open:
         print(

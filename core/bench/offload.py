@@ -88,11 +88,11 @@ class Bench:
         self._config, self.machine = config, this_machine()
         self._files = PairFiles.find(config.model, config.draft_model)
         least = replace(config, context=64, placement="auto")
-        plan = make_plan(self._files.target, self._files.draft, least, self.machine, self._files.counted(config.bits))
+        plan = make_plan(self._files.target, self._files.draft, least, self.machine, self._files.counted(config))
         self.model = self._files.entry.name
         self.plan, self._device = plan, torch.device(plan.device.value)
         cap_memory(self._device, None)
-        self._pair = LoadedPair.load(self._files, self._device, plan.dtype.value, config.bits)
+        self._pair = LoadedPair.load(self._files, config, plan)
         self.skipped: list[Skipped] = []
 
     def rows(
@@ -130,9 +130,7 @@ class Bench:
             config = replace(config, gpu_memory_gib=None)
         elif config.gpu_memory_gib is None and self._device.type == "cpu":  # only a limit makes two memories of one
             config = replace(config, gpu_memory_gib=self.machine.free_ram_bytes / (1 << 31))
-        plan: Plan = make_plan(
-            self._files.target, self._files.draft, config, self.machine, self._files.counted(config.bits)
-        )
+        plan: Plan = make_plan(self._files.target, self._files.draft, config, self.machine, self._files.counted(config))
         cap_memory(self._device, config.gpu_memory_gib)
         reset_peak_memory()
         return Engine.of(self._pair, config, plan)

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnsupportedModel
+from core.models import drafting
 from core.models.division import is_divisible
 from core.models.loader import NOTHING, ModelDims, dims_of, read_config
 
@@ -39,6 +40,22 @@ class ModelSize:
     def quantised_bytes(self, bits: int, rest: torch.dtype) -> int:
         """Bytes of the weights on one device, with what is not quantised in the type `rest`."""
         return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
+
+    @property
+    def output_parameters(self) -> int:
+        """Of the output layer, which may share them with the embeddings."""
+        return self.dims.vocab_size * self.dims.hidden_size
+
+    @property
+    def drafting_bytes(self) -> int:
+        """Bytes of all linear weights once more, the output layer's too, for drafting."""
+        return int((self.layer_parameters + self.output_parameters) * drafting.STORED_BITS / 8)
+
+    @property
+    def drafting_pass_bytes(self) -> int:
+        """Bytes of the weights that a pass with drafting weights reads."""
+        rest = max(0, self.other_parameters - self.output_parameters)
+        return self.drafting_bytes + rest * UNQUANTISED_BITS // 8
 
     def weight_bytes(self, bits: int, num_gpus: int = 1) -> int:
         """Bytes of the weights on each device."""

@@ -100,6 +100,7 @@ class FakeEngine:
             kv_bytes_per_token=2048,
             target_weight_bytes=300 << 20,
             draft_weight_bytes=10 << 20 if has_draft else 0,
+            drafting_weight_bytes=0,
             target_layers=4,
             draft_layers=2 if has_draft else 0,
             host_memory=None,

@@ -9,6 +9,7 @@ from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.events import Finished
+from core.models.drafting import GROUP, DraftingLinear, drafting_twin, round_to_levels, widened
 from core.models.loader import LoadedModel
 from core.ops.attention import attend, attend_reference, partial_reference
 from core.ops.graphs import Graphs
@@ -46,6 +47,8 @@ def cuda_engine(
     offload: Offload | None = None,
     graphs: Graphs | None = None,
     host_share: float | None = None,
+    *,
+    drafting: bool = False,
 ) -> Engine:
     config = EngineConfig(
         host_share=host_share,
@@ -57,7 +60,8 @@ def cuda_engine(
     target = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3))
     draft = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3, 0.15))
     plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice("cuda", "test"))
-    return Engine(config, plan, Letters(), target, draft, offload=offload, graphs=graphs)
+    twin = drafting_twin(target.module, CUDA) if drafting else None
+    return Engine(config, plan, Letters(), target, draft, offload=offload, graphs=graphs, drafting=twin)
 
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
@@ -178,6 +182,51 @@ def test_what_cannot_be_recorded_is_told() -> None:
 def test_a_widened_model_in_half_precision_runs_recorded() -> None:
     config = EngineConfig(model="widened:768x5", device="cuda", context=4096)
     engine = Engine.load(config)
+    prompt = engine.text.encode("The keeper of the harbour wrote the name of every ship into a grey book. " * 40)
+    texts = []
+    for method in ("autoregressive", "triforce"):
+        *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=24))
+        assert isinstance(finished, Finished)
+        texts.append(finished.token_ids)
+    assert engine.info.graphs.value, engine.info.graphs.because
+    assert engine.compare(prompt, *texts).verdict != "mismatch"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 128), (24, 64), (5, 7), (300, 336), (512, 4096)])
+def test_weights_of_four_bits_multiply_on_the_device_as_the_slow_twin_does(
+    dtype: torch.dtype, outputs: int, inputs: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(outputs, inputs, generator=generator).to(CUDA, dtype)
+    layer = DraftingLinear(weight, None, CUDA)
+    padded = torch.nn.functional.pad(weight, (0, -inputs % max(GROUP, 128)))
+    exact = widened(round_to_levels(padded))[:, :inputs]
+    for rows in (1, 2, 7, 17, 40):
+        x = torch.randn(1, rows, inputs, generator=generator).to(CUDA, dtype)
+        expected = x.to(torch.bfloat16).float() @ exact.T
+        found = layer(x)
+        assert found.dtype == dtype and found.shape == (1, rows, outputs)
+        # The kernel rounds each widened weight and the result to bfloat16, 2^-9 of them
+        assert (found.float() - expected).norm() < 0.01 * expected.norm()
+        shifted = expected.roll(1, -1)
+        assert (found.float() - shifted).norm() > 0.1 * expected.norm(), "a wrong order must be noticed"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_drafting_with_four_bits_on_the_device_writes_what_the_cpu_writes(recorded: bool) -> None:
+    expected = written(tiny_engine(kv_heads=2), "autoregressive")
+    graphs = Graphs(CUDA) if recorded else None
+    engine = cuda_engine(2, graphs=graphs, drafting=True)
+    for method in ("triforce", "retrieval", "lookup", "autoregressive"):
+        assert written(engine, method) == expected, method
+    assert graphs is None or (graphs.num_kept > 5 and not graphs.failure)
+
+
+def test_a_widened_model_in_half_precision_drafts_with_four_bits() -> None:
+    engine = Engine.load(EngineConfig(model="widened:768x5", device="cuda", context=4096, drafting_bits=4))
+    planned = {row.name: row.size_bytes for row in engine.plan.rows}
+    assert planned["drafting weights, 4 bit"] == pytest.approx(engine.info.drafting_weight_bytes, rel=0.1)
     prompt = engine.text.encode("The keeper of the harbour wrote the name of every ship into a grey book. " * 40)
     texts = []
     for method in ("autoregressive", "triforce"):

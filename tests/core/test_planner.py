@@ -6,7 +6,9 @@ import torch
 from core.config import EngineConfig, PlacementWish
 from core.errors import ContextTooSmall, NotEnoughMemory
 from core.hardware import Gpu, Machine
+from core.models.census import size_of
 from core.models.loader import ModelDims
+from core.models.shapes import find_shape
 from core.planner import kv_bytes_per_token, make_plan, placed
 
 GIB = 1 << 30
@@ -103,3 +105,23 @@ def test_cuda_without_a_device_is_refused_with_an_action() -> None:
     with pytest.raises(NotEnoughMemory) as error:
         make_plan(SMALL, None, EngineConfig(device="cuda"), LAPTOP)
     assert "--device cpu" in error.value.hint
+
+
+def test_drafting_weights_are_counted_and_refused_where_they_do_not_fit() -> None:
+    shape = find_shape("llama2-7b-128k")
+    assert shape is not None
+    size = size_of(shape.config, shape.name)
+    config = EngineConfig(context=4096, drafting_bits=4)
+    plain = make_plan(LLAMA2_7B, None, replace(config, drafting_bits=16), GAMER)
+    plan = make_plan(LLAMA2_7B, None, config, GAMER, size)
+    # 6,476,005,376 linear weights of 32 layers and 32000 * 4096 of the output layer at 4.5 bits: 4, and bfloat16 scale
+    # and offset for 64 of them
+    rows = {row.name: row.size_bytes for row in plan.rows}
+    assert rows["drafting weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
+    assert plan.total_bytes == plain.total_bytes + rows["drafting weights, 4 bit"]
+    assert plan.most_context < make_plan(LLAMA2_7B, None, replace(config, drafting_bits=16), GAMER).most_context
+    tight = replace(GAMER, gpus=(Gpu("small", 17 * GIB, 17 * GIB),))
+    assert make_plan(LLAMA2_7B, None, replace(config, context=None, drafting_bits=16), tight).context.value > 0
+    with pytest.raises(NotEnoughMemory, match="weights and what lies beside them") as refused:
+        make_plan(LLAMA2_7B, None, config, tight, size)
+    assert refused.value.hint == "Leave out --draft-bits."

@@ -379,3 +379,26 @@ def test_the_modelled_speedup_grows_with_the_context() -> None:
         found = predict(size, size, config, plan, rates, Acceptance(0.6, 0.93, "as before"))
         speedups.append(found.plain_ms_per_token / found.triforce_ms_per_token)
     assert speedups == sorted(speedups) and speedups[-1] > 2
+
+
+def test_drafting_weights_lie_on_the_device_and_make_guessing_cheaper(size: Write) -> None:
+    llama = size("llama-3.1-8b")
+    configs = [EngineConfig(context=65536, drafting_bits=bits) for bits in (16, 4)]
+    plans = [plan_tiers(llama, None, config, make_rig(HOST, gpu_gib=48)) for config in configs]
+    rows = {row.name: row.size_bytes for row in plans[1].tiers[0].rows}
+    assert rows["drafting weights, 4 bit"] == (llama.layer_parameters + 128256 * 4096) * 9 // 16
+    assert plans[1].tiers[0].used_bytes == plans[0].tiers[0].used_bytes + rows["drafting weights, 4 bit"]
+    assert plans[1].drafting_bits.value == 4 and plans[0].drafting_bits.value == 16 and plans[1].runs.value
+    rig, seen = make_rig(HOST, gpu_gib=48), Acceptance(0.3, 0.9, "seen")
+    slow, fast = (
+        predict(llama, None, config, plan, bandwidths(plan, rig), seen)
+        for config, plan in zip(configs, plans, strict=True)
+    )
+    assert (
+        fast.triforce_ms_per_token < slow.triforce_ms_per_token and fast.plain_ms_per_token == slow.plain_ms_per_token
+    )
+    with pytest.raises(NotEnoughMemory, match="weights do not fit") as refused:
+        plan_tiers(llama, None, configs[1], make_rig(HOST, gpu_gib=20))
+    assert refused.value.hint == "Leave out --draft-bits."
+    two = plan_tiers(llama, None, configs[1], rig_4090(2))
+    assert not two.runs.value and "drafting weights" in two.runs.because

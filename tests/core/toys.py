@@ -12,6 +12,7 @@ from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
 from core.hardware import Machine
+from core.models.drafting import drafting_twin
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.loader import LoadedModel, ModelDims
 from core.models.seam import ATTENTION_NAME, register
@@ -113,8 +114,12 @@ def tiny_engine(
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
     host_share: float | None = None,
+    drafting: bool = False,
 ) -> Engine:
-    """Target with a draft that often agrees: the same weights, disturbed, one layer less sure."""
+    """Target with a draft that often agrees: the same weights, disturbed, one layer less sure.
+
+    With `drafting`, passes over the retrieval cache multiply by weights of 4 bits.
+    """
     config = EngineConfig(
         context=context,
         prefill_chunk=prefill_chunk,
@@ -127,7 +132,8 @@ def tiny_engine(
     target = loaded(tiny_config(kv_heads=kv_heads), 3)
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    return Engine(config, plan, Letters(eos_ids), target, draft, offload=offload, graphs=graphs)
+    twin = drafting_twin(target.module, CPU) if drafting else None
+    return Engine(config, plan, Letters(eos_ids), target, draft, offload=offload, graphs=graphs, drafting=twin)
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:

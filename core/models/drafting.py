@@ -1,0 +1,159 @@
+"""The target once more with linear weights of 4 bits, for passes over the retrieval cache alone.
+
+Those passes only guess for the full one, so rounded weights cost acceptance and never exactness: level 2 judges by the
+law that they really drew from (self-speculation with quantised weights: QuantSpec, arXiv 2502.10424, section 4). All
+that is not a linear layer is shared with the target, whose own weights and passes stay as they are. Which cache a pass
+goes through is not known here; keys and values that it leaves there are approximations anyway, and the retrieval cache
+replaces them by the full cache's.
+
+A group of GROUP weights of a row shares a scale and an offset, w = (level - 8) * scale + offset with levels 0 to 15
+(asymmetric rounding to nearest, as there). The kernels are torch's own and get bfloat16: CUDA's knows no other type,
+and a processor's is a plain loop for others. So activations are converted there and back: the range of float16 fits,
+and the bits of precision that go are worth less than a step of the weights. Where rows or columns are no multiple of
+what kernels take, zeros fill up. Weights that are no linear layers (experts kept as one tensor) stay as they are.
+"""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from core.errors import CoreError, InvalidSetting, NotEnoughMemory, UnsupportedModel
+from core.models.linear import FewRowsLinear
+from core.models.quantised import QuantisedLinear
+
+BITS = 4
+# Weights that share a scale and an offset. Overlap of laws with the 16-bit ones, three books of the bundled pair: 0.957
+# with groups of 32 (5 bits in all), 0.943 with 64 (4.5), 0.918 with 128 (4.25).
+GROUP = 64
+COMPUTED = torch.bfloat16  # by the kernels, and what scales and offsets are kept in
+STORED_BITS = BITS + 2 * 8 * COMPUTED.itemsize / GROUP  # that a weight takes with its share of them
+ROW_MULTIPLE = 16  # outputs: the CPU kernel's; CUDA's takes 8
+INNER_TILES = 8  # of 16 inputs, which the CUDA kernel reads at once: the widest it has
+CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel is written for
+ROUNDED_AT_ONCE = 1 << 24  # weights: in float32 that is 64 MB
+LEAVE_OUT = "Leave out --draft-bits."
+
+PlainLinear = nn.Linear | FewRowsLinear | QuantisedLinear
+
+
+class Rounded(NamedTuple):
+    """A matrix [O, I] in 4 bits; I is a multiple of GROUP."""
+
+    levels: Tensor  # [O, I] uint8, 0 to 15
+    scales: Tensor  # [I / GROUP, O, 2]: scale and offset of each group
+
+
+def round_to_levels(weight: Tensor) -> Rounded:
+    """Each group of a row between its own least and largest weight, to the nearest of 16 levels.
+
+    Levels are chosen for scales and offsets as they are kept.
+
+    Args:
+        weight: [O, I], I a multiple of GROUP.
+    """
+    rows = max(1, ROUNDED_AT_ONCE // weight.shape[1])
+    parts = [_round_rows(weight[start : start + rows]) for start in range(0, len(weight), rows)]
+    return Rounded(torch.cat([part.levels for part in parts]), torch.cat([part.scales for part in parts], 1))
+
+
+def _round_rows(weight: Tensor) -> Rounded:
+    groups = weight.float().reshape(len(weight), -1, GROUP)  # [O, I / GROUP, GROUP]
+    least, largest = groups.aminmax(dim=2)  # [O, I / GROUP]
+    step = (largest - least) / 15
+    scale = torch.where(step > 0, step, 1.0).to(COMPUTED)
+    offset = (least + 8 * scale.float()).to(COMPUTED)
+    levels = ((groups - offset.float()[..., None]) / scale.float()[..., None]).round() + 8
+    scales = torch.stack((scale, offset), 2).transpose(0, 1).contiguous()
+    return Rounded(levels.clamp(0, 15).to(torch.uint8).flatten(1), scales)
+
+
+def widened(rounded: Rounded) -> Tensor:
+    """The matrix [O, I] that is multiplied with, float32: the slow twin of the kernels."""
+    kept = rounded.scales.float().permute(2, 1, 0)[..., None]  # scales and offsets, [O, I / GROUP, 1] each
+    groups = rounded.levels.float().reshape(len(rounded.levels), -1, GROUP) - 8
+    return (groups * kept[0] + kept[1]).flatten(1)
+
+
+class DraftingLinear(nn.Module):
+    """`nn.Linear` with weights of 4 bits. Rows and columns are padded to what the kernel takes."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, device: torch.device) -> None:
+        """Round a weight [O, I] to 4 bits on a device; `bias` [O] is shared."""
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.bias = bias
+        self._cuda = device.type == "cuda"
+        columns = max(GROUP, 16 * INNER_TILES) if self._cuda else GROUP
+        self._more_inputs, more_outputs = -self.in_features % columns, -self.out_features % ROW_MULTIPLE
+        weight = weight.detach().to(device)
+        if self._more_inputs or more_outputs:  # else padding would copy
+            weight = functional.pad(weight, (0, self._more_inputs, 0, more_outputs))
+        rounded = round_to_levels(weight)
+        self.packed = nn.Parameter(self._pack(rounded.levels), requires_grad=False)
+        self.scales = nn.Parameter(rounded.scales, requires_grad=False)
+
+    def _pack(self, levels: Tensor) -> Tensor:
+        """Levels [O, I] as the kernel of this device wants them."""
+        if self._cuda:  # [O, I / 2] uint8, the even column in the upper half; then in the order of tensor cores
+            pairs = levels[:, ::2] << 4 | levels[:, 1::2]
+            packed: Tensor = torch.ops.aten._convert_weight_to_int4pack(pairs.contiguous(), INNER_TILES)
+        else:
+            packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(levels.int(), INNER_TILES)
+        return packed
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes beside the bias."""
+        return self.packed.nbytes + self.scales.nbytes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., I] to [..., O]."""
+        rows = functional.pad(x.reshape(-1, self.in_features).to(COMPUTED), (0, self._more_inputs)).contiguous()
+        multiply = torch.ops.aten._weight_int4pack_mm if self._cuda else torch.ops.aten._weight_int4pack_mm_for_cpu
+        out: Tensor = multiply(rows, self.packed, GROUP, self.scales)
+        out = out[:, : self.out_features].to(x.dtype).reshape(*x.shape[:-1], self.out_features)
+        return out if self.bias is None else out + self.bias
+
+
+def drafting_twin(module: nn.Module, device: torch.device) -> nn.Module:
+    """A model that shares everything with `module` but its linear layers, which it has in 4 bits.
+
+    The output layer is among them: it is up to a sixth of what such a pass reads (Llama-3.1-8B), and costs little. On
+    three books of the bundled pair laws overlap the 16-bit ones by 0.943 without it, by 0.941 with it.
+
+    Raises:
+        InvalidSetting: the GPU is too old. UnsupportedModel: this build of torch has no kernel for it.
+        NotEnoughMemory: the device is full.
+    """
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
+        raise InvalidSetting(
+            f"Drafting weights of 4 bits need a GPU of compute capability 8.0, this one has {found[0]}.{found[1]}.",
+            hint=LEAVE_OUT,
+        )
+    own: dict[int, object] = {id(shared): shared for shared in (*module.parameters(), *module.buffers())}
+    try:
+        for part in module.modules():
+            if isinstance(part, PlainLinear):
+                own[id(part)] = DraftingLinear(_weight_of(part), part.bias, device)
+    except torch.OutOfMemoryError as error:
+        raise NotEnoughMemory("The drafting weights do not fit beside the model's own.", hint=LEAVE_OUT) from error
+    except RuntimeError as error:  # how torch says that a kernel was not built, or not for this device
+        raise _no_kernel(error, device) from error
+    return copy.deepcopy(module, own)  # takes what `own` has for a part instead of copying it
+
+
+def _weight_of(part: PlainLinear) -> Tensor:
+    return part.weight_as(torch.float32) if isinstance(part, QuantisedLinear) else part.weight
+
+
+def _no_kernel(error: RuntimeError, device: torch.device) -> CoreError:
+    first = str(error).splitlines()[0]
+    return UnsupportedModel(f"This torch has no 4-bit kernel for the {device.type} device: {first}.", hint=LEAVE_OUT)
+
+
+def drafting_bytes(twin: nn.Module) -> int:
+    """What a twin takes beside the model it was made of."""
+    return sum(part.size_bytes for part in twin.modules() if isinstance(part, DraftingLinear))
