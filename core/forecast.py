@@ -13,7 +13,8 @@ import torch
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.adaptive import PassCost, best_gamma, cost_per_token
 from core.models.census import ModelSize
-from core.planner import DRAFTING_BITS, Choice, kv_bytes_per_token
+from core.models.drafting import BITS as DRAFTING_BITS
+from core.planner import Choice, kv_bytes_per_token
 from core.rigs import Rig
 from core.roofline import NOMINAL_BANDWIDTH, ROW_SLOPE, measure_bandwidth, measure_link, pass_seconds
 from core.tiers import TierPlan

@@ -16,12 +16,12 @@ import torch
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.models.census import STORED_BITS, ModelSize
+from core.models.drafting import BITS as DRAFTING_BITS
+from core.models.drafting import LEAVE_OUT
 from core.models.quantised import FORMATS
 from core.parallel.shares import check_heads
 from core.planner import (
-    DRAFTING_BITS,
     DRAFTING_WEIGHTS,
-    LEAVE_OUT,
     MOST_CONTEXT,
     RUNTIME_BYTES,
     STEP,
