@@ -14,7 +14,7 @@ from app.commands.options import engine_config
 from app.commands.reading import print_json
 from app.versions import versions
 from core.config import EngineConfig
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, NotEnoughMemory
 from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, Prediction, bandwidths, predict
 from core.hardware import this_machine
 from core.models.catalog import find, is_here
@@ -57,7 +57,13 @@ def run(args: argparse.Namespace) -> int:
         host_gib=args.host_memory,
     )
     config = with_budget(config, args.budget, subject, rig)
-    plan = plan_tiers(subject.target, subject.draft, config, rig, args.bits)
+    try:
+        plan = plan_tiers(subject.target, subject.draft, config, rig, args.bits)
+    except NotEnoughMemory as error:
+        if not rig.machine.gpus or not rig.assumed or args.host_memory is not None:
+            raise
+        here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
+        raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
     acceptance = subject.acceptance
     if acceptance.because == PUBLISHED.because and config.retrieval.budget != PUBLISHED_BUDGET:
         acceptance = replace(

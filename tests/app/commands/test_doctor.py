@@ -9,6 +9,7 @@ import pytest
 import launch as launcher
 from app.commands import doctor
 from core.forecast import PUBLISHED
+from tests.app.fakes import MACHINE
 
 
 @pytest.fixture(autouse=True)
@@ -127,3 +128,14 @@ def test_a_measured_pair_is_planned_with_what_was_measured(capsys: pytest.Captur
     report = told(capsys, "--context", 4096, "--device", "cpu")
     assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
     assert report["plan"]["runs_in_this_version"]["value"] and report["machine"]["assumed"] == []
+
+
+def test_a_described_machine_that_lacks_host_memory_may_only_lack_its_description(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "this_machine", lambda: MACHINE)
+    options = ["doctor", "--model", "llama2-7b-128k", "--context", "131072", "--assume", "1x4090", "--no-venv"]
+    for more, told_of in (([], True), (["--host-memory", "32"], False)):
+        assert launcher.main([*options, *more]) == 1
+        message = capsys.readouterr().err
+        assert "Use --context" in message and ("that machine's --host-memory" in message) is told_of
