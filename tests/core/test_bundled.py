@@ -90,12 +90,12 @@ def test_a_window_alone_does_not_find_what_retrieval_finds(engine: Engine, book:
 def test_a_share_left_to_the_host_changes_no_greedy_token() -> None:
     """The bundled pair with all layers in host memory, and with half of their blocks attended to there."""
     files = PairFiles.find("harbour", "auto")
-    pair = LoadedPair.load(files, torch.device("cpu"), torch.float32)
     text = read_document(BOOKS / "harbour-8k.pdf").text
     written: dict[tuple[float, str], Finished] = {}
     for share in (0.0, 0.5):
         config = EngineConfig(context=2048, device="cpu", placement="offloaded", gpu_memory_gib=1.0, host_share=share)
-        engine = Engine.of(pair, config, make_plan(files.target, files.draft, config, MACHINE))
+        plan = make_plan(files.target, files.draft, config, MACHINE)
+        engine = Engine.of(LoadedPair.load(files, config, plan), config, plan)
         opened = Conversation(tuple(engine.text.encode(text)[:1200]))
         prompt = opened.ask("Who keeps the light?").prompt_ids(engine.text)
         for method in ("autoregressive", "triforce"):

@@ -35,7 +35,7 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race, "SLICE_SECONDS", 0.0)
 
 
-@pytest.mark.parametrize("length", [90, 700])
+@pytest.mark.parametrize("length", [90, pytest.param(700, marks=pytest.mark.slow)])
 def test_every_lane_writes_what_it_would_write_alone(length: int) -> None:
     engine, alone = tiny_engine(noise=0.05), tiny_engine(noise=0.05)
     prompt = random_prompt(length)

@@ -227,7 +227,7 @@ def distance(top: Speculative, context: Context, full: ModelLaw, num_tokens: int
     return sum(abs(found.get(key, 0.0) - exact.get(key, 0.0)) for key in found.keys() | exact.keys()) / 2
 
 
-@pytest.mark.parametrize("with_draft", [False, True])
+@pytest.mark.parametrize("with_draft", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sampled_text_follows_the_target_exactly_and_a_misquoted_law_does_not(with_draft: bool) -> None:
     """No sampling: every outcome is visited with its probability. The right rule is off by rounding alone."""
     engine, context = tiny_engine(context=512, drafting=True), Context(random_prompt(200))
