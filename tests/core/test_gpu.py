@@ -179,9 +179,8 @@ def test_what_cannot_be_recorded_is_told() -> None:
     assert torch.ones(4, device=CUDA).sum().item() == 4  # the device still works
 
 
-def test_a_widened_model_in_half_precision_runs_recorded() -> None:
-    config = EngineConfig(model="widened:768x5", device="cuda", context=4096)
-    engine = Engine.load(config)
+def writes_alike_recorded(engine: Engine) -> None:
+    """TriForce as plain decoding but for near ties, in recorded passes."""
     prompt = engine.text.encode("The keeper of the harbour wrote the name of every ship into a grey book. " * 40)
     texts = []
     for method in ("autoregressive", "triforce"):
@@ -190,6 +189,12 @@ def test_a_widened_model_in_half_precision_runs_recorded() -> None:
         texts.append(finished.token_ids)
     assert engine.info.graphs.value, engine.info.graphs.because
     assert engine.compare(prompt, *texts).verdict != "mismatch"
+
+
+def test_a_widened_model_in_half_precision_runs_recorded() -> None:
+    config = EngineConfig(model="widened:768x5", device="cuda", context=4096)
+    engine = Engine.load(config)
+    writes_alike_recorded(engine)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -227,11 +232,4 @@ def test_a_widened_model_in_half_precision_drafts_with_four_bits() -> None:
     engine = Engine.load(EngineConfig(model="widened:768x5", device="cuda", context=4096, drafting_bits=4))
     planned = {row.name: row.size_bytes for row in engine.plan.rows}
     assert planned["drafting weights, 4 bit"] == pytest.approx(engine.info.drafting_weight_bytes, rel=0.1)
-    prompt = engine.text.encode("The keeper of the harbour wrote the name of every ship into a grey book. " * 40)
-    texts = []
-    for method in ("autoregressive", "triforce"):
-        *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=24))
-        assert isinstance(finished, Finished)
-        texts.append(finished.token_ids)
-    assert engine.info.graphs.value, engine.info.graphs.because
-    assert engine.compare(prompt, *texts).verdict != "mismatch"
+    writes_alike_recorded(engine)
