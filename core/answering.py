@@ -8,7 +8,7 @@ from torch import Generator
 from core.caches.relief import Relief
 from core.config import GenerationConfig
 from core.decoding.methods import Decoder
-from core.decoding.sampling import Dice
+from core.decoding.sampling import CertainDice, Dice
 from core.decoding.verify import Verdict
 from core.events import Finished, RoundDone, StopReason, TokenRecord
 from core.stats import DecodeStats
@@ -49,8 +49,9 @@ class Answer:
         self._num_before = len(prompt_ids) + len(written)  # tokens that were there
         self.tokens = [*prompt_ids, *written]  # committed
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
-        self._dice = Dice(Generator(device=decoder.full_judge.device).manual_seed(config.seed))
-        if written and not config.sampling.greedy:
+        self._dice: Dice = CertainDice()
+        if not config.sampling.greedy:
+            self._dice = Dice(Generator(device=decoder.full_judge.device).manual_seed(config.seed))
             self._dice.skip(len(written), decoder.vocab)
         self._shown = [self._watcher.push(self._stream.push(token)) for token in written]
         self._round = 0

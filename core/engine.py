@@ -152,6 +152,7 @@ class Engine:
         self._relief = Relief(self._full, block_rows, free_memory_bytes, self._placement_changed, may_move=crew is None)
         self._graphs = graphs
         self._evicting: dict[str, Judge] = {}
+        self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by judge
         draft_judge = None
         if draft is not None:
             streaming = StreamingCache(
@@ -424,7 +425,7 @@ class Engine:
         held = self._retrieval.held_chunks()
         if held.shape[2] == 0:
             return torch.empty(0)
-        own = chosen_weights(held, [self._chooser.scores[layer] for layer in range(held.shape[0])])
+        own = chosen_weights(held, self._chooser.scores)
         return self._crew.chunk_weights(own) if self._crew else own
 
     @property
@@ -633,9 +634,12 @@ class Engine:
     def _nominal_seconds(self, judge: Judge) -> float:
         model = self._draft if judge is self._parts.draft else self._target
         assert model is not None
-        weight_bytes, device = model.weight_bytes, model.shape.device.type
-        if judge is self._parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
-            weight_bytes = sum(parameter.nbytes for parameter in judge.model.parameters())
+        weight_bytes, device = self._weights_read.get(judge.name), model.shape.device.type
+        if weight_bytes is None:  # counting takes longer than deciding how long a round should be
+            weight_bytes = model.weight_bytes
+            if judge is self._parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
+                weight_bytes = sum(parameter.nbytes for parameter in judge.model.parameters())
+            self._weights_read[judge.name] = weight_bytes
         return pass_seconds(device, model.dims.num_layers, weight_bytes + judge.cache.nbytes)
 
 

@@ -39,8 +39,8 @@ class RetrievalCache:
         """Forget everything and give the memory up, until `take_rows`; no pass may run meanwhile."""
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
-        none = torch.empty(self.shape.num_kv_heads, 0, dtype=torch.int64, device=self.shape.device)
-        self._held = [none] * self.shape.num_layers  # chunk number of each slot, [H_kv, n]
+        none = (self.shape.num_layers, self.shape.num_kv_heads, 0)
+        self._held = torch.empty(none, dtype=torch.int64, device=self.shape.device)  # chunk of each slot, [L, H_kv, n]
         self._recent_start = 0  # conversation index of the first recent row
         self._synced = 0  # recent rows before this index are exact copies of the full cache
         self._length = 0
@@ -69,7 +69,7 @@ class RetrievalCache:
 
     @property
     def _first_recent(self) -> int:
-        return self._held[0].shape[1] * self._full.chunk_size
+        return self._held.shape[2] * self._full.chunk_size
 
     @property
     def tokens_since_selection(self) -> int:
@@ -78,43 +78,51 @@ class RetrievalCache:
 
     def held_chunks(self) -> Tensor:
         """Chunk numbers held now, [L, H_kv, n] int64; what was loaded, not a proof of what was used."""
-        return torch.stack(self._held)
+        return self._held.clone()
 
     def select(self) -> None:
         """Adopt everything the full cache has seen, choosing chunks anew and moving only those that changed."""
         size, length = self._full.chunk_size, self._full.length
         num_eligible = max(0, length - self._policy.local_window) // size
-        self._recent_start, self.chunks_moved = num_eligible * size, 0
+        self._recent_start = num_eligible * size
         self.selections += 1
+        wanted = self._policy.choose(num_eligible, self._scaling).to(self.shape.device)
+        assert wanted.shape[2] * size <= self._chunk_rows, f"{wanted.shape[2]} chunks in {self._chunk_rows} rows"
+        self._hold(wanted, num_eligible)
         for layer in range(self.shape.num_layers):
-            wanted = self._policy.choose(layer, num_eligible, self._scaling).to(self.shape.device)
-            assert wanted.shape[1] * size <= self._chunk_rows, f"{wanted.shape[1]} chunks in {self._chunk_rows} rows"
-            self._hold(layer, wanted, num_eligible)
             self._copy_recent(layer, self._recent_start, length)
         self._length = self._synced = length
 
-    def _hold(self, layer: int, wanted: Tensor, num_eligible: int) -> None:
-        """Bring the chunks `wanted` [H_kv, n] into the slots; a chunk that stays keeps its slot."""
-        held = self._held[layer]
+    def _hold(self, wanted: Tensor, num_eligible: int) -> None:
+        """Bring the chunks `wanted` [L, H_kv, n] into the slots; a chunk that stays keeps its slot."""
+        held = self._held
         if held.shape != wanted.shape:
             held = torch.full_like(wanted, num_eligible)  # nothing is held: every slot is empty
         held = held.clamp(max=num_eligible)  # chunks that a rewind made part of the recent rows leave their slots
-        want = _membership(wanted, num_eligible)  # [H_kv, C + 1]
+        want = _membership(wanted, num_eligible)  # [L, H_kv, C + 1]
         have = _membership(held, num_eligible)
-        head, chunk = (want & ~have)[:, :-1].nonzero(as_tuple=True)  # to bring in, ordered by head
-        free_head, slot = (~want.gather(1, held)).nonzero(as_tuple=True)
-        assert torch.equal(head, free_head), "a head must free as many slots as it fills"
+        layer, head, chunk = (want & ~have)[..., :-1].nonzero(as_tuple=True)  # to bring in, by layer, then by head
+        free_layer, free_head, slot = (~want.gather(2, held)).nonzero(as_tuple=True)
+        same = torch.equal(layer, free_layer) and torch.equal(head, free_head)
+        assert same, "a head must free as many slots as it fills"
+        counts = torch.bincount(layer, minlength=self.shape.num_layers).tolist()  # waits for the device
+        parts = zip(*(torch.split(numbers, counts) for numbers in (head, chunk, slot)), strict=True)
+        for number, (heads, chunks, slots) in enumerate(parts):
+            if len(heads):
+                self._bring(number, heads, chunks, slots)
+        held[layer, head, slot] = chunk
+        self._held, self.chunks_moved = held, len(chunk)
+
+    def _bring(self, layer: int, heads: Tensor, chunks: Tensor, slots: Tensor) -> None:
+        """Copy chunks of heads into their slots, [N] each."""
         size = self._full.chunk_size
-        k, v = self._full.gather(layer, head, chunk)  # [m, chunk_size * D]
-        by_chunk(self.k[layer][0], size)[head, slot] = k
-        by_chunk(self.v[layer][0], size)[head, slot] = v
-        held[head, slot] = chunk
-        self._held[layer] = held
-        self.chunks_moved += len(chunk)
+        k, v = self._full.gather(layer, heads, chunks)  # [N, chunk_size * D]
+        by_chunk(self.k[layer][0], size)[heads, slots] = k
+        by_chunk(self.v[layer][0], size)[heads, slots] = v
 
     def _copy_recent(self, layer: int, start: int, stop: int) -> None:
         k, v = self._full.rows(layer, start, stop)
-        at = self._held[layer].shape[1] * self._full.chunk_size + start - self._recent_start
+        at = self._first_recent + start - self._recent_start
         self.k[layer][0, :, at : at + stop - start] = k
         self.v[layer][0, :, at : at + stop - start] = v
 
@@ -170,13 +178,13 @@ class RetrievalCache:
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; further back than the recent rows reach, forget everything."""
         if length < self._recent_start:
-            self._held = [held[:, :0] for held in self._held]
+            self._held = self._held[..., :0]
             self._recent_start = length = 0
         self._length = min(self._length, length)
         self._synced = min(self._synced, self._length)
 
 
 def _membership(chunks: Tensor, num_chunks: int) -> Tensor:
-    """[H_kv, n] numbers -> [H_kv, num_chunks + 1] bool; the last column stands for empty slots."""
-    mask = torch.zeros(chunks.shape[0], num_chunks + 1, dtype=torch.bool, device=chunks.device)
-    return mask.scatter_(1, chunks, True)
+    """[L, H_kv, n] numbers -> [L, H_kv, num_chunks + 1] bool; the last column stands for empty slots."""
+    mask = torch.zeros(*chunks.shape[:2], num_chunks + 1, dtype=torch.bool, device=chunks.device)
+    return mask.scatter_(2, chunks, True)

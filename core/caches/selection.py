@@ -5,7 +5,6 @@ attention mass (what PillarAttn-style methods read off a verification pass), acc
 arXiv 2306.14048). Choices: top chunks, or sink alone (StreamingLLM, arXiv 2309.17453).
 """
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -71,34 +70,37 @@ def _by_chunk(mass: Tensor, chunk_size: int) -> Tensor:
 
 
 def spilled(scores: Tensor, share: float) -> Tensor:
-    """Each chunk at least `share` of the score of the chunk before it, [H_kv, C].
+    """Each chunk at least `share` of the score of the chunk before it, [.., C].
 
     Text that is being quoted goes on behind the chunk that is attended to now: on the bundled target this takes
     level-2 acceptance of recitations at 32K from 0.78 to 0.88.
     """
-    handed = torch.cat((torch.zeros_like(scores[:, :1]), share * scores[:, :-1]), 1)
+    handed = torch.cat((torch.zeros_like(scores[..., :1]), share * scores[..., :-1]), -1)
     return torch.maximum(scores, handed)
 
 
 def top_chunks(scores: Tensor, num_chunks: int) -> Tensor:
-    """Numbers of the best chunks, [H_kv, min(num_chunks, C)] int64 ascending; chunk 0, the sink, always among them."""
+    """Numbers of the best chunks, [.., min(num_chunks, C)] int64 ascending; chunk 0, the sink, always among them.
+
+    Args:
+        scores: [.., C] float32.
+    """
     scores = scores.clone()
-    scores[:, :1] = float("inf")
-    return scores.topk(min(num_chunks, scores.shape[1])).indices.sort().values
+    scores[..., :1] = float("inf")
+    return scores.topk(min(num_chunks, scores.shape[-1])).indices.sort().values
 
 
-def chosen_weights(held: Tensor, scores: Sequence[Tensor]) -> Tensor:
+def chosen_weights(held: Tensor, scores: Tensor) -> Tensor:
     """The share of its head's score by which each chunk was chosen, averaged over layers and heads.
 
     Args:
-        held: [L, H_kv, n] int64 chunk numbers; scores: one [H_kv, C] per layer, any scale, on any device.
+        held: [L, H_kv, n] int64 chunk numbers; scores: [L, H_kv, C], any scale, on any device.
     Returns:
         [C] float32 on the scores' device, with a sum of at most 1; 0 where no head holds a chunk.
     """
-    weights = torch.zeros(scores[0].shape[1], device=scores[0].device)
-    for chunks, layer in zip(held.to(weights.device), scores, strict=True):
-        shares = layer / layer.sum(1, keepdim=True).clamp_min(torch.finfo(layer.dtype).tiny)
-        weights.index_add_(0, chunks.flatten(), shares.gather(1, chunks).flatten())
+    held, weights = held.to(scores.device), torch.zeros(scores.shape[2], device=scores.device)
+    shares = scores / scores.sum(2, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+    weights.index_add_(0, held.flatten(), shares.gather(2, held).flatten())
     return weights / (held.shape[0] * held.shape[1])
 
 
@@ -110,8 +112,8 @@ class ChunkPolicy(Protocol):
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None: ...
 
-    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
-        """Chunk numbers below num_eligible, [H_kv, n] int64 ascending."""
+    def choose(self, num_eligible: int, scaling: float) -> Tensor:
+        """Chunk numbers below num_eligible, [L, H_kv, n] int64 ascending."""
 
 
 class TopChunks:
@@ -120,18 +122,20 @@ class TopChunks:
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
         self._full, self._config = full, config
         self.local_window, self.max_chunks = config.local_window, config.num_chunks
-        self.scores: dict[int, Tensor] = {}  # of the latest choice, by layer: [H_kv, C] float32
+        self.scores = torch.empty(full.shape.num_layers, full.shape.num_kv_heads, 0)  # of the latest choice, float32
 
-    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
-        """Score by landmarks or, if so configured, by exact attention."""
+    def choose(self, num_eligible: int, scaling: float) -> Tensor:
+        """Score by landmarks or, if so configured, by exact attention. One ranking for all layers: few, large steps."""
+        layers = range(self._full.shape.num_layers)
+        self.scores = torch.stack([self._score(layer, num_eligible, scaling) for layer in layers])  # [L, H_kv, C]
+        return top_chunks(spilled(self.scores, self._config.spill), self.max_chunks)
+
+    def _score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         queries = self._full.recent_queries(layer, self._config.query_window)
         if self._config.scorer == "landmark":
-            scores = landmark_scores(queries, self._full.landmarks(layer, num_eligible), scaling)
-        else:
-            keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
-            scores = attention_scores(queries, keys, self._full.chunk_size, scaling)
-        self.scores[layer] = scores
-        return top_chunks(spilled(scores, self._config.spill), self.max_chunks)
+            return landmark_scores(queries, self._full.landmarks(layer, num_eligible), scaling)
+        keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
+        return attention_scores(queries, keys, self._full.chunk_size, scaling)
 
 
 class SinkOnly:
@@ -141,9 +145,10 @@ class SinkOnly:
         self._full, self.max_chunks = full, 1
         self.local_window = config.budget - config.chunk_size
 
-    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+    def choose(self, num_eligible: int, scaling: float) -> Tensor:
         """Chunk 0."""
-        return torch.zeros(self._full.shape.num_kv_heads, min(1, num_eligible), dtype=torch.int64)
+        shape = self._full.shape
+        return torch.zeros(shape.num_layers, shape.num_kv_heads, min(1, num_eligible), dtype=torch.int64)
 
 
 class HeavyHitters:
@@ -154,8 +159,12 @@ class HeavyHitters:
         self.max_chunks = config.budget // 2 // config.chunk_size
         self.local_window = config.budget - self.max_chunks * config.chunk_size
 
-    def choose(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+    def choose(self, num_eligible: int, scaling: float) -> Tensor:
         """Chunks with the largest accumulated attention."""
+        layers = range(self._full.shape.num_layers)
+        return torch.stack([self._choose_in(layer, num_eligible, scaling) for layer in layers])
+
+    def _choose_in(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         queries, positions = self._full.sampled_queries(layer)
         keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
         scores = accumulated_scores(queries, positions, keys, self._full.chunk_size, scaling)

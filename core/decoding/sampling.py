@@ -75,3 +75,18 @@ class Dice:
         for _ in range(num_tokens):
             self.accept(none, none)
             self.draw(evenly)
+
+
+class CertainDice(Dice):
+    """Dice for laws that are certain (temperature 0): what `Dice` would decide, without drawing anything."""
+
+    def __init__(self) -> None:
+        super().__init__(Generator())
+
+    def draw(self, weights: Tensor) -> int:
+        """The one token that has any weight. Waits for the device."""
+        return int(weights.argmax())
+
+    def accept(self, p: Tensor, q: Tensor) -> int:
+        """Length of the prefix of guesses that are certain in `p`."""
+        return int(torch.cat((p == 0, (p == 0).new_ones(1))).int().argmax())  # waits for the device

@@ -24,7 +24,7 @@ from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.catalog import restore_hint
 from core.models.layerwise import PLAIN_FAMILIES
-from core.models.linear import use_few_rows_linear
+from core.models.linear import use_few_rows_linear, use_few_rows_norm
 from core.models.quantised import FORMATS, quantise
 from core.models.seam import ATTENTION_NAME, register
 from core.models.store import weight_files
@@ -236,6 +236,8 @@ def prepared(
         use_few_rows_linear(module, backend.linear)
     elif device.type == "cpu":
         _column_major(module)
+    if backend.norm is not None:
+        use_few_rows_norm(module, backend.norm)
     eos: Any = getattr(cast(Any, model).generation_config, "eos_token_id", None)
     eos = cast(Any, model).config.eos_token_id if eos is None else eos
     ids = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])

@@ -26,13 +26,14 @@ PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `atten
 
 
 class Backend(NamedTuple):
-    """How caches attend, and how models multiply by weights in passes of few rows."""
+    """How caches attend, and how models multiply by weights and normalise in passes of few rows."""
 
     name: str
     attend: Attend
     because: str
     linear: Callable[[Tensor, Tensor], Tensor] | None = None  # x [..., I], weight [O, I]; None: torch's
     partial: PartialAttend = partial  # to a part of the keys, with its log-sum-exp
+    norm: Callable[[Tensor, Tensor, float], Tensor] | None = None  # x [..., D], weight [D], eps: RMSNorm; None: torch's
 
 
 STOCK = Backend("torch", attend, "torch's own operations")
@@ -49,7 +50,7 @@ def choose_backend(device: torch.device, dtype: torch.dtype) -> Backend:
     except NoKernel as reason:
         log.info("attention by torch: %s", reason)
         return STOCK._replace(because=str(reason))
-    return _faster(Backend("compiled", kernel, "", kernel.linear), device, dtype)
+    return _faster(Backend("compiled", kernel, "", kernel.linear, norm=kernel.norm), device, dtype)
 
 
 def choose_flash(device: torch.device, dtype: torch.dtype) -> Backend:
@@ -87,7 +88,7 @@ def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backen
         flash = flash_attention(device, dtype)
         return Backend(name, flash, because, partial=flash.partial)
     kernel = small_rows()
-    return Backend(name, kernel, because, kernel.linear)
+    return Backend(name, kernel, because, kernel.linear, norm=kernel.norm)
 
 
 def _seconds(device: torch.device, dtype: torch.dtype, *candidates: Attend) -> list[float]:

@@ -23,7 +23,10 @@ from core.ops.attention import attend, attend_reference
 log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("small_rows.cpp")
-FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-std=c++17", "-Wno-psabi")
+# The parameter: a multiplication and an addition are one operation everywhere, even where GCC thinks two are faster, so
+# that a row's sums do not depend on which of the kernel's loops it is in.
+FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "--param=avoid-fma-max-bits=0", "-fopenmp", "-fPIC"]
+FLAGS += ["-std=c++17", "-Wno-psabi"]
 MOST_ROWS = 64  # per KV head; the kernel's weights of a block are 16 KiB then
 MOST_DIM = 256
 LEAST_KEYS_OF_A_SHARE = 512
@@ -40,9 +43,11 @@ class SmallRows:
     def __init__(self, library: Path) -> None:
         compiled = ctypes.CDLL(str(library))
         self._call, self._call_linear = compiled.small_rows_attention, compiled.small_rows_linear
-        self._call.restype = self._call_linear.restype = None
+        self._call_norm = compiled.small_rows_norm
+        self._call.restype = self._call_linear.restype = self._call_norm.restype = None
         self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 11
         self._call_linear.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
+        self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """Causal attention; shapes as in `attention.attend`."""
@@ -70,6 +75,14 @@ class SmallRows:
         out = torch.empty(*x.shape[:-1], weight.shape[0])
         sizes = (x.numel() // x.shape[-1], x.shape[-1], weight.shape[0])
         self._call_linear(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, torch.get_num_threads())
+        return out
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """RMSNorm (arXiv 1910.07467) of x [..., D], times weight [D]; both float32 on CPU, weight contiguous."""
+        rows = x.contiguous()
+        out = torch.empty_like(rows)
+        sizes = (x.numel() // x.shape[-1], x.shape[-1])
+        self._call_norm(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, eps)
         return out
 
 

@@ -21,6 +21,7 @@ typedef int32_t IVec __attribute__((vector_size(32)));
 constexpr int W = 8;        // floats in a Vec
 constexpr int BLOCK = 64;   // keys
 constexpr int MAX_DIM = 256;
+constexpr int TOGETHER = 6;  // rows that share a load of a value
 
 inline Vec load(const float* p) { return *reinterpret_cast<const VecU*>(p); }
 inline void store(float* p, Vec x) { *reinterpret_cast<VecU*>(p) = x; }
@@ -37,6 +38,25 @@ inline Vec sums(const Vec* a) {
   for (int i = 0; i < 2; ++i)
     c[i] = __builtin_shuffle(b[2 * i], b[2 * i + 1], low2) + __builtin_shuffle(b[2 * i], b[2 * i + 1], high2);
   return __builtin_shuffle(c[0], c[1], low3) + __builtin_shuffle(c[0], c[1], high3);
+}
+
+// The halves, then the quarters, then the neighbours of a vector, changed with each other.
+inline Vec turned(Vec x, int step) {
+  const IVec by4 = {4, 5, 6, 7, 0, 1, 2, 3}, by2 = {2, 3, 0, 1, 6, 7, 4, 5}, by1 = {1, 0, 3, 2, 5, 4, 7, 6};
+  return __builtin_shuffle(x, step == 4 ? by4 : step == 2 ? by2 : by1);
+}
+
+inline float sum_of(Vec x) {
+  for (int step = W / 2; step > 0; step /= 2) x += turned(x, step);
+  return x[0];
+}
+
+inline float greatest_of(Vec x) {
+  for (int step = W / 2; step > 0; step /= 2) {
+    const Vec y = turned(x, step);
+    x = x > y ? x : y;
+  }
+  return x[0];
 }
 
 // e^x for x <= 0, relative error about 1e-7; 0 below -87.
@@ -78,15 +98,42 @@ inline Vec eight_scores(const float* q, const float* k, int64_t stride, int dim)
   return sums(acc);
 }
 
+// Asks for the next keys and values a few lines at a time, all the while that rows compute with the present ones: asked
+// for all at once, they would fill the queue of outstanding loads and stop the computing.
+class Ahead {
+ public:
+  Ahead(const float* k, const float* v, int64_t k_stride, int64_t v_stride, int num, int dim, int steps)
+      : k_(k), v_(v), k_stride_(k_stride), v_stride_(v_stride), num_(num), dim_(dim) {
+    const int lines = 2 * num * ((dim + LINE - 1) / LINE);
+    each_ = (lines + steps - 1) / std::max(steps, 1);
+  }
+  inline void step() {
+    for (int i = 0; i < each_ && row_ < 2 * num_; ++i) {
+      const float* row = row_ % 2 ? v_ + row_ / 2 * v_stride_ : k_ + row_ / 2 * k_stride_;
+      __builtin_prefetch(row + at_, 0, 2);
+      at_ += LINE;
+      if (at_ >= dim_) at_ = 0, ++row_;
+    }
+  }
+
+ private:
+  static constexpr int LINE = 16;  // floats
+  const float *k_, *v_;
+  int64_t k_stride_, v_stride_;
+  int num_, dim_, each_, row_ = 0, at_ = 0;
+};
+
 // out[r][0..C*8) += sum_j weights[r][j] * v[j] for R rows.
 template <int R, int C>
-inline void add_values(float* out, int64_t out_stride, const float* weights, const float* v, int64_t stride, int num) {
+inline void add_values(float* out, int64_t out_stride, const float* weights, const float* v, int64_t stride, int num,
+                       Ahead& ahead) {
   Vec acc[R][C];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) acc[r][c] = load(out + r * out_stride + c * W);
   for (int j = 0; j < num; ++j) {
+    if (j % W == 0) ahead.step();
     Vec x[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) x[c] = load(v + j * stride + c * W);
@@ -104,36 +151,12 @@ inline void add_values(float* out, int64_t out_stride, const float* weights, con
 }
 
 template <int R, int C>
-inline void add_all_dims(float* out, const float* weights, const float* v, int64_t stride, int num, int dim) {
+inline void add_all_dims(float* out, const float* weights, const float* v, int64_t stride, int num, int dim,
+                         Ahead& ahead) {
   int d = 0;
-  for (; d + C * W <= dim; d += C * W) add_values<R, C>(out + d, dim, weights, v + d, stride, num);
-  for (; d < dim; d += W) add_values<R, 1>(out + d, dim, weights, v + d, stride, num);
+  for (; d + C * W <= dim; d += C * W) add_values<R, C>(out + d, dim, weights, v + d, stride, num, ahead);
+  for (; d < dim; d += W) add_values<R, 1>(out + d, dim, weights, v + d, stride, num, ahead);
 }
-
-// Asks for the next keys and values a few lines at a time while rows compute with the present ones: asked for all at
-// once, they would fill the queue of outstanding loads and stop the computing.
-class Ahead {
- public:
-  Ahead(const float* k, const float* v, int64_t k_stride, int64_t v_stride, int num, int dim, int steps)
-      : k_(k), v_(v), k_stride_(k_stride), v_stride_(v_stride), num_(num), dim_(dim) {
-    const int lines = 2 * num * ((dim + LINE - 1) / LINE);
-    each_ = (lines + steps - 1) / std::max(steps, 1);
-  }
-  inline void step() {
-    for (int i = 0; i < each_ && row_ < 2 * num_; ++i) {
-      const float* row = row_ < num_ ? k_ + row_ * k_stride_ : v_ + (row_ - num_) * v_stride_;
-      __builtin_prefetch(row + at_, 0, 2);
-      at_ += LINE;
-      if (at_ >= dim_) at_ = 0, ++row_;
-    }
-  }
-
- private:
-  static constexpr int LINE = 16;  // floats
-  const float *k_, *v_;
-  int64_t k_stride_, v_stride_;
-  int num_, dim_, each_, row_ = 0, at_ = 0;
-};
 
 struct Task {
   const float *q, *k, *v;  // rows [rows, dim], keys and values [num_keys, dim] of one KV head
@@ -157,7 +180,7 @@ void attend(const Task& task) {
     const float* v = task.v + start * task.v_stride;
     const int next = int(std::min<int64_t>(BLOCK, task.last - start - num));
     Ahead ahead(k + BLOCK * task.k_stride, v + BLOCK * task.v_stride, task.k_stride, task.v_stride, next, dim,
-                rows * (num / W));
+                (rows + rows / TOGETHER * (dim / (2 * W)) + rows % TOGETHER * ((dim + 8 * W - 1) / (8 * W))) * (num / W));
     for (int j = num / W * W; j < num; ++j)  // the last keys, with zeros behind them: summed in the same order
       std::copy(k + j * task.k_stride, k + j * task.k_stride + dim, rest + j % W * dim);
     for (int r = 0; r < rows; ++r) {
@@ -169,16 +192,18 @@ void attend(const Task& task) {
         store(row + j, eight_scores(q, k + j * task.k_stride, task.k_stride, dim));
       }
       if (j < num) store(row + j, eight_scores(q, rest, dim, dim));
+    }
+    for (int r = 0; r < rows; ++r) {
+      float* row = weights + r * BLOCK;
       const int64_t seen = task.total - task.num_new + r % task.num_new + 1 - start;  // keys of this block and on
-      for (j = int(std::max<int64_t>(0, std::min<int64_t>(seen, num))); j < padded; ++j)
+      for (int j = int(std::max<int64_t>(0, std::min<int64_t>(seen, num))); j < padded; ++j)
         row[j] = -std::numeric_limits<float>::infinity();
       Vec best = load(row);
-      for (j = W; j < padded; j += W) {
+      for (int j = W; j < padded; j += W) {
         const Vec x = load(row + j);
         best = x > best ? x : best;
       }
-      float top = task.top[r];
-      for (int i = 0; i < W; ++i) top = std::max(top, float(best[i]));
+      const float top = std::max(task.top[r], greatest_of(best));
       if (std::isinf(top)) {  // nothing seen yet: weights of 0
         std::fill(row, row + padded, 0.0f);
         continue;
@@ -191,22 +216,18 @@ void attend(const Task& task) {
         task.top[r] = top;
       }
       Vec added = all(0.0f);
-      for (j = 0; j < padded; j += W) {
+      for (int j = 0; j < padded; j += W) {
         const Vec x = exp_negative(load(row + j) - all(top));
         store(row + j, x);
         added += x;
       }
-      float total = 0.0f;
-      for (int i = 0; i < W; ++i) total += added[i];
-      task.sum[r] += total;
+      task.sum[r] += sum_of(added);
     }
     int r = 0;
-    for (; r + 4 <= rows; r += 4)
-      add_all_dims<4, 2>(task.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim);
-    for (; r + 2 <= rows; r += 2)
-      add_all_dims<2, 4>(task.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim);
+    for (; r + TOGETHER <= rows; r += TOGETHER)
+      add_all_dims<TOGETHER, 2>(task.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim, ahead);
     for (; r < rows; ++r)
-      add_all_dims<1, 8>(task.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim);
+      add_all_dims<1, 8>(task.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim, ahead);
   }
 }
 
@@ -268,5 +289,20 @@ extern "C" void small_rows_linear(
     const int64_t first = std::min(tile * W, outs - W);  // the last tile overlaps the one before
     const float* some = w + first * in;
     for (int64_t r = 0; r < rows; ++r) store(out + r * outs + first, eight_scores(x + r * in, some, in, int(in)));
+  }
+}
+
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: x and out [rows, dim] contiguous, w [dim].
+extern "C" void small_rows_norm(
+    const float* x, const float* w, float* out, int64_t rows, int64_t dim, float eps) {
+  for (int64_t r = 0; r < rows; ++r, x += dim, out += dim) {
+    Vec squares = all(0.0f);
+    int64_t d = 0;
+    for (; d + W <= dim; d += W) squares += load(x + d) * load(x + d);
+    float sum = sum_of(squares);
+    for (; d < dim; ++d) sum += x[d] * x[d];
+    const float scale = 1.0f / std::sqrt(sum / float(dim) + eps);
+    for (d = 0; d + W <= dim; d += W) store(out + d, load(x + d) * all(scale) * load(w + d));
+    for (; d < dim; ++d) out[d] = x[d] * scale * w[d];
   }
 }

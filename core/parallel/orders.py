@@ -157,4 +157,4 @@ class ChunkWeights:
         held = share.retrieval.held_chunks()
         if held.shape[2] == 0:
             return torch.empty(0)
-        return chosen_weights(held, [share.chooser.scores[layer] for layer in range(held.shape[0])])
+        return chosen_weights(held, share.chooser.scores)

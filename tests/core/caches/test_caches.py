@@ -248,7 +248,7 @@ def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
 
 def test_a_chunk_weighs_the_share_of_score_by_which_heads_chose_it() -> None:
     held = torch.tensor([[[0, 2], [0, 1]], [[0, 1], [0, 2]]])
-    scores = [torch.tensor([[1.0, 5.0, 4.0], [2.0, 1.0, 1.0]]), torch.tensor([[3.0, 1.0, 0.0], [0.0, 0.0, 0.0]])]
+    scores = torch.tensor([[[1.0, 5.0, 4.0], [2.0, 1.0, 1.0]], [[3.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
     weights = chosen_weights(held, scores)
     assert weights.tolist() == pytest.approx([(0.1 + 0.5 + 0.75) / 4, (0.25 + 0.25) / 4, 0.4 / 4])
 

@@ -1,10 +1,12 @@
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.config import SamplingParams
-from core.decoding.sampling import Dice, to_probs
+from core.decoding.sampling import CertainDice, Dice, to_probs
 from core.errors import InvalidSetting
 
 
@@ -68,3 +70,16 @@ def test_dice_accept_with_the_ratio_of_probabilities() -> None:
     p, q = torch.tensor([0.15]), torch.tensor([0.5])
     rate = sum(dice.accept(p, q) for _ in range(2000)) / 2000
     assert abs(rate - 0.3) < 5 * (0.3 * 0.7 / 2000) ** 0.5
+
+
+def test_dice_for_certain_laws_decide_what_dice_decide() -> None:
+    """Every pattern of agreement between one-hot laws of three guesses and their judge."""
+    certain, dice = CertainDice(), Dice(torch.Generator().manual_seed(2))
+    for agrees in itertools.product((0.0, 1.0), repeat=3):
+        p, q = torch.tensor(agrees), torch.ones(3)
+        assert certain.accept(p, q) == dice.accept(p, q)
+    none = torch.empty(0)
+    assert certain.accept(none, none) == dice.accept(none, none) == 0
+    for token in range(5):
+        law = torch.nn.functional.one_hot(torch.tensor(token), 5).float()
+        assert certain.draw(law) == dice.draw(law) == token

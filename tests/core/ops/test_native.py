@@ -5,10 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from core.caches.full import FullCache
+from core.models.judge import Judge
+from core.models.linear import FewRowsLinear, FewRowsNorm, use_few_rows_linear, use_few_rows_norm
 from core.ops import backend, native
 from core.ops.attention import attend, attend_reference
-from core.ops.backend import STOCK, choose_backend
+from core.ops.backend import STOCK, Backend, choose_backend
 from core.ops.native import NoKernel, SmallRows, small_rows
+from core.tokens import Context
+from tests.core.toys import loaded, random_prompt, tiny_config
 
 # heads, KV heads, cached keys, new rows, dimensions of a head
 SHAPES = [
@@ -125,21 +130,57 @@ def test_linear_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
     assert all(torch.equal(kernel.linear(x[row : row + 1], weight)[0], together[0, row]) for row in range(rows))
 
 
+@pytest.mark.parametrize(("dim", "rows"), [(64, 1), (162, 5), (336, 13), (7, 32)])
+def test_the_norm_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
+    kernel: SmallRows, dim: int, rows: int
+) -> None:
+    generator = torch.Generator().manual_seed(dim)
+    x, weight = 3 * torch.randn(rows, dim, generator=generator), torch.randn(dim, generator=generator)
+    together = kernel.norm(x[None], weight, 1e-5)
+    exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * weight.double()
+    assert torch.allclose(together[0].double(), exact, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(kernel.norm(x[row : row + 1], weight, 1e-5)[0], together[0, row]) for row in range(rows))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
+def test_norms_of_a_model_are_replaced_and_long_passes_keep_every_bit(kernel: SmallRows, kind: str) -> None:
+    model = loaded(tiny_config(kind), 5).module
+    before = model.state_dict()
+    long, short = torch.arange(3, 43)[None], torch.arange(3, 8)[None]
+    with torch.inference_mode():
+        plain = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
+    use_few_rows_norm(model, kernel.norm)
+    norms = [part for name, part in model.named_modules() if name.endswith("norm")]
+    assert norms and all(isinstance(part, FewRowsNorm) for part in norms)
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    with torch.inference_mode():
+        ours = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
+    assert torch.equal(ours[0], plain[0]) and torch.allclose(ours[1], plain[1], atol=1e-6)
+
+
+def test_a_norm_that_means_something_else_is_left_alone(kernel: SmallRows) -> None:
+    class OtherRMSNorm(torch.nn.Module):  # as Gemma has it
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.variance_epsilon = torch.nn.Parameter(torch.randn(8)), 1e-6
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.rms_norm(x, (8,), 1 + self.weight, self.variance_epsilon)
+
+    model = torch.nn.Sequential(OtherRMSNorm())
+    use_few_rows_norm(model, kernel.norm)
+    assert type(model[0]) is OtherRMSNorm
+
+
 def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(kernel: SmallRows) -> None:
     """With the kernel a pass of many rows has the logits of passes of one row; without it the last bits differ."""
-    from core.caches.full import FullCache
-    from core.models.judge import Judge
-    from core.models.linear import FewRowsLinear, use_few_rows_linear
-    from core.ops.backend import Backend
-    from core.tokens import Context
-    from tests.core.toys import loaded, random_prompt, tiny_config
-
     tokens, logits = Context(random_prompt(90)), {}
     for name in ("torch", "compiled"):
         model = loaded(tiny_config("qwen2", kv_heads=2), 5)  # its query layer has a bias
         chosen = STOCK
         if name == "compiled":
             use_few_rows_linear(model.module, kernel.linear)
+            use_few_rows_norm(model.module, kernel.norm)
             chosen = Backend(name, kernel, "test", kernel.linear)
             assert any(isinstance(part, FewRowsLinear) and part.bias is not None for part in model.module.modules())
         judge = Judge("full", model.module, FullCache(model.shape, 128, 8, backend=chosen), CPU)
