@@ -112,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         seed=0,
         data_dir=None,
         layerwise=True,
+        attention="auto",
         graphs=True,
         host_share=None,
         offline=False,
@@ -183,6 +184,11 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         dest="layerwise",
         action="store_false",
         help="read prompts chunk by chunk where keys and values wait in host memory",
+    )
+    options.add_argument(
+        "--attention",
+        choices=("auto", "torch", "compiled", "flash-attn", "flex"),
+        help="the code that computes attention (default: the fastest that needs no compiling at every start)",
     )
     options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
     options.add_argument(

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from core.errors import InvalidSetting
 
 Device = Literal["auto", "cpu", "cuda"]
 Scorer = Literal["landmark", "attention"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
+AttentionWish = Literal["auto", "torch", "compiled", "flash-attn", "flex"]
+ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 MOST_GIB = 1 << 20  # that anybody may say a device has
 MOST_GPUS = 8
 MOST_HOST_SHARE = 0.9  # of the blocks in host memory: the link carries the rest
@@ -118,6 +120,7 @@ class EngineConfig:
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
     layerwise: bool = True  # read long prompts layer by layer where layers lie in host memory
+    attention: AttentionWish = "auto"  # which code computes it; "auto": the fastest of what needs no compiling
     graphs: bool = True  # record passes as CUDA graphs where there is CUDA
     host_share: float | None = None  # of what lies in host memory, attended to there; None: from a calibration
 
@@ -150,6 +153,11 @@ class EngineConfig:
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(
             self.device in ("auto", "cpu", "cuda"), f"Device {self.device!r} is unknown.", "Use auto, cpu or cuda."
+        )
+        _require(
+            self.attention in ATTENTIONS,
+            f"--attention {self.attention} is unknown.",
+            f"Use {', '.join(ATTENTIONS[:-1])} or {ATTENTIONS[-1]}.",
         )
         gib = self.gpu_memory_gib
         _require(

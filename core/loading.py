@@ -62,7 +62,7 @@ class LoadedPair:
             InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
         """
         device, dtype = torch.device(plan.device.value), plan.dtype.value
-        backend = choose_backend(device, dtype)
+        backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
         drafting = drafting_twin(target.module, device) if config.drafting_bits == BITS else None
@@ -75,10 +75,10 @@ class LoadedPair:
         Args:
             files: with the share of the target that each rank holds.
         Raises:
-            UnsupportedModel, DamagedAssets, WorkerLost: see `core.errors`.
+            InvalidSetting, UnsupportedModel, DamagedAssets, WorkerLost: see `core.errors`.
         """
         device, dtype = torch.device(plan.device.value), plan.dtype.value
-        backend = choose_backend(device, dtype)
+        backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         crew, target = load_shared(
             files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides

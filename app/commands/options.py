@@ -18,6 +18,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         device=args.device,
         context=args.context,
         layerwise=args.layerwise,
+        attention=args.attention,
         graphs=args.graphs,
         host_share=args.host_share,
         gpu_memory_gib=args.gpu_memory,

@@ -5,6 +5,7 @@ several devices) merge into the exact result. Knows shapes and devices, nothing 
 Online softmax: arXiv 1805.02867; merging by log-sum-exp: Flash-Decoding.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -43,12 +44,20 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     rows = num_new * (q.shape[1] // k.shape[1])
     if q.device.type == "cpu" and (rows == 1 or (rows <= MATMUL_ROWS and total <= MATMUL_KEYS)):
         return _attend_matmul(q, k, v, scaling)
+    return merged_attend(q, k, v, scaling, partial)
+
+
+def merged_attend(
+    q: Tensor, k: Tensor, v: Tensor, scaling: float, cached_partial: Callable[[Tensor, Tensor, Tensor, float], Partial]
+) -> Tensor:
+    """As `attend`: what was cached by `cached_partial`, the new tokens among themselves, both merged."""
+    num_new, total = q.shape[2], k.shape[2]
     if num_new == 1:  # nothing to mask
-        return partial(q, k, v, scaling).out
+        return cached_partial(q, k, v, scaling).out
     new = causal_partial(q, k[:, :, total - num_new :], v[:, :, total - num_new :], scaling)
     if total == num_new:
         return new.out
-    cached = partial(q, k[:, :, : total - num_new], v[:, :, : total - num_new], scaling)
+    cached = cached_partial(q, k[:, :, : total - num_new], v[:, :, : total - num_new], scaling)
     return merge(cached, new)
 
 

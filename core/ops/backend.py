@@ -9,8 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from core.config import ATTENTIONS, AttentionWish
+from core.errors import InvalidSetting
 from core.ops.attention import Partial, attend, partial
 from core.ops.flash import flash_attention
+from core.ops.flex import flex_attention
 from core.ops.native import NoKernel, small_rows
 
 log = logging.getLogger(__name__)
@@ -19,7 +22,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # q, k, v, scaling; 
 # A verification pass over a short book: keys and values of 12 MB, which stay out of most second-level caches.
 HEADS, KEYS, ROWS, DIM = 6, 4096, 9, 64
 REPEATS = 7
-FLASH = "flash-attn"
+TORCH, COMPILED, FLASH, FLEX = ATTENTIONS[1:]
 
 
 PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `attention.partial`
@@ -36,11 +39,19 @@ class Backend(NamedTuple):
     norm: Callable[[Tensor, Tensor, float], Tensor] | None = None  # x [..., D], weight [D], eps: RMSNorm; None: torch's
 
 
-STOCK = Backend("torch", attend, "torch's own operations")
+STOCK = Backend(TORCH, attend, "torch's own operations")
 
 
-def choose_backend(device: torch.device, dtype: torch.dtype) -> Backend:
-    """The faster of stock operations and the optional kernel here. Cost: 0.1 s, and compiling the first time."""
+def choose_backend(device: torch.device, dtype: torch.dtype, wish: AttentionWish = "auto") -> Backend:
+    """What was asked for, or else the faster of stock operations and the optional kernel here.
+
+    Cost: 0.1 s, and compiling the first time; for FlexAttention at every start.
+
+    Raises:
+        InvalidSetting: what was asked for cannot be had here.
+    """
+    if wish != "auto":
+        return _asked_for(wish, device, dtype)
     if device.type == "cuda":
         return choose_flash(device, dtype)
     if dtype != torch.float32:
@@ -50,7 +61,7 @@ def choose_backend(device: torch.device, dtype: torch.dtype) -> Backend:
     except NoKernel as reason:
         log.info("attention by torch: %s", reason)
         return STOCK._replace(because=str(reason))
-    return _faster(Backend("compiled", kernel, "", kernel.linear, norm=kernel.norm), device, dtype)
+    return _faster(Backend(COMPILED, kernel, "", kernel.linear, norm=kernel.norm), device, dtype)
 
 
 def choose_flash(device: torch.device, dtype: torch.dtype) -> Backend:
@@ -65,28 +76,48 @@ def choose_flash(device: torch.device, dtype: torch.dtype) -> Backend:
     return _faster(Backend(FLASH, kernel, "", partial=kernel.partial), device, dtype)
 
 
+def _asked_for(wish: AttentionWish, device: torch.device, dtype: torch.dtype) -> Backend:
+    try:
+        chosen = backend_named(wish, device, dtype)
+    except NoKernel as reason:
+        raise InvalidSetting(
+            f"--attention {wish} is not usable here: {reason}.",
+            hint="Leave it out: then the fastest that works here is taken.",
+        ) from reason
+    gain = "" if wish == TORCH else f": {_gain(chosen, device, dtype)[1]}"
+    return chosen._replace(because=f"asked for{gain}")
+
+
 def _faster(candidate: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
-    stock, other = _seconds(device, dtype, attend, candidate.attend)
-    gain = f"{stock / other:.1f}x the speed of torch's for {ROWS} rows, measured"
+    is_faster, gain = _gain(candidate, device, dtype)
     return (
         candidate._replace(because=gain)
-        if other < stock
+        if is_faster
         else STOCK._replace(because=f"the {candidate.name} kernel has {gain}")
     )
 
 
+def _gain(candidate: Backend, device: torch.device, dtype: torch.dtype) -> tuple[bool, str]:
+    stock, other = _seconds(device, dtype, attend, candidate.attend)
+    return other < stock, f"{stock / other:.1f}x the speed of torch's for {ROWS} rows, measured"
+
+
 def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backend:
-    """What another process of this machine has chosen.
+    """What another process of this machine has chosen, or somebody has asked for.
 
     Raises:
         NoKernel: it cannot be had here.
     """
     because = "chosen by the first process"
-    if name == STOCK.name:
+    if name == TORCH:
         return STOCK
-    if name == FLASH:
-        flash = flash_attention(device, dtype)
-        return Backend(name, flash, because, partial=flash.partial)
+    if name == FLASH and dtype not in (torch.float16, torch.bfloat16):
+        raise NoKernel("flash-attn computes in 16 bit only")
+    if name in (FLASH, FLEX):
+        parts = flash_attention(device, dtype) if name == FLASH else flex_attention(device, dtype)
+        return Backend(name, parts, because, partial=parts.partial)
+    if device.type != "cpu" or dtype != torch.float32:
+        raise NoKernel("the compiled kernel computes in float32 on a processor only")
     kernel = small_rows()
     return Backend(name, kernel, because, kernel.linear, norm=kernel.norm)
 

@@ -53,6 +53,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         context=None,
         gpu_memory=None,
         layerwise=True,
+        attention="auto",
         graphs=True,
         host_share=None,
         offline=False,
