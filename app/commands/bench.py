@@ -14,19 +14,19 @@ from app.commands.options import engine_config
 from app.commands.reading import print_json
 from app.versions import versions
 from core.bench import recall
+from core.bench.ablation import Ablation
 from core.bench.peers import run_peers
 from core.bench.speed import run_speed
 from core.config import EngineConfig, RetrievalConfig
 from core.decoding.methods import EXACT_METHODS, METHODS
-from core.engine import Engine
+from core.engine import Engine, EngineInfo
 from core.errors import InvalidSetting
 from core.hardware import this_machine
 from core.models.catalog import ROOT, WIDENED, find
 
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
 DEFAULT_NEW_TOKENS = 128
-DEFAULT_PAGE_CONTEXTS = (8192,)
-SUITES = ("speed", "peers", "recall", "page", "offload")
+DEFAULT_PAGE_CONTEXTS = DEFAULT_ABLATION_CONTEXTS = (8192,)
 BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
 INTERRUPTED = 130  # as launch.py ends on Ctrl-C
 COLUMNS = {  # of a row -> head of its column, format of its value
@@ -35,6 +35,8 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "machine": ("machine", "{}"),
     "placement": ("placement", "{}"),
     "resident_layers": ("resident", "{}"),
+    "part": ("part", "{}"),
+    "variant": ("set to", "{}"),
     "method": ("method", "{}"),
     "skill": ("skill", "{}"),
     "n": ("n", "{}"),
@@ -70,6 +72,8 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "prefill_seconds": ("prefill s", "{:.1f}"),
 }
 WIDTHS = {
+    "part": 23,
+    "variant": 22,
     "speedup_by_book": 14,
     "method": 27,
     "model": 16,
@@ -94,9 +98,7 @@ def run(args: argparse.Namespace) -> int:
         from app.commands import bench_offload  # it tells its rows as this module does
 
         return bench_offload.run(args)
-    config = bench_config(args)
-    engine = Engine.load(config)
-    shape, measured = start_suite(args, engine)
+    info, config, shape, measured = start(args)
     rows: list[dict[str, Any]] = []
     complete = True
     try:
@@ -113,16 +115,18 @@ def run(args: argparse.Namespace) -> int:
         "commit": commit(),
         "config": {
             "suite": args.suite,
-            "model": engine.info.model,
-            "bits": engine.info.plan.bits.value,
-            "drafting_bits": engine.config.drafting_bits,
-            "dtype": str(engine.info.plan.dtype.value).removeprefix("torch."),
-            "placement": engine.info.plan.placement.value,
-            "graphs": engine.info.graphs.value,
-            "target_weight_bytes": engine.info.target_weight_bytes,
-            "kv_bytes_per_token": engine.info.kv_bytes_per_token,
-            "retrieval": asdict(engine.config.retrieval),
-            "draft": asdict(engine.config.draft),
+            "model": info.model,
+            "bits": info.plan.bits.value,
+            "drafting_bits": config.drafting_bits,
+            "dtype": str(info.plan.dtype.value).removeprefix("torch."),
+            "placement": info.plan.placement.value,
+            "attention": info.attention,
+            "attention_because": info.attention_because,
+            "graphs": info.graphs.value,
+            "target_weight_bytes": info.target_weight_bytes,
+            "kv_bytes_per_token": info.kv_bytes_per_token,
+            "retrieval": asdict(config.retrieval),
+            "draft": asdict(config.draft),
             **shape,
         },
         "complete": complete,
@@ -139,10 +143,8 @@ def check(args: argparse.Namespace) -> None:
     """Refuse what cannot be measured, before anything is loaded.
 
     Raises:
-        InvalidSetting: suite, methods or numbers.
+        InvalidSetting: methods or numbers.
     """
-    if args.suite not in SUITES:
-        raise InvalidSetting(f"The suite {args.suite!r} is not there yet.", hint=f"Use one of: {', '.join(SUITES)}.")
     if args.plot:
         raise InvalidSetting("Plots are not there yet.", hint="Leave out --plot; --out F.json keeps the figures.")
     if args.repeats < 1:
@@ -157,6 +159,8 @@ def check(args: argparse.Namespace) -> None:
         raise InvalidSetting(
             "Peers read models from their files, and a widened one has none.", hint="Use --suite speed."
         )
+    if args.suite == "ablation" and args.methods:
+        raise InvalidSetting("The variants have their methods.", hint="Leave out --methods, or use --suite speed.")
     for name in args.methods or ():
         if name not in METHODS:
             raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use some of: {', '.join(METHODS)}.")
@@ -168,6 +172,23 @@ def bench_config(args: argparse.Namespace) -> EngineConfig:
     return replace(config, retrieval=RetrievalConfig(budget=args.budget)) if args.budget is not None else config
 
 
+def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str, Any], Iterator[Any]]:
+    """Load what is measured; what it is, its settings, what describes the measurement, and the rows to come."""
+    config = bench_config(args)
+    if args.suite != "ablation":
+        engine = Engine.load(config)
+        return engine.info, engine.config, *start_suite(args, engine)
+    contexts = args.contexts or DEFAULT_ABLATION_CONTEXTS
+    shape = _speed_shape(args) | {"books": args.books}
+    ablation = Ablation(config, max(contexts) + shape["max_new_tokens"])
+    return ablation.info, ablation.config, shape, ablation.rows(contexts, **shape, progress=tell)
+
+
+def _speed_shape(args: argparse.Namespace) -> dict[str, Any]:
+    new_tokens = args.max_new_tokens or DEFAULT_NEW_TOKENS
+    return {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
+
+
 def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Any]]:
     """What describes the suite's measurement, and its rows to come."""
     if args.suite == "recall":
@@ -176,8 +197,7 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
         shape: dict[str, Any] = {"questions": args.questions, "seed": args.seed}
         return shape, recall.run_recall(engine, contexts, methods, **shape, progress=tell)
     contexts = args.contexts or DEFAULT_CONTEXTS
-    new_tokens = args.max_new_tokens or DEFAULT_NEW_TOKENS
-    shape = {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
+    shape = _speed_shape(args)
     if args.suite == "page":
         contexts = args.contexts or DEFAULT_PAGE_CONTEXTS
         return shape, page_cost.run_page(engine, contexts, args.methods or page_cost.DEFAULT_METHODS, **shape)

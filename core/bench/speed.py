@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from core.bench.world import Book, Question, write_book
-from core.config import GenerationConfig
+from core.config import GenerationConfig, SpeculationConfig
 from core.engine import Engine
 from core.errors import ContextTooSmall
 from core.events import Finished
@@ -23,6 +23,7 @@ from core.text import ChatText
 
 WORDS_PER_TOKEN = 0.8  # about the bundled tokenizer's: where it is too few, a longer book is written
 QUESTION_ROOM = 48  # tokens of question and chat template
+ADAPTIVE = SpeculationConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +81,14 @@ def run_speed(
     repeats: int,
     max_new_tokens: int,
     seed: int,
+    speculation: SpeculationConfig = ADAPTIVE,
 ) -> Iterator[SpeedRow]:
     """Measure. Rows come context by context, as soon as a context is done; "autoregressive" is always measured too.
 
     Args:
         books: how many are read at each length; how much is accepted, and so the speedup, differs from text to text.
         repeats: runs of each method on each book.
+        speculation: how rounds are shaped.
     """
     methods = ("autoregressive", *(method for method in methods if method != "autoregressive"))
     loaded = used_memory_bytes(_device(engine))
@@ -95,7 +98,7 @@ def run_speed(
             before = used_memory_bytes(_device(engine))
             prompt = _prompt(engine.text, context, seed + number)
             loaded += used_memory_bytes(_device(engine)) - before  # what writing a book leaves is not the engine's
-            config = GenerationConfig(max_new_tokens=max_new_tokens, seed=seed)
+            config = GenerationConfig(max_new_tokens=max_new_tokens, seed=seed, speculation=speculation)
             read.append(_read(engine, prompt, [replace(config, method=method) for method in methods], repeats, loaded))
         for method in methods:
             yield _row(context, method, read, engine.info.kv_bytes_per_token)

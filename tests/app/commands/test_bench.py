@@ -83,6 +83,12 @@ def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: p
     assert captured.err.startswith("error:") and words in captured.err and captured.err.count("\n") == 1
 
 
+def test_the_ablation_has_methods_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main(["bench", "--suite", "ablation", "--methods", "draft", "--no-venv"]) == 1
+    said = capsys.readouterr().err
+    assert "Leave out --methods" in said and said.count("\n") == 1
+
+
 def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--contexts", "768", "--books", "3", "--repeats", "1", "--max-new-tokens", "6", "--json"]
     assert launcher.main(["bench", "--methods", "retrieval", *options, "--no-venv"]) == 0
