@@ -42,7 +42,12 @@ PARTS = {
     "prefill, layer by layer": Part("buffers", "one layer of the full cache, on the device while a book is read"),
     "runtime": Part("other", "Python, torch and transformers themselves"),
 }
-ATTENTION = {"torch": "torch’s own operations", "compiled": "our kernel for few rows, torch’s operations for many"}
+ATTENTION = {
+    "torch": "torch’s own operations",
+    "compiled": "our kernel for few rows, torch’s operations for many",
+    "flash-attn": "flash-attn",
+    "flex": "FlexAttention for few rows, torch’s operations for many",
+}
 UNKNOWN_PART = Part("buffers", "")
 OTHERS = '<a class="others" href="#models">Other models</a>'  # further down in the tab
 
