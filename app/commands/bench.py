@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.commands import page_cost
+from app.commands import page_cost, plot
 from app.commands.options import engine_config
 from app.commands.reading import print_json
 from app.versions import versions
@@ -116,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
             "model": engine.info.model,
             "bits": engine.info.plan.bits.value,
             "drafting_bits": engine.config.drafting_bits,
+            "device": engine.info.plan.device.value,
             "dtype": str(engine.info.plan.dtype.value).removeprefix("torch."),
             "placement": engine.info.plan.placement.value,
             "graphs": engine.info.graphs.value,
@@ -132,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
         Path(args.out).write_text(json.dumps(document, indent=1), encoding="utf-8")
     if args.json:
         print_json(document)
+    if args.plot:
+        plot.keep(document, args.plot)
     return 0 if complete else INTERRUPTED
 
 
@@ -139,12 +142,12 @@ def check(args: argparse.Namespace) -> None:
     """Refuse what cannot be measured, before anything is loaded.
 
     Raises:
-        InvalidSetting: suite, methods or numbers.
+        InvalidSetting: suite, methods, numbers or picture.
     """
     if args.suite not in SUITES:
         raise InvalidSetting(f"The suite {args.suite!r} is not there yet.", hint=f"Use one of: {', '.join(SUITES)}.")
     if args.plot:
-        raise InvalidSetting("Plots are not there yet.", hint="Leave out --plot; --out F.json keeps the figures.")
+        plot.check(args.plot)
     if args.repeats < 1:
         raise InvalidSetting("At least one repeat is needed.", hint="Use --repeats 3.")
     if args.books < 1:
