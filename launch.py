@@ -286,7 +286,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"
     )
-    parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results")
+    parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
 
 

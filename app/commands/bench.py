@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from app.commands import page_cost
+from app.commands import page_cost, plot
 from app.commands.options import engine_config
 from app.commands.reading import print_json
 from app.versions import versions
@@ -118,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
             "model": info.model,
             "bits": info.plan.bits.value,
             "drafting_bits": config.drafting_bits,
+            "device": info.plan.device.value,
             "dtype": str(info.plan.dtype.value).removeprefix("torch."),
             "placement": info.plan.placement.value,
             "attention": info.attention,
@@ -136,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
         Path(args.out).write_text(json.dumps(document, indent=1), encoding="utf-8")
     if args.json:
         print_json(document)
+    if args.plot:
+        plot.keep(document, args.plot)
     return 0 if complete else INTERRUPTED
 
 
@@ -143,10 +146,10 @@ def check(args: argparse.Namespace) -> None:
     """Refuse what cannot be measured, before anything is loaded.
 
     Raises:
-        InvalidSetting: methods or numbers.
+        InvalidSetting: methods, numbers or picture.
     """
     if args.plot:
-        raise InvalidSetting("Plots are not there yet.", hint="Leave out --plot; --out F.json keeps the figures.")
+        plot.check(args.plot)
     if args.repeats < 1:
         raise InvalidSetting("At least one repeat is needed.", hint="Use --repeats 3.")
     if args.books < 1:

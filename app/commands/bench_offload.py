@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from app.commands import plot
 from app.commands.bench import BENCH_SEED, DEFAULT_NEW_TOKENS, INTERRUPTED, bench_config, commit, table_line, tell
 from app.commands.reading import print_json
 from app.versions import versions
@@ -70,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
             "model": bench.model,
             "bits": bench.plan.bits.value,
             "drafting_bits": args.draft_bits,
+            "device": bench.plan.device.value,
             "dtype": str(bench.plan.dtype.value).removeprefix("torch."),
             "gpu_memory_gib": args.gpu_memory,
             "placements": list(placements),
@@ -84,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
         Path(args.out).write_text(json.dumps(document, indent=1), encoding="utf-8")
     if args.json:
         print_json(document)
+    if args.plot:
+        plot.keep(document, args.plot)
     return 0 if complete else INTERRUPTED
 
 

@@ -73,7 +73,6 @@ def test_the_table_has_a_cell_under_every_head() -> None:
         (["--budget", "100"], "budget of 100"),
         (["--contexts", "100"], "at 100 tokens"),
         (["--contexts", "1024", "--context", "1024"], "at 1,024 tokens"),
-        (["--plot", "x.png"], "Leave out --plot"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +19,11 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_all_placements_write_the_same_and_the_projection_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_placements_write_the_same_and_the_projection_is_marked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     options = ["--contexts", "768", "--repeats", "1", "--max-new-tokens", "6", "--budget", "256", "--gpu-memory", "2"]
+    options += ["--plot", str(tmp_path / "placements.svg")]
     assert launcher.main(["bench", "--suite", "offload", *options, "--device", "cpu", "--json", "--no-venv"]) == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
@@ -43,6 +47,8 @@ def test_all_placements_write_the_same_and_the_projection_is_marked(capsys: pyte
     assert ("llama2-7b-128k", "1x4090") in machines and ("llama2-13b-128k", "2x4090") in machines
     assert ("llama2-13b-128k", "1x4090") not in machines, "its weights do not fit"
     assert all(row["projection"] is True and row["speedup"] > 1 for row in projection["rows"])
+    picture = (tmp_path / "placements.svg").read_text(encoding="utf-8")
+    assert "<svg" in picture and "placements.svg" in captured.err
     sources = {row["acceptance_because"] for row in projection["rows"]}
     assert any("published" in source for source in sources)
 
