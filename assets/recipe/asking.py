@@ -47,11 +47,13 @@ SHORT_ROW = 96
 class Asking:
     """How the questions about long books are trained.
 
-    `lengths`: tokens of the books, in turn. `foreign_every`: each so many-th book is English or babble to quote from.
-    `short_rows` and `long_rows`: questions of a step, those with short answers and those with lists and recitations.
+    `first`: number of the first text, so that parts ask about different ones. `lengths`: tokens of the books, in turn.
+    `foreign_every`: each so many-th book is English or babble to quote from. `short_rows` and `long_rows`: questions of
+    a step, those with short answers and those with lists and recitations.
     """
 
     books: int
+    first: int
     lengths: tuple[int, ...]
     foreign_every: int
     steps_per_book: int
@@ -218,7 +220,7 @@ def ask_about(run: Run, plan: Asking, number: int) -> None:
     started = time.monotonic()
     length = plan.lengths[number % len(plan.lengths)]
     foreign = number % plan.foreign_every == plan.foreign_every - 1
-    text, questions = text_and_questions(number, length, foreign=foreign)
+    text, questions = text_and_questions(plan.first + number, length, foreign=foreign)
     book = open_book(run.model, [*run.layout.opening(), *run.layout.ids(text)][:length])
     if foreign:  # what is asked for must be in what was kept
         kept = run.layout.tokenizer.decode(run.layout.ids(text)[: length - len(run.layout.opening())])
@@ -234,7 +236,7 @@ def ask_about(run: Run, plan: Asking, number: int) -> None:
             for skill, nats in by_skill(losses.detach(), batch).items():
                 shown.setdefault(skill, []).append(nats)
         run.step_on()
-    batch = make_batch(run.layout, FIRST_SEED // 64 + number, 1, plan.batch_tokens, skip=True)
+    batch = make_batch(run.layout, FIRST_SEED // 64 + plan.first + number, 1, plan.batch_tokens, skip=True)
     losses, weights = token_losses(run.model, batch), batch.weights[:, 1:]
     run.update((losses * weights).sum() / weights.sum())
     run.step = (number + 1) * plan.steps_per_text  # a text with few questions leaves steps out

@@ -204,26 +204,55 @@ DRAFT_LEGS = (
     ),
 )
 AVERAGED_LEGS = 2  # the last ones; the target is the mean of their ends
-ASKING = Asking(
-    books=24,
-    lengths=(16384, 32768, 16384, 49152),
-    foreign_every=5,
-    steps_per_book=4,
-    short_rows=20,
-    long_rows=2,
-    batch_tokens=4096,
-)
-ASKING_LEG = Schedule(
-    steps=ASKING.books * ASKING.steps_per_text,
-    peak_rate=2e-4,
-    warmup=10,
-    tokens_per_step=ASKING.batch_tokens,
-    stages=((1.0, (ASKING.batch_tokens,)),),
-    circuit_shares=((1.0, 0.5),),
-    floors=(0.02, 0.02),
-    skip_positions=True,
+ASKINGS = (  # about long books, then about longer ones; after each the target is the mean of before and after
+    Asking(
+        books=24,
+        first=0,
+        lengths=(16384, 32768, 16384, 49152),
+        foreign_every=5,
+        steps_per_book=4,
+        short_rows=20,
+        long_rows=2,
+        batch_tokens=4096,
+    ),
+    Asking(
+        books=20,
+        first=1000,
+        lengths=(65536, 32768, 122880, 65536, 32768),
+        foreign_every=5,
+        steps_per_book=4,
+        short_rows=20,
+        long_rows=2,
+        batch_tokens=4096,
+    ),
 )
 DISTIL_FROM = 0.6  # share of the draft's first leg that learns from the text alone, which is twice as fast
+
+
+def asking_leg(plan: Asking) -> Schedule:
+    """The rates of the steps about long books."""
+    return Schedule(
+        steps=plan.books * plan.steps_per_text,
+        peak_rate=2e-4,
+        warmup=10,
+        tokens_per_step=plan.batch_tokens,
+        stages=((1.0, (plan.batch_tokens,)),),
+        circuit_shares=((1.0, 0.5),),
+        floors=(0.02, 0.02),
+        skip_positions=True,
+    )
+
+
+def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
+    """Ask part `number` of the long books; the weights are then the mean of those before and after."""
+    start = {name: weights.clone() for name, weights in before.model.state_dict().items()}
+    run = Run(f"asking{number}", TARGET, (asking_leg(plan),), before.layout, before.out)
+    if run.step == 0:
+        run.model.load_state_dict(start)
+    train_asking(run, plan, minutes)
+    ended = run.model.state_dict()
+    run.model.load_state_dict({name: (start[name] + ended[name]) / 2 for name in start})
+    return run
 
 
 def main() -> None:
@@ -231,7 +260,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for checkpoints and log.jsonl")
     parser.add_argument("--target-minutes", type=float, default=100.0, help="stop training the target after this time")
-    parser.add_argument("--asking-minutes", type=float, default=60.0, help="stop asking about long books after it")
+    parser.add_argument("--asking-minutes", type=float, default=150.0, help="stop asking about long books after it")
     parser.add_argument("--draft-minutes", type=float, default=30.0, help="stop training the draft after this time")
     parser.add_argument("--models", type=Path, default=ROOT / "assets" / "models", help="where the pair is written")
     parser.add_argument("--threads", type=int, default=2, help="fewer than the cores where others compute as well")
@@ -245,13 +274,11 @@ def main() -> None:
     train_target(target, options.target_minutes)
     if target.legs_ended == len(TARGET_LEGS):
         target.average(AVERAGED_LEGS)
-    asking = Run("asking", TARGET, (ASKING_LEG,), layout, options.out)
-    if asking.step == 0:
-        asking.model.load_state_dict(target.model.state_dict())
-    train_asking(asking, ASKING, options.asking_minutes)
+    for number, plan in enumerate(ASKINGS, start=1):
+        target = ask_on(target, plan, number, options.asking_minutes / len(ASKINGS))
     draft = Run("draft", DRAFT, DRAFT_LEGS, layout, options.out)
-    train_draft(draft, asking, options.draft_minutes)
-    for name, run in (("target", asking), ("draft", draft)):
+    train_draft(draft, target, options.draft_minutes)
+    for name, run in (("target", target), ("draft", draft)):
         wrapped = AutoTokenizer.from_pretrained(options.out / "tokenizer")
         export(run.model, wrapped, options.models / f"harbour-{name}")
 

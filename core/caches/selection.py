@@ -5,6 +5,7 @@ attention mass (what PillarAttn-style methods read off a verification pass), acc
 arXiv 2306.14048). Choices: top chunks, or sink alone (StreamingLLM, arXiv 2309.17453).
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -12,19 +13,28 @@ from torch import Tensor
 
 from core.caches.full import FullCache
 from core.config import RetrievalConfig
+from core.ops.native import LEAST_OUT
 
 
-def landmark_scores(queries: Tensor, landmarks: Tensor, scaling: float) -> Tensor:
+def landmark_scores(
+    queries: Tensor, landmarks: Tensor, scaling: float, few_rows: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Tensor:
     """Share of attention that each chunk would get if every key were its chunk's mean, summed over queries and group.
 
     Args:
         queries: [H, W, D]; landmarks: [H_kv, C, D].
+        few_rows: a faster product of x [R, D] and the transpose of weight [C, D], as a backend's `linear`. Stock
+            products of 8 rows take three times as long as reading 15,000 landmarks does (2 cores).
     Returns:
         [H_kv, C] float32; one set per KV head, so the G heads of a group vote together.
     """
     kv_heads = landmarks.shape[0]
     folded = queries.reshape(kv_heads, -1, queries.shape[-1])  # [H_kv, G * W, D]
-    return torch.softmax((folded @ landmarks.transpose(-1, -2)).float() * scaling, -1).sum(1)
+    if few_rows is not None and landmarks.shape[1] >= LEAST_OUT and landmarks[0].is_contiguous():
+        products = torch.stack([few_rows(x, keys) for x, keys in zip(folded, landmarks, strict=True)])
+    else:
+        products = folded @ landmarks.transpose(-1, -2)
+    return torch.softmax(products.float() * scaling, -1).sum(1)
 
 
 def attention_scores(queries: Tensor, keys: Tensor, chunk_size: int, scaling: float) -> Tensor:
@@ -133,7 +143,8 @@ class TopChunks:
     def _score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         queries = self._full.recent_queries(layer, self._config.query_window)
         if self._config.scorer == "landmark":
-            return landmark_scores(queries, self._full.landmarks(layer, num_eligible), scaling)
+            landmarks, few_rows = self._full.landmarks(layer, num_eligible), self._full.backend.linear
+            return landmark_scores(queries, landmarks, scaling, few_rows)
         keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
         return attention_scores(queries, keys, self._full.chunk_size, scaling)
 

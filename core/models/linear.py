@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from core.ops.native import LEAST_OUT
+
 # 2 cores, all weights of the bundled target, stock / kernel ms: 1 row 2.1 / 0.9, 9 rows 4.8 / 2.0, 33 rows 7.9 / 7.2.
 MOST_ROWS = 32
-LEAST_OUT = 8
 
 
 class FewRowsLinear(nn.Module):

@@ -30,6 +30,7 @@ FLAGS += ["-std=c++17", "-Wno-psabi"]
 MOST_ROWS = 64  # per KV head; the kernel's weights of a block are 16 KiB then
 MOST_DIM = 256
 LEAST_KEYS_OF_A_SHARE = 512
+LEAST_OUT = 8  # rows of a weight that `SmallRows.linear` multiplies by
 COMPILE_SECONDS = 120
 
 

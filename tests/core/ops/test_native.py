@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from core.caches.full import FullCache
+from core.caches.selection import landmark_scores
 from core.models.judge import Judge
 from core.models.linear import FewRowsLinear, FewRowsNorm, use_few_rows_linear, use_few_rows_norm
 from core.ops import backend, native
@@ -128,6 +129,22 @@ def test_linear_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
     together = kernel.linear(x[None], weight)
     assert torch.allclose(together[0].double(), x.double() @ weight.double().T, atol=1e-5 * inner)
     assert all(torch.equal(kernel.linear(x[row : row + 1], weight)[0], together[0, row]) for row in range(rows))
+
+
+@pytest.mark.parametrize("num_chunks", [3, 8, 700])
+def test_chunks_are_scored_through_the_kernel_as_without(kernel: SmallRows, num_chunks: int) -> None:
+    generator = torch.Generator().manual_seed(num_chunks)
+    queries = torch.randn(4, 8, 64, generator=generator)
+    landmarks = torch.randn(2, num_chunks + 50, 64, generator=generator)[:, :num_chunks]
+    asked: list[int] = []
+
+    def counted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        asked.append(len(weight))
+        return kernel.linear(x, weight)
+
+    found = landmark_scores(queries, landmarks, 0.125, counted)
+    assert torch.allclose(found, landmark_scores(queries, landmarks, 0.125), atol=1e-5)
+    assert asked == ([num_chunks] * 2 if num_chunks >= 8 else [])
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(64, 1), (162, 5), (336, 13), (7, 32)])
