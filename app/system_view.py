@@ -38,6 +38,7 @@ PARTS = {
     "retrieval cache": Part("retrieval", "the chunks that level 1 judges with"),
     "draft weights": Part("draft", "the draft model’s parameters"),
     "streaming cache": Part("draft", "the draft’s own window"),
+    "CUDA graphs": Part("buffers", "recorded passes; an estimate"),
     "prefill buffers": Part("buffers", "a piece of the book while it is read"),
     "prefill, layer by layer": Part("buffers", "one layer of the full cache, on the device while a book is read"),
     "runtime": Part("other", "Python, torch and transformers themselves"),

@@ -21,6 +21,7 @@ from core.models.drafting import BITS as DRAFTING_BITS
 from core.models.drafting import LEAVE_OUT
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
+from core.ops.graphs import graph_bytes
 
 MOST_CONTEXT = 131_072
 # torch, transformers and Python themselves, measured: 0.55 GB on CPU (a CUDA context takes about as much on the GPU)
@@ -277,7 +278,10 @@ def make_plan(
     room = _Room.of(device.value, config, machine)
     sizes = CacheSizes.of(target, config, dtype.value)
     chunks = [choose_prefill_chunk(target, config, device.value, offloaded=offloaded) for offloaded in (False, True)]
-    fixed = [_fixed_rows(target, draft, replace(config, prefill_chunk=chunk.value), dtype.value) for chunk in chunks]
+    fixed = [
+        _fixed_rows(target, draft, replace(config, prefill_chunk=chunk.value), device.value, dtype.value)
+        for chunk in chunks
+    ]
     if bits.value in FORMATS:
         assert size is not None, "quantised weights are planned from counted parameters"
         fixed = [_quantised_rows(rows, size, bits.value, dtype.value) for rows in fixed]
@@ -527,7 +531,7 @@ def _quantised_rows(rows: tuple[PlanRow, ...], size: ModelSize, bits: int, dtype
 
 
 def _fixed_rows(
-    target: ModelDims, draft: ModelDims | None, config: EngineConfig, dtype: torch.dtype
+    target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, dtype: torch.dtype
 ) -> tuple[PlanRow, ...]:
     rows = [
         PlanRow("runtime", RUNTIME_BYTES),
@@ -538,7 +542,13 @@ def _fixed_rows(
     if draft is not None:
         rows.append(PlanRow("draft weights", _weight_bytes(draft, dtype)))
         rows.append(PlanRow("streaming cache", config.draft.window * kv_bytes_per_token(draft, dtype)))
-    return tuple(rows)
+    return (*rows, *graph_rows(target, config, device, config.num_gpus))
+
+
+def graph_rows(target: ModelDims, config: EngineConfig, device: str, num_shares: int) -> tuple[PlanRow, ...]:
+    """What recorded passes take, where passes are recorded: on a GPU that has the model for itself."""
+    recorded = device == "cuda" and config.graphs and num_shares == 1
+    return (PlanRow("CUDA graphs", graph_bytes(target.num_layers)),) if recorded else ()
 
 
 def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:

@@ -37,6 +37,7 @@ from core.planner import (
     choose_dtype,
     choose_prefill_chunk,
     gib,
+    graph_rows,
     kv_bytes_per_token,
     largest_context,
     prefill_bytes,
@@ -197,7 +198,7 @@ class _Planner:
             rows.append(PlanRow("draft weights", self._draft.weight_bytes(8 * dtype.itemsize)))
             window = self._config.draft.window
             rows.append(PlanRow("streaming cache", window * kv_bytes_per_token(self._draft.dims, dtype)))
-        return tuple(rows)
+        return (*rows, *graph_rows(dims, self._config, self.device.value, shares))
 
     # -------------------- what fits
 

@@ -20,11 +20,19 @@ from core.ops.backend import PartialAttend
 log = logging.getLogger(__name__)
 
 WARM_UP = 2  # calls before recording: libraries allocate their workspaces in them
-MOST_GRAPHS = 96  # kept at a time; each takes some MB of the driver's memory
+MOST_GRAPHS = 32  # kept at a time: an answer uses about twenty, and each takes the driver's memory
+# What one takes per layer of the model. Not measured here: others report 24 MiB for a whole pass of a 48-layer model
+# (vLLM, issue 50780), and 0.36 GiB for 16 partial ones.
+LAYER_BYTES = 1 << 19
 MOST_ROWS = 32  # new tokens of a recorded pass; longer ones are worth their launches
 # Rows up to a multiple of these are attended to by the fast kernel, the rest under a mask. Shorter steps waste less on
 # the mask, longer ones are recorded less often while an answer grows.
 SHORT_STEP, LONG_STEP, LONG = 256, 1024, 8192
+
+
+def graph_bytes(num_layers: int) -> int:
+    """An estimate of what the driver takes for as many recorded passes of a model as are kept."""
+    return MOST_GRAPHS * num_layers * LAYER_BYTES
 
 
 class Graphs:
