@@ -19,6 +19,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
 def test_all_placements_write_the_same_and_the_projection_is_marked(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def test_a_variant_that_contradicts_the_settings_is_left_out() -> None:
     assert ablation.Variant("budget", "152", retrieval={"budget": 152}).applied(config) is None
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
 def test_rows_come_variant_by_variant_with_plain_decoding_first(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = [v for v in VARIANTS if v.part in (SHIPPED, "rounds") or (v.part, v.name) == ("budget", "256")]
     broken = ablation.Variant("local window", "2000", retrieval={"local_window": 2000})
