@@ -227,12 +227,12 @@ def test_how_many_were_asked_is_told_once_where_it_is_the_same() -> None:
 
 
 def test_ablation_has_a_bar_from_the_left_for_each_variant_with_level_2_beside_it() -> None:
-    plain = speed_row(8192, "autoregressive", 20.0, part="none", variant="plain", acceptance_level2=None)
+    plain = speed_row(8192, "autoregressive", 20.0, part="autoregressive", variant="", acceptance_level2=None)
     rows = [plain, ablation_row(8192, "fixed", "triforce", 12.0), ablation_row(32768, "fixed", "triforce", 30.0)]
     first, second = draw(document_of("ablation", rows)).axes
     assert drawn(first) == {"autoregressive": [20.0], "triforce": [12.0]} and drawn(second) == {"triforce": [30.0]}
-    assert [label.get_text() for label in first.get_yticklabels()] == ["none: plain", "round lengths: fixed"]
-    assert notes(first) == ["20.0 ms", "12.0 ms, level 2: 0.93"] and first.yaxis_inverted()
+    assert [label.get_text() for label in first.get_yticklabels()] == ["autoregressive", "round lengths: fixed"]
+    assert notes(first) == ["20.0 ms, 1.50x", "12.0 ms, 1.50x, level 2: 0.93"] and first.yaxis_inverted()
 
 
 def test_what_was_not_measured_has_no_bar() -> None:
