@@ -19,6 +19,15 @@ from core.parallel.crew import Crew, load_shared
 from core.planner import Plan
 
 
+def flush_denormals() -> None:
+    """Take numbers below 1.2e-38 for zero, in this thread and in those that it starts: before any computation.
+
+    Sharp attention leaves such probabilities, and processors handle each one in microcode: in layer 0 of the bundled
+    target they are 18% at 32K and made a pass of 13 rows three times slower.
+    """
+    torch.set_flush_denormal(True)
+
+
 @dataclass(frozen=True, slots=True)
 class PairFiles:
     """What is known before anything is loaded."""
@@ -61,6 +70,7 @@ class LoadedPair:
         Raises:
             InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
         """
+        flush_denormals()
         device, dtype = torch.device(plan.device.value), plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
@@ -77,6 +87,7 @@ class LoadedPair:
         Raises:
             InvalidSetting, UnsupportedModel, DamagedAssets, WorkerLost: see `core.errors`.
         """
+        flush_denormals()
         device, dtype = torch.device(plan.device.value), plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)

@@ -245,8 +245,11 @@ def asking_leg(plan: Asking) -> Schedule:
 
 def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     """Ask part `number` of the long books; the weights are then the mean of those before and after."""
-    start = {name: weights.clone() for name, weights in before.model.state_dict().items()}
     run = Run(f"asking{number}", TARGET, (asking_leg(plan),), before.layout, before.out)
+    kept = before.out / f"asking{number}-start.pt"
+    if run.step == 0:
+        torch.save(before.model.state_dict(), kept)
+    start = torch.load(kept, weights_only=True)  # of this run, whatever `before` has become since
     if run.step == 0:
         run.model.load_state_dict(start)
     train_asking(run, plan, minutes)
@@ -272,8 +275,10 @@ def main() -> None:
     layout = Layout.load(options.out / "tokenizer")
     target = Run("target", TARGET, TARGET_LEGS, layout, options.out)
     train_target(target, options.target_minutes)
-    if target.legs_ended == len(TARGET_LEGS):
-        target.average(AVERAGED_LEGS)
+    if target.legs_ended < len(TARGET_LEGS):
+        print("The target is not trained to its end: the same command goes on.")
+        return
+    target.average(AVERAGED_LEGS)
     for number, plan in enumerate(ASKINGS, start=1):
         target = ask_on(target, plan, number, options.asking_minutes / len(ASKINGS))
     draft = Run("draft", DRAFT, DRAFT_LEGS, layout, options.out)

@@ -14,7 +14,7 @@ import torch
 from core.bench.speed import ADAPTIVE, SpeedRow, run_speed
 from core.config import EngineConfig, SpeculationConfig
 from core.engine import Engine, EngineInfo
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, NotEnoughMemory
 from core.hardware import cap_memory, this_machine
 from core.loading import LoadedPair, PairFiles
 from core.planner import Plan, make_plan
@@ -33,6 +33,9 @@ class Variant:
     retrieval: dict[str, Any] = field(default_factory=dict)
     draft: dict[str, Any] = field(default_factory=dict)
     speculation: SpeculationConfig = ADAPTIVE
+
+    def __str__(self) -> str:
+        return f"{self.part} {self.name}".strip()
 
     def applied(self, config: EngineConfig) -> EngineConfig | None:
         """The settings of an engine for it; None where they contradict those that were asked for."""
@@ -124,32 +127,53 @@ class Ablation:
         seed: int,
         progress: Callable[[str], object] = lambda _: None,
     ) -> Iterator[AblationRow]:
-        """Measure. Rows come variant by variant; the first are plain decoding and what ships."""
+        """Measure. Rows come variant by variant, plain decoding first; `progress` is told what is left out, and why."""
         for context in contexts:
+            first = True
             for variant in VARIANTS:
-                if variant.method in ("triforce", "draft", "triforce-lookup") and self._pair.draft is None:
-                    progress(f"Not measured: {variant.part} {variant.name}. There is no draft model.")
-                    continue
                 config = variant.applied(self.config)
-                if config is None:
-                    progress(f"Not measured: {variant.part} {variant.name}. It does not go with the other settings.")
+                why = self._obstacle(variant, config)
+                if config is None or why:
+                    progress(f"Not measured: {variant}. {why}")
                     continue
-                engine, self._shipped = self._shipped or Engine.of(self._pair, config, self._plan(config)), None
-                plain, row = run_speed(
-                    engine,
-                    (context,),
-                    (variant.method,),
-                    books=books,
-                    repeats=repeats,
-                    max_new_tokens=max_new_tokens,
-                    seed=seed,
-                    speculation=variant.speculation,
-                )
+                try:
+                    engine = self._engine(config)
+                    plain, row = run_speed(
+                        engine,
+                        (context,),
+                        (variant.method,),
+                        books=books,
+                        repeats=repeats,
+                        max_new_tokens=max_new_tokens,
+                        seed=seed,
+                        speculation=variant.speculation,
+                    )
+                except NotEnoughMemory as error:
+                    progress(f"Not measured: {variant}. {error.problem}")
+                    continue
                 del engine
                 gc.collect()  # its memory is needed for the next one
-                if variant.part == SHIPPED:
+                if first:
                     yield _row(plain, PLAIN, "")
+                first = False
                 yield _row(row, variant.part, variant.name)
+
+    def _engine(self, config: EngineConfig) -> Engine:
+        """The one that is there, once, if it has these settings."""
+        shipped, self._shipped = self._shipped, None
+        if shipped is not None and config == self.config:
+            return shipped
+        del shipped
+        return Engine.of(self._pair, config, self._plan(config))
+
+    def _obstacle(self, variant: Variant, config: EngineConfig | None) -> str:
+        """Why a variant is not measured; empty: it can be."""
+        if variant.method in ("triforce", "draft", "triforce-lookup") and self._pair.draft is None:
+            return "There is no draft model."
+        if config is None:
+            return "It does not go with the other settings."
+        same = config == self.config and (variant.retrieval or variant.draft)
+        return "The settings say so already." if same else ""
 
 
 def _row(row: SpeedRow, part: str, variant: str) -> AblationRow:

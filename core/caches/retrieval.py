@@ -105,6 +105,7 @@ class RetrievalCache:
         free_layer, free_head, slot = (~want.gather(2, held)).nonzero(as_tuple=True)
         same = torch.equal(layer, free_layer) and torch.equal(head, free_head)
         assert same, "a head must free as many slots as it fills"
+        self._held = self._held[..., :0]  # if copying breaks off, nothing is held
         counts = torch.bincount(layer, minlength=self.shape.num_layers).tolist()  # waits for the device
         parts = zip(*(torch.split(numbers, counts) for numbers in (head, chunk, slot)), strict=True)
         for number, (heads, chunks, slots) in enumerate(parts):

@@ -137,6 +137,7 @@ class TopChunks:
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
         """Score by landmarks or, if so configured, by exact attention. One ranking for all layers: few, large steps."""
         layers = range(self._full.shape.num_layers)
+        self.scores = self.scores[..., :0].clone()  # the old ones go before there are new ones
         self.scores = torch.stack([self._score(layer, num_eligible, scaling) for layer in layers])  # [L, H_kv, C]
         return top_chunks(spilled(self.scores, self._config.spill), self.max_chunks)
 

@@ -131,7 +131,8 @@ def _seconds(device: torch.device, dtype: torch.dtype, *candidates: Attend) -> l
     for _ in range(REPEATS + 1):  # the first is warm-up
         for candidate, taken in zip(candidates, times, strict=True):
             started = time.perf_counter()
-            candidate(q, k, v, DIM**-0.5)
+            with torch.inference_mode():
+                candidate(q, k, v, DIM**-0.5)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - started)

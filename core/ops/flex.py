@@ -13,6 +13,7 @@ from torch import Tensor
 from core.ops.attention import Partial, attend, attend_reference, merged_attend, partial
 from core.ops.native import NoKernel
 
+MOST_VARIANTS = 64  # that torch may compile
 MOST_ROWS = 128  # per KV head: longer passes are prompts, for which stock kernels are made
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2}
 
@@ -44,7 +45,8 @@ class FlexAttention:
 
 def _fits(q: Tensor, k: Tensor) -> bool:
     dim = q.shape[-1]
-    return q.shape[2] * (q.shape[1] // k.shape[1]) <= MOST_ROWS and dim >= 16 and dim & (dim - 1) == 0
+    few = q.shape[2] * (q.shape[1] // k.shape[1]) <= MOST_ROWS
+    return few and k.shape[2] > 1 and dim >= 16 and dim & (dim - 1) == 0
 
 
 def flex_attention(device: torch.device, dtype: torch.dtype) -> FlexAttention:
@@ -59,7 +61,9 @@ def flex_attention(device: torch.device, dtype: torch.dtype) -> FlexAttention:
         from torch.nn.attention.flex_attention import flex_attention as interpreted
     except ImportError:
         raise NoKernel("this torch has no FlexAttention") from None
-    kernel = FlexAttention(torch.compile(interpreted, dynamic=True))
+    # One variant for each kind of shape, and never the unfused one in silence: beyond the limit, torch would interpret
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_VARIANTS)
+    kernel = FlexAttention(torch.compile(interpreted, dynamic=True, fullgraph=True))
     check(kernel, device, dtype)
     return kernel
 

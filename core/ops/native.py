@@ -146,9 +146,18 @@ def _processor() -> bytes:
 
 
 def _check(kernel: SmallRows) -> None:
-    """Compare with the slow twin once, so that a miscompiled kernel is never used."""
+    """Compare with the slow twins once, every loop of it, so that a miscompiled kernel is never used."""
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(1, 4, 3, 64, generator=generator)
-    k, v = torch.randn(2, 1, 2, 700, 64, generator=generator)
-    if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k, v, 0.125), atol=1e-5):
-        raise NoKernel("the compiled kernel computes something else on this processor")
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    for num_new, dim in ((1, 64), (3, 64), (4, 72)):  # 2, 6 and 8 rows of a KV head
+        q, k, v = random(1, 4, num_new, dim), random(1, 2, 700, dim), random(1, 2, 700, dim)
+        if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k, v, 0.125), atol=1e-5):
+            raise NoKernel("the compiled kernel computes something else on this processor")
+    x, weight, norm = random(3, 163), random(21, 163), random(163)
+    exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * norm.double()
+    pairs = ((kernel.linear(x, weight), x.double() @ weight.double().T), (kernel.norm(x, norm, 1e-5), exact))
+    if not all(torch.allclose(found.double(), twin, atol=1e-4) for found, twin in pairs):
+        raise NoKernel("the compiled products compute something else on this processor")

@@ -91,7 +91,7 @@ def work(assignment: Assignment, line: Connection) -> NoReturn:
 
 
 def _obey(assignment: Assignment, line: Connection) -> None:
-    torch.set_flush_denormal(True)  # as in `Engine.load`
+    torch.set_flush_denormal(True)  # as in `LoadedPair.load`
     if assignment.device_type == "cuda":
         torch.cuda.set_device(assignment.device)
     else:

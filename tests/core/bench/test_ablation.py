@@ -3,10 +3,15 @@
 from dataclasses import asdict
 
 import pytest
+import torch
 
 from core.bench import ablation
 from core.bench.ablation import SHIPPED, VARIANTS, Ablation
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
+from core.engine import Engine
+from core.errors import NotEnoughMemory
+from core.loading import LoadedPair
+from core.planner import Plan
 
 
 def test_every_variant_but_the_first_is_one_change() -> None:
@@ -48,3 +53,27 @@ def test_rows_come_variant_by_variant_with_plain_decoding_first(monkeypatch: pyt
     assert all(row.identical_to_autoregressive and row.new_tokens == plain.new_tokens for row in others)
     assert all(row.acceptance_level2 is not None and row.ms_per_token > 0 for row in others)
     assert said == ["Not measured: local window 2000. It does not go with the other settings."]
+    assert float(torch.tensor(1e-38) * 0.1) == 0.0, "numbers that slow a processor down are zero, as in every suite"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it collects what other tests left
+def test_what_cannot_be_measured_is_told_and_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = [ablation.Variant("budget", str(n), "retrieval", {"budget": n}) for n in (256, 512, 1024)]
+    monkeypatch.setattr(ablation, "VARIANTS", (VARIANTS[0], *budgets))
+    made = Engine.of
+
+    def full(pair: LoadedPair, config: EngineConfig, plan: Plan) -> Engine:
+        if config.retrieval.budget == 256:
+            raise NotEnoughMemory("The device is full.", hint="")
+        return made(pair, config, plan)
+
+    monkeypatch.setattr(Engine, "of", full)
+    said: list[str] = []
+    bench = Ablation(EngineConfig(device="cpu", draft_model="none"), 768 + 6)
+    rows = list(bench.rows((768,), books=1, repeats=1, max_new_tokens=6, seed=900_000, progress=said.append))
+    assert [(row.part, row.variant) for row in rows] == [("autoregressive", ""), ("budget", "512")]
+    assert said == [
+        "Not measured: as shipped. There is no draft model.",
+        "Not measured: budget 256. The device is full.",
+        "Not measured: budget 1024. The settings say so already.",
+    ]

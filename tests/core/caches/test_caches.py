@@ -170,6 +170,31 @@ def test_a_second_selection_moves_only_the_chunks_that_changed() -> None:
             assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 316, layer)[0, head, index, 0])
 
 
+def test_a_selection_that_breaks_off_leaves_nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was brought before it broke off is not taken for what lay there."""
+    full = filled(300)
+    cache = RetrievalCache(full, TopChunks(full, CONFIG))
+    cache.select()
+    run_pass(full, 300, 16)
+    gather = full.gather
+
+    def breaks(layer: int, heads: torch.Tensor, chunks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer == 1:
+            raise torch.OutOfMemoryError
+        return gather(layer, heads, chunks)
+
+    monkeypatch.setattr(full, "gather", breaks)
+    with pytest.raises(torch.OutOfMemoryError):
+        cache.select()
+    assert cache.held_chunks().shape[2] == 0
+    monkeypatch.undo()
+    cache.select()
+    for layer, chunks in enumerate(cache.held_chunks()):
+        for head in range(2):
+            index = [c * 4 + i for c in chunks[head].tolist() for i in range(4)]
+            assert torch.equal(cache.k[layer][0, head, : len(index), 0], mark(0, 316, layer)[0, head, index, 0])
+
+
 def test_a_context_below_the_budget_is_held_whole() -> None:
     full = filled(40)
     cache = RetrievalCache(full, TopChunks(full, CONFIG))

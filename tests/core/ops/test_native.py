@@ -162,14 +162,15 @@ def test_the_norm_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
 def test_norms_of_a_model_are_replaced_and_long_passes_keep_every_bit(kernel: SmallRows, kind: str) -> None:
     model = loaded(tiny_config(kind), 5).module
-    before = model.state_dict()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
     long, short = torch.arange(3, 43)[None], torch.arange(3, 8)[None]
     with torch.inference_mode():
         plain = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
     use_few_rows_norm(model, kernel.norm)
     norms = [part for name, part in model.named_modules() if name.endswith("norm")]
     assert norms and all(isinstance(part, FewRowsNorm) for part in norms)
-    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+    after = model.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(after[name], weight) for name, weight in before.items())
     with torch.inference_mode():
         ours = [model.get_submodule("model.norm")(model.get_input_embeddings()(ids)) for ids in (long, short)]
     assert torch.equal(ours[0], plain[0]) and torch.allclose(ours[1], plain[1], atol=1e-6)
