@@ -91,7 +91,7 @@ LOOKUP_GAIN = 1.6
 
 
 @dataclass(frozen=True, slots=True)
-class _Regions:
+class Regions:
     """Which hidden dimensions start as what; training is free to mix them."""
 
     own: slice
@@ -111,7 +111,8 @@ class _Regions:
         return self.own.stop - self.own.start
 
 
-def _regions(hidden: int) -> _Regions:
+def regions_of(hidden: int) -> Regions:
+    """The regions of a target (336) or a draft (162)."""
     sizes = {336: (64, 44, 36, 24, 36, 2, 28, 21, 15), 162: (48, 28, 18, 0, 18, 2)}[hidden]
     edges = [0]
     for size in sizes:
@@ -119,7 +120,7 @@ def _regions(hidden: int) -> _Regions:
     parts = [slice(a, b) for a, b in pairwise(edges)]
     constant = parts[5].start
     out = slice(hidden - sizes[0], hidden)
-    return _Regions(
+    return Regions(
         *parts[:5],
         constant=constant,
         common=constant + 1,
@@ -129,7 +130,7 @@ def _regions(hidden: int) -> _Regions:
     )
 
 
-def _orthonormal(rows: int, columns: int) -> Tensor:
+def orthonormal(rows: int, columns: int) -> Tensor:
     """Random [rows, columns] with orthonormal rows (or columns, whichever is fewer)."""
     q, _ = torch.linalg.qr(torch.randn(max(rows, columns), min(rows, columns)))
     return q if rows >= columns else q.T
@@ -149,14 +150,15 @@ class _Pair(NamedTuple):
     nats: float
 
 
-class _Builder:
+class Builder:
     """Writes heads into a model. `norm` is always the factor that RMSNorm will apply before the layer."""
 
-    def __init__(self, model: LlamaForCausalLM, regions: _Regions) -> None:
+    def __init__(self, model: LlamaForCausalLM, regions: Regions) -> None:
         self.model, self.at = model, regions
         self.free = [p + half for half in (0, PAIRS) for p in range(NUM_LOCAL_PAIRS, PAIRS)]  # 46 rows of a head
 
     def part(self, layer: int, name: str, head: int) -> Tensor:
+        """What one head has of a projection: rows of q, k and v, columns of o; writing to it writes to the model."""
         weight = getattr(self.model.model.layers[layer].self_attn, f"{name}_proj").weight
         part = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
         return weight[:, part] if name == "o" else weight[part]
@@ -297,7 +299,7 @@ def structure(model: LlamaForCausalLM, pieces: list[str], rarity: Tensor, seed: 
     """
     torch.manual_seed(seed)
     hidden = model.config.hidden_size
-    at = _regions(hidden)
+    at = regions_of(hidden)
     cuts = [region.stop - region.start for region in (at.prev1, at.prev2, at.prev3)]
     cuts += [len(FLAGS) + size for sizes in TOLD_FEATURES for size in sizes]
     own, bag = token_codes(pieces, rarity, at.width, [cut for cut in cuts if cut < at.width and cut])
@@ -306,10 +308,10 @@ def structure(model: LlamaForCausalLM, pieces: list[str], rarity: Tensor, seed: 
     embedding[:, at.own], embedding[:, at.constant] = own, 1.0
     embedding[:, at.out] += bag
     embedding[:, at.common] = (1 - rarity**2).sqrt()  # every embedding has the same norm, so scores stay comparable
-    writer = _Builder(model, at)
+    writer = Builder(model, at)
     norms = [math.sqrt(hidden / squares) for squares in SQUARES]
     maps = _write_summaries(writer, norms[0])
-    copy = COPY_GAIN * _orthonormal(at.width, at.width)
+    copy = COPY_GAIN * orthonormal(at.width, at.width)
     for layer in range(1, min(model.config.num_hidden_layers, 3)):
         for head in (0, 1) if layer > 1 or not at.start else (0,):
             writer.match(layer, head, _compared(at, maps, FEATURES[hidden][head], NATS[head]), norms[layer])
@@ -322,7 +324,7 @@ def structure(model: LlamaForCausalLM, pieces: list[str], rarity: Tensor, seed: 
     model.lm_head.weight[:, at.out] += own @ copy.T
 
 
-def _write_quoting(writer: _Builder, steps: list[Tensor], copy: Tensor, norms: list[float]) -> None:
+def _write_quoting(writer: Builder, steps: list[Tensor], copy: Tensor, norms: list[float]) -> None:
     """From a phrase in the question to the first three tokens of the sentence that holds it."""
     at = writer.at
     regions = [at.own, at.prev1, at.prev2, at.prev3]
@@ -335,7 +337,7 @@ def _write_quoting(writer: _Builder, steps: list[Tensor], copy: Tensor, norms: l
         for head in range(writer.model.config.num_attention_heads):
             if number > 0 or head not in LOOK_BACK_HEADS:
                 layer.self_attn.o_proj.weight[flags, head * HEAD_DIM : (head + 1) * HEAD_DIM] = 0
-    begins = [_orthonormal(r.stop - r.start, at.width) * math.sqrt(at.width / (r.stop - r.start)) for r in at.start]
+    begins = [orthonormal(r.stop - r.start, at.width) * math.sqrt(at.width / (r.stop - r.start)) for r in at.start]
     for number, (region, begin) in enumerate(zip(at.start, begins, strict=True), start=1):
         head = number + 1
         writer.look_back(1, head, 0.0, NEAREST_STRENGTHS, norms[1], NEAREST_PHASES)
@@ -349,10 +351,10 @@ def _write_quoting(writer: _Builder, steps: list[Tensor], copy: Tensor, norms: l
         writer.carry(1, head, at.own, region, begin, norms[1])
     pairs = []
     for index, (dims, nats) in enumerate(zip(PHRASE_FEATURES[:3], PHRASE_NATS[:3], strict=True)):
-        cut = _orthonormal(dims, widths[index + 1]) * math.sqrt(widths[index + 1] / dims)
+        cut = orthonormal(dims, widths[index + 1]) * math.sqrt(widths[index + 1] / dims)
         pairs.append(_Pair(cut @ steps[index], regions[index], cut, regions[index + 1], nats))
     width = at.bag.stop - at.bag.start
-    cut = _orthonormal(PHRASE_FEATURES[3], width) * math.sqrt(width / PHRASE_FEATURES[3])
+    cut = orthonormal(PHRASE_FEATURES[3], width) * math.sqrt(width / PHRASE_FEATURES[3])
     writer.match(2, 3, [*pairs, _Pair(cut, at.bag, cut, at.bag, PHRASE_NATS[3])], norms[2])
     found = LOOKUP_GAIN * torch.eye(starts.stop - starts.start)
     writer.carry(2, 3, starts, starts, found, norms[2])
@@ -376,7 +378,7 @@ def _write_quoting(writer: _Builder, steps: list[Tensor], copy: Tensor, norms: l
         first = units.stop
 
 
-def _write_telling(writer: _Builder, steps: list[Tensor], norms: list[float]) -> None:
+def _write_telling(writer: Builder, steps: list[Tensor], norms: list[float]) -> None:
     """Whether the book tells the fact that a question asks for: a flag at the verb, then at the answer."""
     at = writer.at
     regions = [at.own, at.prev1, at.prev2, at.prev3]
@@ -402,11 +404,11 @@ def _write_telling(writer: _Builder, steps: list[Tensor], norms: list[float]) ->
     writer.carry(3, 1, at.told, at.told, TOLD_GAIN * torch.eye(2), norms[3])
 
 
-def _write_naming(writer: _Builder, steps: list[Tensor], copy: Tensor, norm: float) -> None:
+def _write_naming(writer: Builder, steps: list[Tensor], copy: Tensor, norm: float) -> None:
     """From a first name to the surname that followed it a moment ago, in the question."""
     at, layer, head = writer.at, 2, 4
     width = at.prev1.stop - at.prev1.start
-    cut = _orthonormal(RECENT_FEATURES, width) * math.sqrt(width / RECENT_FEATURES)
+    cut = orthonormal(RECENT_FEATURES, width) * math.sqrt(width / RECENT_FEATURES)
     writer.match(layer, head, [_Pair(cut @ steps[0], at.own, cut, at.prev1, RECENT_NATS)], norm)
     compared = [writer.part(layer, name, head).clone() for name in ("q", "k")]
     writer.look_back(layer, head, RECENT_CENTRE, RECENT_STRENGTHS, norm)
@@ -421,7 +423,7 @@ def _write_naming(writer: _Builder, steps: list[Tensor], copy: Tensor, norm: flo
     )
 
 
-def _write_summaries(writer: _Builder, norm: float) -> list[Tensor]:
+def _write_summaries(writer: Builder, norm: float) -> list[Tensor]:
     """Give layer 0 its heads; return the maps from the code of one token back to that of the token before it.
 
     The maps are nested, so that "the token before the query" and "the token two before the key" can be compared.
@@ -431,7 +433,7 @@ def _write_summaries(writer: _Builder, norm: float) -> list[Tensor]:
     widths = [at.width, *(region.stop - region.start for region in targets)]
     steps = [_shrink(small, large) for large, small in pairwise(widths[:3])]
     bag_width = at.bag.stop - at.bag.start
-    bag_map = _orthonormal(bag_width, at.width) * math.sqrt(at.width / bag_width)
+    bag_map = orthonormal(bag_width, at.width) * math.sqrt(at.width / bag_width)
     steps += [_shrink(small, large) for large, small in pairwise(widths[2:])]
     mapping = torch.eye(at.width)
     for offset, (head, region, step) in enumerate(zip(LOOK_BACK_HEADS, targets, steps, strict=False), start=1):
@@ -444,11 +446,11 @@ def _write_summaries(writer: _Builder, norm: float) -> list[Tensor]:
     return steps
 
 
-def _compared(at: _Regions, steps: list[Tensor], features: tuple[int, ...], nats: tuple[float, ...]) -> list[_Pair]:
+def _compared(at: Regions, steps: list[Tensor], features: tuple[int, ...], nats: tuple[float, ...]) -> list[_Pair]:
     """What an induction head compares: the query's last tokens with those before the key, and the gathered words."""
     regions = [at.own, at.prev1, at.prev2, at.prev3]
     widths = [region.stop - region.start for region in (*regions[1:], at.bag)]
-    cuts = [_orthonormal(d, w) * math.sqrt(w / max(d, 1)) for d, w in zip(features, widths, strict=True)]
+    cuts = [orthonormal(d, w) * math.sqrt(w / max(d, 1)) for d, w in zip(features, widths, strict=True)]
     pairs = [
         _Pair(cut @ step, query_at, cut, key_at, strength)
         for cut, step, (query_at, key_at), strength in zip(cuts, steps, pairwise(regions), nats, strict=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import LlamaForCausalLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from assets.recipe.circuits import structure, word_rarity
@@ -64,15 +65,30 @@ class Schedule:
         return self.peak_rate * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
 
+def first_model(shape: Shape, layout: Layout) -> LlamaForCausalLM:
+    """An untrained model with the starting circuits."""
+    model = build(shape, seed=1)
+    pieces = [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)]
+    structure(model, pieces, word_rarity(layout), seed=2)
+    model.set_attn_implementation(ATTENTION)
+    return model
+
+
 class Run:
     """One model in training with its optimiser, checkpoint file and log."""
 
-    def __init__(self, name: str, shape: Shape, legs: tuple[Schedule, ...], layout: Layout, out: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: LlamaForCausalLM,
+        legs: tuple[Schedule, ...],
+        layout: Layout,
+        out: Path,
+        held: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`model` is trained in place; `held`: masks by parameter name, 0 where it is not trained."""
         self.name, self.legs, self.layout, self.out = name, legs, layout, out
-        self.model = build(shape, seed=1)
-        pieces = [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)]
-        structure(self.model, pieces, word_rarity(layout), seed=2)
-        self.model.set_attn_implementation(ATTENTION)
+        self.model, self.held = model, dict(held or {})
         named = dict(self.model.named_parameters())
         free = {name: p for name, p in named.items() if "mlp" in name or "lm_head" in name}
         circuit = {name: p for name, p in named.items() if name not in free}
@@ -162,6 +178,10 @@ class Run:
         shares = (1.0, leg.circuit_share(step))
         for group, share, floor in zip(self.optimizer.param_groups, shares, leg.floors, strict=True):
             group["lr"] = share * leg.rate(step, floor)
+        for name, mask in self.held.items():
+            gradient = self.model.get_parameter(name).grad
+            assert gradient is not None, f"{name} was not reached"
+            gradient *= mask
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1

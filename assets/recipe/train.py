@@ -7,6 +7,7 @@ Stop it at any time; the same command goes on from the last checkpoint.
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import time
 from collections.abc import Callable
@@ -20,10 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from assets.recipe.asking import Asking, train_asking  # noqa: E402
-from assets.recipe.dialogs import Batch, make_batch  # noqa: E402
+from assets.recipe.dialogs import Batch, compose, compose_foreign, make_batch, training_seed  # noqa: E402
 from assets.recipe.export import export  # noqa: E402
+from assets.recipe.growth import grow, held_back  # noqa: E402
 from assets.recipe.measure import agreement, copying_loss, recall, window_mask  # noqa: E402
-from assets.recipe.run import Run, Schedule, by_skill, next_token_losses, token_losses  # noqa: E402
+from assets.recipe.run import Run, Schedule, by_skill, first_model, next_token_losses, token_losses  # noqa: E402
 from assets.recipe.shapes import DRAFT, TARGET  # noqa: E402
 from assets.recipe.tokens import Layout, train_tokenizer  # noqa: E402
 
@@ -226,6 +228,18 @@ ASKINGS = (  # about long books, then about longer ones; after each the target i
         batch_tokens=4096,
     ),
 )
+GROWN_LEG = Schedule(
+    steps=400,
+    peak_rate=4e-4,
+    warmup=20,
+    tokens_per_step=4096,
+    stages=((1.0, (4096, 2048, 4096, 4096)),),
+    circuit_shares=((1.0, 0.4),),
+    floors=(0.03, 0.03),
+    skip_positions=True,
+)
+GROWN_AFTER = 1  # part of the asking
+GROWN_SAMPLES, GROWN_SEED, SAMPLE_TOKENS = 4, 4_900_000, 4096  # texts that the growth is calibrated on
 DISTIL_FROM = 0.6  # share of the draft's first leg that learns from the text alone, which is twice as fast
 
 
@@ -245,7 +259,8 @@ def asking_leg(plan: Asking) -> Schedule:
 
 def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     """Ask part `number` of the long books; the weights are then the mean of those before and after."""
-    run = Run(f"asking{number}", TARGET, (asking_leg(plan),), before.layout, before.out)
+    model = copy.deepcopy(before.model)
+    run = Run(f"asking{number}", model, (asking_leg(plan),), before.layout, before.out, before.held)
     kept = before.out / f"asking{number}-start.pt"
     if run.step == 0:
         torch.save(before.model.state_dict(), kept)
@@ -258,12 +273,26 @@ def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     return run
 
 
+def grow_on(before: Run, minutes: float) -> Run:
+    """The wider target, and its leg."""
+    composers = (compose, compose_foreign)
+    samples = [
+        composers[number % 2](before.layout, training_seed(GROWN_SEED + number), SAMPLE_TOKENS, 0.6).ids
+        for number in range(GROWN_SAMPLES)
+    ]
+    model = grow(before.model, before.layout, samples, seed=3).train()
+    run = Run("grown", model, (GROWN_LEG,), before.layout, before.out, held_back(model))
+    train_target(run, minutes)
+    return run
+
+
 def main() -> None:
     """Read the options and train what is not finished yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT, help="folder for checkpoints and log.jsonl")
     parser.add_argument("--target-minutes", type=float, default=100.0, help="stop training the target after this time")
     parser.add_argument("--asking-minutes", type=float, default=150.0, help="stop asking about long books after it")
+    parser.add_argument("--grown-minutes", type=float, default=45.0, help="stop training the wider target after it")
     parser.add_argument("--draft-minutes", type=float, default=30.0, help="stop training the draft after this time")
     parser.add_argument("--models", type=Path, default=ROOT / "assets" / "models", help="where the pair is written")
     parser.add_argument("--threads", type=int, default=2, help="fewer than the cores where others compute as well")
@@ -273,7 +302,7 @@ def main() -> None:
     tokenizer = train_tokenizer()
     tokenizer.save_pretrained(options.out / "tokenizer")
     layout = Layout.load(options.out / "tokenizer")
-    target = Run("target", TARGET, TARGET_LEGS, layout, options.out)
+    target = Run("target", first_model(TARGET, layout), TARGET_LEGS, layout, options.out)
     train_target(target, options.target_minutes)
     if target.legs_ended < len(TARGET_LEGS):
         print("The target is not trained to its end: the same command goes on.")
@@ -281,7 +310,9 @@ def main() -> None:
     target.average(AVERAGED_LEGS)
     for number, plan in enumerate(ASKINGS, start=1):
         target = ask_on(target, plan, number, options.asking_minutes / len(ASKINGS))
-    draft = Run("draft", DRAFT, DRAFT_LEGS, layout, options.out)
+        if number == GROWN_AFTER:
+            target = grow_on(target, options.grown_minutes)
+    draft = Run("draft", first_model(DRAFT, layout), DRAFT_LEGS, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
     for name, run in (("target", target), ("draft", draft)):
         wrapped = AutoTokenizer.from_pretrained(options.out / "tokenizer")

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from assets.recipe.asking import answer_losses, make_rows, open_book, pad, text_and_questions
-from assets.recipe.circuits import FLAGS, VERBS, structure, word_rarity
+from assets.recipe.circuits import FLAGS, VERBS
 from assets.recipe.dialogs import (
     ABSENT,
     FACT,
@@ -25,10 +25,9 @@ from assets.recipe.dialogs import (
     make_batch,
 )
 from assets.recipe.english import babble, passages, prose, unwrapped
-from assets.recipe.measure import ATTENTION
-from assets.recipe.run import Run, Schedule, next_token_losses
+from assets.recipe.run import Run, Schedule, first_model, next_token_losses
 from assets.recipe.shapes import DRAFT, TARGET, build
-from assets.recipe.tokens import END, VOCAB_SIZE, Layout, train_tokenizer
+from assets.recipe.tokens import END, Layout, train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -72,21 +71,18 @@ def test_documents_have_their_length_and_name_what_each_token_trains(layout: Lay
 @pytest.fixture(scope="module")
 def model(layout: Layout) -> LlamaForCausalLM:
     """The target before any training."""
-    structured = build(TARGET, seed=1).eval()
-    structure(structured, [layout.tokenizer.id_to_token(i) for i in range(VOCAB_SIZE)], word_rarity(layout), seed=2)
-    structured.set_attn_implementation(ATTENTION)
-    return structured
+    return first_model(TARGET, layout).eval()
 
 
 def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
     layout: Layout, model: LlamaForCausalLM
 ) -> None:
     """Before any training: the flag at a question's verb, in books of 1,000 tokens; by chance both rates were equal."""
-    from assets.recipe.circuits import _regions
+    from assets.recipe.circuits import regions_of
     from assets.recipe.dialogs import WORDS_PER_TOKEN
     from core.bench.world import write_book
 
-    flag, seen = _regions(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
+    flag, seen = regions_of(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
     for index in range(3):
         book = write_book(held_out_seed(800 + index), int(1024 * WORDS_PER_TOKEN))
         direct = [q for q in book.questions if q.kind in seen and " was " not in q.question]
@@ -158,7 +154,7 @@ def test_the_ends_of_legs_are_kept_and_averaged(layout: Layout, tmp_path: Path) 
         floors=(1.0, 1.0),
         skip_positions=False,
     )
-    run = Run("draft", DRAFT, (leg, leg, leg), layout, tmp_path)
+    run = Run("draft", first_model(DRAFT, layout), (leg, leg, leg), layout, tmp_path)
     weight, ends = run.model.lm_head.weight, []
     for _ in range(3):
         run.update(run.model(torch.arange(8)[None]).logits.square().mean())
