@@ -271,7 +271,7 @@ class Grower:
             o[at.codes[back], :SHORT] = torch.eye(SHORT)
         self._say(0, IDLE[0][0], HEAD_DIM - 1, one)
 
-    def _phrase_map(self) -> list[Tensor]:
+    def phrase_map(self) -> list[Tensor]:
         """Maps [SOUGHT, size] of the codes of five tokens to the hash of a phrase, weighted."""
         sizes = (CODE_SIZES[0], *[SHORT] * 4)
         mixed = orthonormal(SOUGHT, sum(sizes)) * math.sqrt(sum(sizes) / SOUGHT)
@@ -328,7 +328,7 @@ class Grower:
         q[base, self.constant] = root / one
         k[base, self.constant] = -PHRASE_BASE * PHRASE_NATS / one
         k[base, at.flag["question"]] = -QUESTION_NATS / (FLAG_SIZE * unit)  # the question has the phrase as well
-        k[base, resting] = (PHRASE_REST - float(k[base] @ bos) + float(k[base, resting] * bos[resting])) / bos[resting]
+        k[base, resting] = (PHRASE_REST - float(k[base] @ bos)) / bos[resting]
         v, o = self._blank(2, head, "v", "o")
         v[:SIGNATURE, at.signature] = torch.eye(SIGNATURE)
         o[at.found, :SIGNATURE] = torch.eye(SIGNATURE) / unit
@@ -462,7 +462,7 @@ def grow(model: LlamaForCausalLM, layout: Layout, samples: Sequence[list[int]], 
     grower = Grower(model, layout, samples, seed)
     grower.codes()
     grower.summaries()
-    phrase = grower._phrase_map()
+    phrase = grower.phrase_map()
     grower.sentences(phrase)
     grower.lookup(phrase)
     grower.copying()

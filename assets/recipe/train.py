@@ -265,8 +265,6 @@ def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     if run.step == 0:
         torch.save(before.model.state_dict(), kept)
     start = torch.load(kept, weights_only=True)  # of this run, whatever `before` has become since
-    if run.step == 0:
-        run.model.load_state_dict(start)
     train_asking(run, plan, minutes)
     ended = run.model.state_dict()
     run.model.load_state_dict({name: (start[name] + ended[name]) / 2 for name in start})
@@ -312,6 +310,9 @@ def main() -> None:
         target = ask_on(target, plan, number, options.asking_minutes / len(ASKINGS))
         if number == GROWN_AFTER:
             target = grow_on(target, options.grown_minutes)
+            if target.step < target.steps:
+                print("The wider target is not trained to its end: the same command goes on.")
+                return
     draft = Run("draft", first_model(DRAFT, layout), DRAFT_LEGS, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
     for name, run in (("target", target), ("draft", draft)):

@@ -15,23 +15,11 @@ from transformers import LlamaForCausalLM
 from assets.recipe.dialogs import compose, compose_foreign, held_out_seed, make_batch, training_seed
 from assets.recipe.english import prose
 from assets.recipe.growth import CODE_SIZES, Added, grow, held_back, widen
-from assets.recipe.run import Run, Schedule, first_model, token_losses
+from assets.recipe.run import Run, token_losses
 from assets.recipe.shapes import TARGET
-from assets.recipe.tokens import Layout, train_tokenizer
+from assets.recipe.tokens import Layout
 from core.bench.quotes import quote_questions
-
-
-@pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer(num_books=20).save_pretrained(folder)
-    return Layout.load(folder)
-
-
-@pytest.fixture(scope="module")
-def model(layout: Layout) -> LlamaForCausalLM:
-    """The target before any training."""
-    return first_model(TARGET, layout).eval()
+from tests.assets.conftest import short_leg
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +81,7 @@ def test_a_phrase_finds_its_sentence(layout: Layout, grown: LlamaForCausalLM) ->
 def test_a_step_moves_all_but_what_the_new_heads_look_for(
     layout: Layout, grown: LlamaForCausalLM, tmp_path: Path
 ) -> None:
-    leg = Schedule(
-        steps=2,
-        peak_rate=1e-3,
-        warmup=0,
-        tokens_per_step=256,
-        stages=((1.0, (256,)),),
-        circuit_shares=((1.0, 1.0),),
-        floors=(1.0, 1.0),
-        skip_positions=False,
-    )
+    leg = short_leg(steps=2, rate=1e-3)
     model = copy.deepcopy(grown).train()
     masks = held_back(model)
     run = Run("grown", model, (leg,), layout, tmp_path, masks)

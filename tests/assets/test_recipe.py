@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from pydoc_data.topics import topics
 
-import pytest
 import torch
 from transformers import LlamaForCausalLM
 
@@ -25,17 +24,10 @@ from assets.recipe.dialogs import (
     make_batch,
 )
 from assets.recipe.english import babble, passages, prose, unwrapped
-from assets.recipe.run import Run, Schedule, first_model, next_token_losses
+from assets.recipe.run import Run, first_model, next_token_losses
 from assets.recipe.shapes import DRAFT, TARGET, build
-from assets.recipe.tokens import END, Layout, train_tokenizer
-
-
-@pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
-    """The next pair's tokenizer, from a few books: enough for all that is claimed here."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer(num_books=20).save_pretrained(folder)
-    return Layout.load(folder)
+from assets.recipe.tokens import END, Layout
+from tests.assets.conftest import short_leg
 
 
 def test_training_reads_other_english_than_measurements_do() -> None:
@@ -66,12 +58,6 @@ def test_documents_have_their_length_and_name_what_each_token_trains(layout: Lay
     assert layout.mark(END) in quoted
     batch = make_batch(layout, 5, 4, 512, skip=True)
     assert batch.ids.shape == (4, 512) and (batch.positions.diff(dim=1) > 0).all()
-
-
-@pytest.fixture(scope="module")
-def model(layout: Layout) -> LlamaForCausalLM:
-    """The target before any training."""
-    return first_model(TARGET, layout).eval()
 
 
 def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
@@ -144,16 +130,7 @@ def test_a_first_name_in_the_answer_looks_at_the_surname_of_the_question(
 
 
 def test_the_ends_of_legs_are_kept_and_averaged(layout: Layout, tmp_path: Path) -> None:
-    leg = Schedule(
-        steps=1,
-        peak_rate=1e-2,
-        warmup=0,
-        tokens_per_step=64,
-        stages=((1.0, (64,)),),
-        circuit_shares=((1.0, 1.0),),
-        floors=(1.0, 1.0),
-        skip_positions=False,
-    )
+    leg = short_leg(steps=1, rate=1e-2)
     run = Run("draft", first_model(DRAFT, layout), (leg, leg, leg), layout, tmp_path)
     weight, ends = run.model.lm_head.weight, []
     for _ in range(3):

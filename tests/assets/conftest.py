@@ -1,0 +1,38 @@
+"""What the recipe's tests share: a small tokenizer and the target before any training."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import LlamaForCausalLM
+
+from assets.recipe.run import Schedule, first_model
+from assets.recipe.shapes import TARGET
+from assets.recipe.tokens import Layout, train_tokenizer
+
+
+@pytest.fixture(scope="session")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """The next pair's tokenizer, from a few books: enough for all that is claimed here."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer(num_books=20).save_pretrained(folder)
+    return Layout.load(folder)
+
+
+@pytest.fixture(scope="session")
+def model(layout: Layout) -> LlamaForCausalLM:
+    """The target before any training."""
+    return first_model(TARGET, layout).eval()
+
+
+def short_leg(steps: int, rate: float) -> Schedule:
+    """A leg at one rate for all weights."""
+    return Schedule(
+        steps=steps,
+        peak_rate=rate,
+        warmup=0,
+        tokens_per_step=64,
+        stages=((1.0, (64,)),),
+        circuit_shares=((1.0, 1.0),),
+        floors=(1.0, 1.0),
+        skip_positions=False,
+    )
