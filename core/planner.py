@@ -567,11 +567,12 @@ def _weight_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
 
 
 def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """What a token of context takes. Full cache; a landmark per chunk (keys only); every 64th query."""
+    """What a token of context takes. Full cache; a landmark per chunk (keys only), its score; every 64th query."""
     kv = kv_bytes_per_token(target, dtype)
     landmark = kv // 2 // config.retrieval.chunk_size
+    score = -(-4 * target.num_layers * target.num_kv_heads // config.retrieval.chunk_size)
     samples = target.num_layers * target.num_heads * target.head_dim * dtype.itemsize // 64
-    return kv + landmark + samples
+    return kv + landmark + score + samples
 
 
 def gib(size_bytes: int) -> str:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from core.caches import selection
 from core.caches.base import KVCache, KVShape
 from core.caches.full import QUERY_LOG, FullCache
 from core.caches.retrieval import RetrievalCache
@@ -269,6 +270,15 @@ def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
     scores = torch.tensor([[1.0, 8.0, 0.5, 3.0]])
     assert spilled(scores, 0.5).tolist() == [[1.0, 8.0, 4.0, 3.0]]
     assert torch.equal(spilled(scores, 0.0), scores)
+
+
+@pytest.mark.parametrize("num_bytes", [1, 150, 1 << 20])
+def test_layers_ranked_in_parts_are_chosen_as_each_by_itself(num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = TopChunks(filled(128), CONFIG)
+    monkeypatch.setattr(selection, "RANKED_BYTES", num_bytes)
+    chosen = policy.choose(20, 0.25)
+    alone = [top_chunks(spilled(scores, CONFIG.spill), policy.max_chunks) for scores in policy.scores]
+    assert len(alone) == SHAPE.num_layers > 1 and torch.equal(chosen, torch.stack(alone))
 
 
 def test_a_chunk_weighs_the_share_of_score_by_which_heads_chose_it() -> None:
