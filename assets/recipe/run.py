@@ -85,10 +85,16 @@ class Run:
         layout: Layout,
         out: Path,
         held: Mapping[str, Tensor] | None = None,
+        mend: Callable[[], None] | None = None,
     ) -> None:
-        """`model` is trained in place; `held`: masks by parameter name, 0 where it is not trained."""
+        """`model` is trained in place.
+
+        Args:
+            held: masks by parameter name, 0 where it is not trained.
+            mend: called after every step.
+        """
         self.name, self.legs, self.layout, self.out = name, legs, layout, out
-        self.model, self.held = model, dict(held or {})
+        self.model, self.held, self.mend = model, dict(held or {}), mend
         named = dict(self.model.named_parameters())
         free = {name: p for name, p in named.items() if "mlp" in name or "lm_head" in name}
         circuit = {name: p for name, p in named.items() if name not in free}
@@ -184,6 +190,8 @@ class Run:
             gradient *= mask
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
+        if self.mend:
+            self.mend()
         self.step += 1
 
 

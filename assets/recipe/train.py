@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from assets.recipe.asking import Asking, train_asking  # noqa: E402
 from assets.recipe.dialogs import Batch, compose, compose_foreign, make_batch, training_seed  # noqa: E402
 from assets.recipe.export import export  # noqa: E402
-from assets.recipe.growth import grow, held_back  # noqa: E402
+from assets.recipe.growth import RestingKeys, grow, held_back  # noqa: E402
 from assets.recipe.measure import agreement, copying_loss, recall, window_mask  # noqa: E402
 from assets.recipe.run import Run, Schedule, by_skill, first_model, next_token_losses, token_losses  # noqa: E402
 from assets.recipe.shapes import DRAFT, TARGET  # noqa: E402
@@ -229,12 +229,12 @@ ASKINGS = (  # about long books, then about longer ones; after each the target i
     ),
 )
 GROWN_LEG = Schedule(
-    steps=400,
-    peak_rate=4e-4,
+    steps=1000,
+    peak_rate=1.2e-4,
     warmup=20,
     tokens_per_step=4096,
     stages=((1.0, (4096, 2048, 4096, 4096)),),
-    circuit_shares=((1.0, 0.4),),
+    circuit_shares=((1.0, 1.0),),
     floors=(0.03, 0.03),
     skip_positions=True,
 )
@@ -260,7 +260,8 @@ def asking_leg(plan: Asking) -> Schedule:
 def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     """Ask part `number` of the long books; the weights are then the mean of those before and after."""
     model = copy.deepcopy(before.model)
-    run = Run(f"asking{number}", model, (asking_leg(plan),), before.layout, before.out, before.held)
+    mend = RestingKeys(model, before.layout).restore if before.held else None
+    run = Run(f"asking{number}", model, (asking_leg(plan),), before.layout, before.out, before.held, mend)
     kept = before.out / f"asking{number}-start.pt"
     if run.step == 0:
         torch.save(before.model.state_dict(), kept)
@@ -268,6 +269,8 @@ def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     train_asking(run, plan, minutes)
     ended = run.model.state_dict()
     run.model.load_state_dict({name: (start[name] + ended[name]) / 2 for name in start})
+    if mend:
+        mend()
     return run
 
 
@@ -279,7 +282,8 @@ def grow_on(before: Run, minutes: float) -> Run:
         for number in range(GROWN_SAMPLES)
     ]
     model = grow(before.model, before.layout, samples, seed=3).train()
-    run = Run("grown", model, (GROWN_LEG,), before.layout, before.out, held_back(model))
+    mend = RestingKeys(model, before.layout).restore
+    run = Run("grown", model, (GROWN_LEG,), before.layout, before.out, held_back(model), mend)
     train_target(run, minutes)
     return run
 
@@ -290,7 +294,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT, help="folder for checkpoints and log.jsonl")
     parser.add_argument("--target-minutes", type=float, default=100.0, help="stop training the target after this time")
     parser.add_argument("--asking-minutes", type=float, default=150.0, help="stop asking about long books after it")
-    parser.add_argument("--grown-minutes", type=float, default=45.0, help="stop training the wider target after it")
+    parser.add_argument("--grown-minutes", type=float, default=80.0, help="stop training the wider target after it")
     parser.add_argument("--draft-minutes", type=float, default=30.0, help="stop training the draft after this time")
     parser.add_argument("--models", type=Path, default=ROOT / "assets" / "models", help="where the pair is written")
     parser.add_argument("--threads", type=int, default=2, help="fewer than the cores where others compute as well")

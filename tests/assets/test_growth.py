@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 from assets.recipe.dialogs import compose, compose_foreign, held_out_seed, make_batch, training_seed
 from assets.recipe.english import prose
-from assets.recipe.growth import CODE_SIZES, Added, grow, held_back, widen
+from assets.recipe.growth import CODE_SIZES, Added, RestingKeys, grow, held_back, widen
 from assets.recipe.run import Run, token_losses
 from assets.recipe.shapes import TARGET
 from assets.recipe.tokens import Layout
@@ -63,7 +63,7 @@ def test_a_phrase_finds_its_sentence(layout: Layout, grown: LlamaForCausalLM) ->
     encoded = layout.tokenizer.encode(text, add_special_tokens=False)
     book = [*layout.opening(), *encoded.ids]
     shift = len(layout.opening())
-    right, others = [], []
+    right, others, firsts = [], [], []
     for question in questions:
         matched = re.search(r'contains "(.*)"\.$', question.question)
         assert matched
@@ -74,8 +74,29 @@ def test_a_phrase_finds_its_sentence(layout: Layout, grown: LlamaForCausalLM) ->
         alike = F.cosine_similarity(found[None], signatures, dim=1)
         right.append(float(alike[place - shift]))
         others.append(float(alike.median()))
+        begun = text.rindex(question.answer, 0, end + len(question.answer))
+        first = shift + next(i for i, (_, stop) in enumerate(encoded.offsets) if stop > begun)
+        firsts.append((float(alike[first - shift]), float(signatures[first - shift].norm())))
     assert sum(value > 0.9 for value in right) >= 0.7 * len(right), right
     assert max(others) < 0.7
+    assert sum(value > 0.9 for value, _ in firsts) >= 0.7 * len(firsts), firsts
+    lengths = [length for value, length in firsts if value > 0.9]
+    assert max(lengths) < 1.25 * min(lengths), "a longer signature would be preferred whatever is looked for"
+
+
+def test_a_sentence_begins_behind_a_stop_and_with_a_capital_only(layout: Layout, grown: LlamaForCausalLM) -> None:
+    text = "Nobody in gr.render or, e.g., the old mill at no.7 heard the captain call. Rain fell."
+    encoded = layout.tokenizer.encode(text, add_special_tokens=False)
+    signatures = hidden_states(grown, [*layout.opening(), *encoded.ids])[2][
+        len(layout.opening()) :, Added(TARGET.hidden).signature
+    ]
+    number = {
+        word: next(i for i, (_, stop) in enumerate(encoded.offsets) if stop > text.index(word))
+        for word in ("Nobody", "captain", "Rain")
+    }
+    alike = F.cosine_similarity(signatures[number["Nobody"], None], signatures, dim=1)
+    assert (alike[number["Nobody"] : number["captain"]] > 0.9).all(), alike
+    assert (alike[number["Rain"] :] < 0.7).all()
 
 
 def test_a_step_moves_all_but_what_the_new_heads_look_for(
@@ -83,7 +104,8 @@ def test_a_step_moves_all_but_what_the_new_heads_look_for(
 ) -> None:
     leg = short_leg(steps=2, rate=1e-3)
     model = copy.deepcopy(grown).train()
-    masks = held_back(model)
+    masks, resting = held_back(model), RestingKeys(model, layout)
+    kept = resting.measured()[1]
     run = Run("grown", model, (leg,), layout, tmp_path, masks)
     for step in range(2):
         run.update(token_losses(model, make_batch(layout, step, 1, 256, skip=False)).mean())
@@ -93,3 +115,11 @@ def test_a_step_moves_all_but_what_the_new_heads_look_for(
         moved = (before != after)[mask == 1].float().mean()
         assert moved > 0.01, name
     assert len(masks) == 1 + 3 * 4 + 3 + 3 + 3 + 2
+    drifted, keys = resting.measured()[1], {name: p.clone() for name, p in model.named_parameters() if "k_proj" in name}
+    assert max(float((drifted[head] - key).abs().max()) for head, key in kept.items()) > 0.01
+    resting.restore()
+    for head, key in resting.measured()[1].items():
+        assert torch.allclose(key, kept[head], atol=1e-3)
+    for name, before in keys.items():
+        moved_in = (model.get_parameter(name) != before).any(0).nonzero().flatten().tolist()
+        assert moved_in in ([], [Added(TARGET.hidden).flag["bos"]])
