@@ -141,13 +141,12 @@ class TopChunks:
         """Score by landmarks or, if so configured, by exact attention; rank many layers at once: few, large steps."""
         layers, heads = self._full.shape.num_layers, self._full.shape.num_kv_heads
         self.scores = self.scores[..., :0].clone()  # the old ones go before there are new ones
-        self.scores = torch.empty(layers, heads, num_eligible, device=self._full.shape.device)
+        scores = torch.empty(layers, heads, num_eligible, device=self._full.shape.device)
         for layer in range(layers):
-            self.scores[layer] = self._score(layer, num_eligible, scaling)
-        together = max(1, RANKED_BYTES // (self.scores[0].nbytes or 1))
-        ranked = [
-            top_chunks(spilled(part, self._config.spill), self.max_chunks) for part in self.scores.split(together)
-        ]
+            scores[layer] = self._score(layer, num_eligible, scaling)
+        self.scores = scores
+        together = max(1, RANKED_BYTES // (scores[0].nbytes or 1))
+        ranked = [top_chunks(spilled(part, self._config.spill), self.max_chunks) for part in scores.split(together)]
         return torch.cat(ranked)
 
     def _score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
