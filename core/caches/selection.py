@@ -146,7 +146,8 @@ class TopChunks:
             scores[layer] = self._score(layer, num_eligible, scaling)
         self.scores = scores
         together = max(1, RANKED_BYTES // (scores[0].nbytes or 1))
-        ranked = [top_chunks(spilled(part, self._config.spill), self.max_chunks) for part in scores.split(together)]
+        parts = [scores[layer : layer + together] for layer in range(0, layers, together)]
+        ranked = [top_chunks(spilled(part, self._config.spill), self.max_chunks) for part in parts]
         return torch.cat(ranked)
 
     def _score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
