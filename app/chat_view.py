@@ -14,6 +14,7 @@ from core.events import Finished, RoundDone
 
 PENDING = "…"
 EMPTY_ANSWER = "*(The model ended its answer at once.)*"
+BLANK_ANSWER = "*(The answer is white space alone.)*"
 
 
 class TextBlock(TypedDict):
@@ -63,10 +64,10 @@ class ChatView:
         """For the chat component."""
         if self._question is None:
             return self._past
-        if self._answer:
+        if self._answer.strip():
             answer = message("assistant", self._answer)
         else:
-            answer = message("assistant", EMPTY_ANSWER if self.finished else PENDING, raw=True)
+            answer = message("assistant", _unseen(self._answer) if self.finished else PENDING, raw=True)
         return [*self._past, message("user", self._question), answer]
 
 
@@ -94,9 +95,13 @@ def shown(session: Session, path: Sequence[Node]) -> list[Message]:
 
 def _answer(session: Session, node: Node) -> Message:
     text = node.exchange.finished.text if node.exchange else ""
-    if not text:
-        return message("assistant", EMPTY_ANSWER, raw=True)
+    if not text.strip():
+        return message("assistant", _unseen(text), raw=True)
     return message("assistant", text, inserted=chips(session, node))
+
+
+def _unseen(answer: str) -> str:
+    return BLANK_ANSWER if answer else EMPTY_ANSWER
 
 
 def message(role: str, text: str, raw: bool = False, inserted: Mapping[int, str] | None = None) -> Message:

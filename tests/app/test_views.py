@@ -8,7 +8,7 @@ import pytest
 
 from app.book_view import BookView
 from app.budget_view import budget
-from app.chat_view import EMPTY_ANSWER, PENDING, ChatView, message
+from app.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatView, message
 from app.documents import Document
 from app.documents.document import make_pages
 from app.documents.errors import EmptyDocument
@@ -221,6 +221,13 @@ def test_the_answer_grows_in_the_chat() -> None:
 
 def test_an_empty_answer_is_named() -> None:
     assert text_of(ChatView([], "Now?").apply([finished("")]).messages()[-1]) == EMPTY_ANSWER
+
+
+def test_an_answer_of_white_space_alone_is_named() -> None:
+    view = ChatView([], "Now?").apply([round_done(" \n ", 0)])
+    assert text_of(view.messages()[-1]) == PENDING
+    assert text_of(view.apply([finished(" \n  ")]).messages()[-1]) == BLANK_ANSWER
+    assert text_of(ChatView([], "Now?").apply([finished("  a")]).messages()[-1]).endswith("a")
 
 
 def test_questions_and_answers_are_never_html() -> None:
