@@ -64,10 +64,8 @@ class ChatView:
         """For the chat component."""
         if self._question is None:
             return self._past
-        if self._answer.strip():
-            answer = message("assistant", self._answer)
-        else:
-            answer = message("assistant", _unseen(self._answer) if self.finished else PENDING, raw=True)
+        waits = self.finished is None and not self._answer.strip()
+        answer = message("assistant", PENDING, raw=True) if waits else _said(self._answer)
         return [*self._past, message("user", self._question), answer]
 
 
@@ -95,13 +93,14 @@ def shown(session: Session, path: Sequence[Node]) -> list[Message]:
 
 def _answer(session: Session, node: Node) -> Message:
     text = node.exchange.finished.text if node.exchange else ""
-    if not text.strip():
-        return message("assistant", _unseen(text), raw=True)
-    return message("assistant", text, inserted=chips(session, node))
+    return _said(text, chips(session, node) if text.strip() else None)
 
 
-def _unseen(answer: str) -> str:
-    return BLANK_ANSWER if answer else EMPTY_ANSWER
+def _said(text: str, inserted: Mapping[int, str] | None = None) -> Message:
+    """An answer, or what is told where there is nothing to see."""
+    if text.strip():
+        return message("assistant", text, inserted=inserted)
+    return message("assistant", BLANK_ANSWER if text else EMPTY_ANSWER, raw=True)
 
 
 def message(role: str, text: str, raw: bool = False, inserted: Mapping[int, str] | None = None) -> Message:

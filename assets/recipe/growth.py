@@ -58,14 +58,8 @@ KEPT_RANK, START_RANK = 46, 31  # of what those heads carry; it is nearly all
 # token of all gets, where a head rests.
 PHRASE_WEIGHTS, PHRASE_NATS, PHRASE_BASE, PHRASE_REST = (1.35, 1.25, 1.05, 0.65, 0.5), 200.0, 0.45, 8.0
 CLOSE_NATS, CLOSE_BASE, CLOSE_REST, QUESTION_NATS = 60.0, 445.0, 12.0, 600.0
-SIGNED = (
-    (0, 0),
-    (2, 0),
-    (3, 0),
-    (4, 0),
-    (5, 0),
-    (3, 1),
-)  # blocks of a signature: tokens back from the first, which block
+# Blocks of a signature: how many tokens before the first, and which block of that code.
+SIGNED = ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0), (3, 1))
 START_NATS = 40.0  # that a place where a sentence begins is above others, in a head that was trained to find it
 STOP = re.compile(r"""[.!?]["')]*$""")  # ends a token behind which a sentence may begin,
 BEGINS = re.compile(r"""Ġ["'(]*[A-Z0-9]|Ġ["'(]$""")  # with such a token, or with any after a line break
