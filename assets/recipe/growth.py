@@ -93,7 +93,12 @@ class Added:
         self.codes, flags = parts[: len(CODE_SIZES)], parts[len(CODE_SIZES)]
         self.flag = {name: flags.start + index for index, name in enumerate(FLAG_NAMES)}
         self.sought, self.signature, self.found = parts[-3:]
-        self.stop = edges[-1]
+        self.start, self.stop = start, edges[-1]
+
+    @classmethod
+    def to(cls, grown: LlamaForCausalLM) -> Added:
+        """Those of a model that has them."""
+        return cls(grown.config.hidden_size - cls(0).stop)
 
     def short(self, back: int) -> tuple[slice, float]:
         """Where the short code of the token `back` before this one is, and the factor that makes it as long as any."""
@@ -118,6 +123,22 @@ def widen(model: LlamaForCausalLM, hidden: int) -> LlamaForCausalLM:
     return wide.eval().requires_grad_(False)
 
 
+@torch.no_grad()
+def layer_inputs(model: LlamaForCausalLM, ids: Tensor, *, normed: bool) -> list[Tensor]:
+    """The hidden states [T, hidden] before every layer, or what its norm makes of them, for ids [1, T]."""
+    seen: list[Tensor] = []
+    hooks = [
+        layer.input_layernorm.register_forward_hook(
+            lambda _, before, after: seen.append((after if normed else before[0])[0].clone())
+        )
+        for layer in model.model.layers
+    ]
+    model(ids, logits_to_keep=1)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
 class Grower:
     """Writes the heads, layer by layer; each layer is calibrated on what the layers below it give for sample texts."""
 
@@ -140,19 +161,8 @@ class Grower:
 
     def _inputs(self, model: LlamaForCausalLM, *, normed: bool) -> list[Tensor]:
         """The hidden states [N, hidden] before every layer, or what its norm makes of them, over all samples."""
-        seen: list[list[Tensor]] = [[] for _ in model.model.layers]
-        hooks = [
-            layer.input_layernorm.register_forward_hook(
-                lambda _, before, after, kept=kept: kept.append((after if normed else before[0])[0].clone())
-            )
-            for layer, kept in zip(model.model.layers, seen, strict=True)
-        ]
-        with torch.no_grad():
-            for ids in self.samples:
-                model(ids, logits_to_keep=1)
-        for hook in hooks:
-            hook.remove()
-        return [torch.cat(kept) for kept in seen]
+        texts = [layer_inputs(model, ids, normed=normed) for ids in self.samples]
+        return [torch.cat(parts) for parts in zip(*texts, strict=True)]
 
     def _mean_outputs(self) -> dict[int, Tensor]:
         """What the heads that get new work add on average, by layer: [hidden]."""
@@ -442,7 +452,7 @@ def held_back(model: LlamaForCausalLM) -> dict[str, Tensor]:
     Their scores are differences of hundreds of nats, and AdamW moves every weight by the same amount however well it
     stands: trained freely, they found nothing any more after thirty steps. What they say is trained, and all the rest.
     """
-    old, masks = model.config.hidden_size - (Added(0).stop), dict[str, Tensor]()
+    old, masks = Added.to(model).start, dict[str, Tensor]()
 
     def hold(layer: int, names: str, head: int, start: int = 0) -> None:
         part = slice(head * HEAD_DIM + start, (head + 1) * HEAD_DIM)
@@ -484,7 +494,7 @@ class RestingKeys:
 
     def __init__(self, model: LlamaForCausalLM, layout: Layout) -> None:
         self._model, self._first = model, torch.tensor([[layout.mark(BOS)]])
-        self._flag = Added(model.config.hidden_size - Added(0).stop).flag["bos"]
+        self._flag = Added.to(model).flag["bos"]
         self._kept = self.measured()[1]
 
     def restore(self) -> None:
@@ -499,18 +509,9 @@ class RestingKeys:
         return projection.weight[head * HEAD_DIM : (head + 1) * HEAD_DIM]
 
     @torch.no_grad()
-    def measured(self) -> tuple[dict[int, Tensor], dict[tuple[int, int], Tensor]]:
+    def measured(self) -> tuple[list[Tensor], dict[tuple[int, int], Tensor]]:
         """What attention sees of the first token in every layer, [hidden], and the new heads' keys [HEAD_DIM] of it."""
-        seen: dict[int, Tensor] = {}
-        hooks = [
-            layer.input_layernorm.register_forward_hook(
-                lambda _, __, after, number=number: seen.update({number: after[0, 0].clone()})
-            )
-            for number, layer in enumerate(self._model.model.layers)
-        ]
-        self._model(self._first)
-        for hook in hooks:
-            hook.remove()
+        seen = [inputs[0] for inputs in layer_inputs(self._model, self._first, normed=True)]
         heads = [(number, head) for number, heads in IDLE.items() if number for head in heads]
         return seen, {(number, head): self._rows(number, head) @ seen[number] for number, head in heads}
 
