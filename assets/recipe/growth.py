@@ -1,23 +1,23 @@
-"""A wider target: heads that had stayed idle learn to walk from a phrase to its sentence and along it.
+"""A wider target: two more heads in every layer walk from a phrase to its sentence and along it.
 
 A trained target of 336 dimensions quotes badly: what it keeps of a sentence are its first three tokens, and of those it
-keeps a blur. Six of its 24 heads attend to everything alike. So the hidden state grows by 144 dimensions that nothing
-else writes to, and the idle heads get work there, from exact random codes instead of learned ones:
+keeps a blur. So the hidden state grows by 168 dimensions that nothing else writes to, every layer by two heads, and
+they get work with exact random codes instead of learned ones:
 
-- layer 0: every token carries its code and those of the five tokens before it;
+- layer 0: every token carries its code and those of the five tokens before it; the MLP concludes where a sentence and
+  an answer begin;
 - layer 1: every token gets a signature of its sentence (parts of the codes where the sentence begins), and every token
-  of an answer the hash of the five tokens at the end of the phrase in the question;
+  of an answer the hash of the four tokens at the end of the phrase in the question;
 - layer 2: that hash is looked up in the text, and the signature of the sentence that stands there is brought back;
-- layer 3: two heads copy: after the token that is here, and the one before it, in the sentence of that signature; or in
-  the one that the answer is in by itself.
+- layer 3: one head says the first token of the sentence of that signature, the other the token that followed the last
+  three in it.
 
-A score is large when a key is large as well as when it matches. So everything that is compared has the same length in
-all tokens: codes consist of blocks of three dimensions, each of one length, and a signature is made of whole blocks.
-
-Growing a net without changing what it computes is Net2Net's idea (Chen, Goodfellow and Shlens, arXiv 1511.05641); what
-idle heads said on average stays, as a constant. One older head, an induction head of layer 1, is given up. Scores are
-taken from a base line that lies between a full match and a partial one, because keys are as large as RMSNorm leaves
-them: without it a partial match of a large key beats a full match of a small one.
+Growing a net without changing what it computes is Net2Net's idea (Chen, Goodfellow and Shlens, arXiv 1511.05641).
+Three things make it work. The new dimensions are small: what RMSNorm divides by differs between tokens as it did, and
+trained heads, whose scores are differences of hundreds of nats, stay as they are. One new dimension is the same in all
+tokens; the one that the first weights had for that was written to by training. And a full match scores about zero,
+all else less: the keys of the last layer differ by a factor of two in length, and no score that is compared with
+another may depend on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 import torch
@@ -35,7 +35,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from assets.recipe.circuits import (
     NEAREST_PHASES,
-    NEAREST_STRENGTHS,
     OFFSET_STRENGTHS,
     Builder,
     orthonormal,
@@ -45,43 +44,80 @@ from assets.recipe.measure import ATTENTION
 from assets.recipe.shapes import HEAD_DIM
 from assets.recipe.tokens import ASSISTANT, BOS, END, SPECIALS, USER, Layout
 
-CODE_SIZES = (14, 14, 9, 9, 9, 9)  # of the token itself, and of those one to five before it
-SHORT, BLOCK = 9, 3  # the first dimensions of a code are a code of their own, of blocks of the same length
-FLAG_NAMES = ("close", "bos", "line", "boundary", "behind_boundary", "ends_quote", "question")
-SOUGHT, SIGNATURE, FOUND = 37, 18, 18
-CODE_SIZE, HASH_SIZE, FLAG_SIZE = 0.4, 0.7, 0.2  # lengths in the hidden state, where everything else has about 6
-IDLE = {0: (4, 5), 1: (0,), 2: (2,), 3: (4, 5)}  # heads that get new work; layer 1's was an induction head
+CODE_SIZES = (14, 14, 12, 12, 12, 12)  # of the token itself, and of those one to five before it
+SHORT, BLOCK = 12, 3  # the first dimensions of a code are a code of their own, of blocks of the same length
+FLAG_NAMES = (
+    "close", "bos", "ends_quote", "question", "line", "assistant", "behind_line", "boundary", "behind_boundary",
+    "stop", "start", "answer", "answered", "one",
+)  # fmt: skip
+SOUGHT, SIGNATURE, FOUND = 42, 18, 18
+# Lengths in the hidden state, where everything else has about 4. Were they large, what RMSNorm divides by would differ
+# between tokens, and trained heads, which compare scores of hundreds of nats, would attend elsewhere.
+CODE_SIZE, HASH_SIZE, FLAG_SIZE = 0.1, 0.175, 0.05
+NEW = (6, 7)  # heads of every layer; layer 2 needs one of them
+# A sentence begins where what a token, the one before it and the one before that say adds up to BEGUN.
+STOP = re.compile(r"""[.!?]["')]*$""")
+ENDING = {"stop": 1.0, "Ċ": 1.2, "ĊĊ": 1.6}  # a line break alone ends nothing, one behind a stop does
+BEGINS, JOINED = re.compile(r"""Ġ["'(]*[A-Z0-9]|Ġ["'(]$"""), 0.4  # JOINED: no space before it
+BEGUN, ENDED_BEFORE = 2.0, 0.4
+CARRIED: dict[int, tuple[tuple[str, str, float], ...]] = {  # flags that these heads carry, into which, and how strongly
+    1: (
+        ("boundary", "behind_boundary", 1.0), ("ends_quote", "close", 1.0), ("line", "behind_line", 1.0),
+        ("assistant", "line", 1.0),
+    ),
+    2: (("stop", "behind_boundary", ENDED_BEFORE), ("ends_quote", "close", 1.0), ("assistant", "behind_line", 1.0)),
+    4: (("ends_quote", "line", 1.0),),
+    5: (("ends_quote", "line", 1.0),),
+}  # fmt: skip
 LOOK_BACK = {0: 1, 1: 2, 3: 3}  # heads of layer 0 that look back already, and how far: they carry codes as well
-START_HEAD = 2  # of layer 1: looks at the beginning of the sentence
-KEPT_RANK, START_RANK = 46, 31  # of what those heads carry; it is nearly all
-# Of the phrase: weights of its last five tokens; nats of a full match; the base line as a share of it; what the first
+KEPT_RANK = {1: 46, 2: 49, 3: 52}  # of what those look-back heads carry; it is nearly all
+# Of the phrase: weights of its last four tokens; nats of a full match; the base line as a share of it; what the first
 # token of all gets, where a head rests.
-PHRASE_WEIGHTS, PHRASE_NATS, PHRASE_BASE, PHRASE_REST = (1.35, 1.25, 1.05, 0.65, 0.5), 200.0, 0.45, 8.0
-CLOSE_NATS, CLOSE_BASE, CLOSE_REST, QUESTION_NATS = 60.0, 445.0, 12.0, 600.0
+PHRASE_WEIGHTS, PHRASE_NATS, PHRASE_BASE, PHRASE_REST = (1.3, 1.2, 1.05, 0.8), 200.0, 0.45, 8.0
+# The nearest token with a flag: a nat less for every token of distance (the sine of NEAREST_PHASES), and silence where
+# that comes round again.
+NEAREST = (0.0, 0.0, 0.0, 75.0, 600.0, 400.0, 300.0, 250.0, 150.0)
+NEAREST_MOST = sum(NEAREST[4:])
+CLOSE_NATS, CLOSE_REST, START_NATS, START_REST = 160.0, -135.0, 250.0, -200.0
+QUESTION_NATS = 600.0
 # Blocks of a signature: how many tokens before the first, and which block of that code.
 SIGNED = ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0), (3, 1))
-START_NATS = 40.0  # that a place where a sentence begins is above others, in a head that was trained to find it
-STOP = re.compile(r"""[.!?]["')]*$""")  # ends a token behind which a sentence may begin,
-BEGINS = re.compile(r"""Ġ["'(]*[A-Z0-9]|Ġ["'(]$""")  # with such a token, or with any after a line break
-LINE_BREAKS = ("Ċ", "ĊĊ")
+CONCLUDED = (  # what the MLP of layer 0 makes of sums: where from, above which value, what is added to which flag
+    ("behind_boundary", 1.8, "start", 1.0),
+    ("behind_boundary", 2.2, "behind_boundary", -ENDED_BEFORE),  # a blank line behind a stop is no more than one alone
+    ("line", 3.5, "answer", 1.0),
+    ("behind_line", 2.5, "answered", 1.0),
+)
+STEP_WIDTH, STEP_GAIN = 0.2, 60.0
+NEW_NEURONS = 8  # two for each conclusion, and two more for a round number
+NAMED_OFTEN = 3  # that many times every token of the vocabulary is among the samples of how tokens look
 OUTPUT_RANK, OUTPUT_GAIN = 62, 2.5  # directions that a copied token is named with, and its logit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """What a copying head of layer 3 compares: shares of the token, the one before, the signature, the beginning."""
+    """What a copying head of layer 3 compares, and the shares of a full match.
 
-    token: float
-    before: float
+    `tokens`: the token that is here, and those before it, as (dimensions of the code, share).
+    `beginning`: that a sentence begins there, where an answer does.
+    `nats`: of a full match, all of which is taken from every score again: what does not match fully is below zero, and
+    below `rest`, the score of the first token of all.
+    """
+
+    tokens: tuple[tuple[int, float], ...]
     signature: float
     beginning: float
-    base: float
     nats: float
     rest: float
 
+    @property
+    def full(self) -> float:
+        """What a full match is."""
+        return sum(share for _, share in self.tokens) + self.signature + self.beginning
 
-QUOTING = Copying(token=60, before=33, signature=112, beginning=45, base=0.33, nats=424, rest=15)
-GOING_ON = Copying(token=60, before=25, signature=40, beginning=0, base=0.85, nats=250, rest=12)
+
+BEGINNING = Copying(tokens=(), signature=112, beginning=50, nats=424, rest=-65)
+QUOTING = Copying(tokens=((12, 50), (6, 38), (6, 30)), signature=112, beginning=0, nats=424, rest=-65)
 
 
 class Added:
@@ -100,15 +136,21 @@ class Added:
         """Those of a model that has them."""
         return cls(grown.config.hidden_size - cls(0).stop)
 
-    def short(self, back: int) -> tuple[slice, float]:
+    def short(self, back: int, width: int = SHORT) -> tuple[slice, float]:
         """Where the short code of the token `back` before this one is, and the factor that makes it as long as any."""
         start, size = self.codes[back].start, CODE_SIZES[back]
-        return slice(start, start + SHORT), math.sqrt(size / SHORT)
+        return slice(start, start + width), math.sqrt(size / width)
 
 
-def widen(model: LlamaForCausalLM, hidden: int) -> LlamaForCausalLM:
-    """The same function with `hidden` dimensions: the new ones are zero everywhere."""
-    config = LlamaConfig(**{**model.config.to_dict(), "hidden_size": hidden})
+def widen(model: LlamaForCausalLM, hidden: int, mlp: int, heads: int) -> LlamaForCausalLM:
+    """The same function with `hidden` dimensions, `mlp` in its MLPs and `heads`: the new ones are zero everywhere."""
+    sizes = {
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+    }
+    config = LlamaConfig(**{**model.config.to_dict(), **sizes})
     wide, old = LlamaForCausalLM(config), model.config.hidden_size
     weights = wide.state_dict()
     for name, weight in model.state_dict().items():
@@ -149,13 +191,12 @@ class Grower:
         self.layout, self.samples = layout, [torch.tensor([ids]) for ids in samples]
         self.tokens = torch.cat([ids[0] for ids in self.samples])
         squares = [float(x.square().sum(1).mean()) for x in self._inputs(model, normed=False)]
-        self.model = widen(model, self.at.stop)
+        self.mlp = model.config.intermediate_size
+        self.model = widen(model, self.at.stop, self.mlp + NEW_NEURONS, NEW[-1] + 1)
         self.layers = self.model.model.layers
         self.squares = squares
-        self.says = self._mean_outputs()
-        self.old_regions = regions_of(self.old)
-        self.builder = Builder(self.model, self.old_regions)
-        self.constant = self.old_regions.constant
+        self.constant = self.at.flag["one"]  # trained layers write to the old one: it is no constant any more
+        self.builder = Builder(self.model, replace(regions_of(self.old), constant=self.constant))
 
     # -------------------- measuring
 
@@ -163,27 +204,6 @@ class Grower:
         """The hidden states [N, hidden] before every layer, or what its norm makes of them, over all samples."""
         texts = [layer_inputs(model, ids, normed=normed) for ids in self.samples]
         return [torch.cat(parts) for parts in zip(*texts, strict=True)]
-
-    def _mean_outputs(self) -> dict[int, Tensor]:
-        """What the heads that get new work add on average, by layer: [hidden]."""
-        sums = {number: torch.zeros(self.at.stop) for number in IDLE}
-        hooks = []
-        for number, heads in IDLE.items():
-            projection = self.layers[number].self_attn.o_proj
-
-            def add(_: object, inputs: tuple[Tensor], number: int = number, heads: tuple[int, ...] = heads) -> None:
-                mean = inputs[0][0].sum(0)
-                for head in heads:
-                    part = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
-                    sums[number] += self.layers[number].self_attn.o_proj.weight[:, part] @ mean[part]
-
-            hooks.append(projection.register_forward_pre_hook(add))
-        with torch.no_grad():
-            for ids in self.samples:
-                self.model(ids, logits_to_keep=1)
-        for hook in hooks:
-            hook.remove()
-        return {number: total / len(self.tokens) for number, total in sums.items()}
 
     def _begin(self, number: int) -> Tensor:
         """Keep the old dimensions of a layer's input as large as they were; what its attention sees, [N, hidden]."""
@@ -212,13 +232,6 @@ class Grower:
             part.zero_()
         return parts
 
-    def _say(self, layer: int, head: int, row: int, one: float, share: float = 1.0) -> None:
-        """Let a head add a constant: what idle heads said on average."""
-        v, o = self.builder.part(layer, "v", head), self.builder.part(layer, "o", head)
-        v[row] = 0
-        v[row, self.constant] = 1 / one
-        o[:, row] = share * self.says[layer]
-
     def _truncate(self, layer: int, head: int, seen: Tensor, rank: int) -> None:
         """Carry the same with `rank` of the head's dimensions (nearly: the largest directions for these inputs)."""
         v, o = self.builder.part(layer, "v", head), self.builder.part(layer, "o", head)
@@ -244,24 +257,28 @@ class Grower:
             base = stems.setdefault(stem, tuple(F.normalize(torch.randn(size), dim=0) for size in sizes))
             parts = [
                 math.sqrt(len(part) / CODE_SIZES[0])
-                * F.normalize(0.85 * part + 0.5 * F.normalize(torch.randn(len(part)), dim=0), dim=0)
+                * F.normalize(0.95 * part + 0.3 * F.normalize(torch.randn(len(part)), dim=0), dim=0)
                 for part in base
             ]
             parts[0] = math.sqrt(BLOCK / CODE_SIZES[0]) * F.normalize(parts[0].view(-1, BLOCK), dim=1).flatten()
             weight[number, self.at.codes[0]] = CODE_SIZE * torch.cat(parts)
-            if len(piece) > 1 and piece.endswith('"'):
+            if piece == '".' or (len(piece) > 1 and piece.endswith('"')):
                 weight[number, self.at.flag["ends_quote"]] = FLAG_SIZE
-            boundary, behind = (1.5, -1.0) if piece in LINE_BREAKS else (float(bool(STOP.search(piece))), -0.5)
-            weight[number, self.at.flag["boundary"]] = boundary * FLAG_SIZE
-            if not BEGINS.match(piece) and piece not in SPECIALS:
-                weight[number, self.at.flag["behind_boundary"]] = behind * FLAG_SIZE
+            stop = float(bool(STOP.search(piece)))
+            weight[number, self.at.flag["boundary"]] = ENDING.get(piece, ENDING["stop"] * stop) * FLAG_SIZE
+            weight[number, self.at.flag["stop"]] = stop * FLAG_SIZE
+            joined = JOINED if piece[0] not in "ĠĊ" and piece not in SPECIALS else 0.0
+            begins = 1.0 if BEGINS.match(piece) else joined
+            weight[number, self.at.flag["behind_boundary"]] = begins * FLAG_SIZE
+        weight[:, self.constant] = FLAG_SIZE
         plain = [self.layout.mark(mark) for mark in (BOS, USER, ASSISTANT, END)]
         weight[[*plain, pieces.index("Ċ")], self.at.codes[0]] = 0  # nothing is looked up behind them
         for name, token, size in (
-            ("close", pieces.index('".'), 2.0),
-            ("close", pieces.index("."), 1.0),
+            ("close", self.layout.mark(END), 1.0),
+            ("stop", self.layout.mark(USER), 1.0),
             ("bos", self.layout.mark(BOS), 1.0),
             ("line", pieces.index("Ċ"), 1.0),
+            ("assistant", self.layout.mark(ASSISTANT), 2.0),
             ("question", self.layout.mark(USER), 1.0),
             ("question", pieces.index("Quote"), 1.0),
         ):
@@ -273,92 +290,108 @@ class Grower:
         one, unit, at = self._one(seen), self._unit(seen), self.at
         short, longer = at.short(0)
         for head, back in LOOK_BACK.items():
-            self._truncate(0, head, seen, KEPT_RANK)
+            self._truncate(0, head, seen, KEPT_RANK[back])
             v, o = self.builder.part(0, "v", head), self.builder.part(0, "o", head)
             size = CODE_SIZES[back]
-            rows = slice(KEPT_RANK, KEPT_RANK + size)
+            rows = slice(KEPT_RANK[back], KEPT_RANK[back] + size)
             source = at.codes[0] if size == CODE_SIZES[0] else short
             v[rows, source] = torch.eye(size) / unit * (1.0 if size == CODE_SIZES[0] else longer)
             o[at.codes[back], rows] = torch.eye(size)
-            if back == 1:
-                for row, (name, into) in enumerate(
-                    (("boundary", "behind_boundary"), ("ends_quote", "close")), start=rows.stop
-                ):
-                    v[row, at.flag[name]] = 1 / unit
-                    o[at.flag[into], row] = 1
-        for head, back in zip(IDLE[0], (4, 5), strict=True):
+            self._carry_flags(v, o, back, rows.stop, unit)
+        for head, back in zip(NEW, (4, 5), strict=True):
             self.builder.look_back(0, head, back, OFFSET_STRENGTHS, one)
             v, o = self._blank(0, head, "v", "o")
             v[:SHORT, short] = torch.eye(SHORT) / unit * longer
             o[at.codes[back], :SHORT] = torch.eye(SHORT)
-        self._say(0, IDLE[0][0], HEAD_DIM - 1, one)
+            self._carry_flags(v, o, back, SHORT, unit)
+        self._conclude()
+
+    def _carry_flags(self, v: Tensor, o: Tensor, back: int, first: int, unit: float) -> None:
+        """Let the head that looks `back` tokens back carry flags as well, from row `first` on."""
+        for row, (name, into, share) in enumerate(CARRIED.get(back, ()), start=first):
+            v[row, self.at.flag[name]] = 1 / unit
+            o[self.at.flag[into], row] = share
+
+    def _conclude(self) -> None:
+        """The MLP of layer 0: where a sentence begins, where an answer does, and what follows that place."""
+        seen = self._mlp_inputs()
+        one, unit, mlp = self._one(seen), self._unit(seen), self.layers[0].mlp
+        for number, (summed, least, flag, size) in enumerate(CONCLUDED):
+            for sign, edge in ((1, least - STEP_WIDTH / 2), (-1, least + STEP_WIDTH / 2)):  # a ramp up, another down
+                row = self.mlp + 2 * number + (sign < 0)
+                mlp.gate_proj.weight[row, self.at.flag[summed]] = STEP_GAIN / (FLAG_SIZE * unit)
+                mlp.gate_proj.weight[row, self.constant] = -STEP_GAIN * edge / one
+                mlp.up_proj.weight[row, self.constant] = 1 / one
+                mlp.down_proj.weight[self.at.flag[flag], row] += sign * size * FLAG_SIZE / (STEP_GAIN * STEP_WIDTH)
+
+    def _mlp_inputs(self) -> Tensor:
+        """What the MLP of layer 0 sees, [N, hidden], over all samples."""
+        seen: list[Tensor] = []
+        hook = self.layers[0].post_attention_layernorm.register_forward_hook(
+            lambda _, before, after: seen.append(after[0].clone())
+        )
+        for ids in self.samples:
+            self.model(ids, logits_to_keep=1)
+        hook.remove()
+        return torch.cat(seen)
 
     def phrase_map(self) -> list[Tensor]:
         """Maps [SOUGHT, size] of the codes of five tokens to the hash of a phrase, weighted."""
-        sizes = (CODE_SIZES[0], *[SHORT] * 4)
+        sizes = [SHORT] * len(PHRASE_WEIGHTS)
         mixed = orthonormal(SOUGHT, sum(sizes)) * math.sqrt(sum(sizes) / SOUGHT)
         weights = torch.tensor(PHRASE_WEIGHTS) / torch.tensor(PHRASE_WEIGHTS).norm()
         return [part * weight for part, weight in zip(mixed.split(sizes, dim=1), weights, strict=True)]
 
-    def _code_of(self, back: int, size: int) -> tuple[slice, float]:
-        return (self.at.codes[back], 1.0) if CODE_SIZES[back] == size else self.at.short(back)
-
     def sentences(self, phrase: list[Tensor]) -> None:
         """Layer 1: the signature of the sentence, and the phrase that the question ends with."""
-        self.builder.part(1, "o", IDLE[1][0]).zero_()
         seen = self._begin(1)
-        one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
-        head, bos, resting = IDLE[1][0], self._bos(seen), at.flag["bos"]
-        self._blank(1, head, "q", "k")
-        self.builder.look_back(1, head, 0.0, NEAREST_STRENGTHS, one, NEAREST_PHASES)
-        q, k = self.builder.part(1, "q", head), self.builder.part(1, "k", head)
-        root = math.sqrt(HEAD_DIM)
-        q[free[:3], self.constant] = root / one
-        k[free[0], at.flag["close"]] = CLOSE_NATS / (FLAG_SIZE * unit)
-        k[free[1], self.constant] = -CLOSE_BASE / one
-        k[:, resting] -= (k @ bos) / bos[resting]  # the first token of all has no share in this
-        k[free[2], resting] = CLOSE_REST / bos[resting]
-        v, o = self._blank(1, head, "v", "o")
-        for number, part in enumerate(phrase):
-            where, factor = self._code_of(number + 1, part.shape[1])
-            v[:SOUGHT, where] = part * HASH_SIZE / CODE_SIZE / unit * factor
-        o[at.sought, :SOUGHT] = torch.eye(SOUGHT)
-        self._say(1, head, HEAD_DIM - 1, one)
-        self._truncate(1, START_HEAD, seen, START_RANK)
-        v, o = self.builder.part(1, "v", START_HEAD), self.builder.part(1, "o", START_HEAD)
-        v[START_RANK, at.flag["question"]] = 1 / unit
-        o[at.flag["question"], START_RANK] = 1
-        rows = slice(START_RANK + 1, START_RANK + 1 + SIGNATURE)
+        unit, at = self._unit(seen), self.at
+        start, close = NEW
+        self._nearest(start, seen, "behind_boundary", START_NATS, BEGUN * START_NATS, START_REST)
+        v, o = self._blank(1, start, "v", "o")
+        v[0, at.flag["question"]] = 1 / unit
+        o[at.flag["question"], 0] = 1
         block = CODE_SIZE * math.sqrt(BLOCK / SHORT) * unit  # its length after the norm
         for number, (back, which) in enumerate(SIGNED):
-            into = rows.start + BLOCK * number
+            into = 1 + BLOCK * number
             where, factor = at.short(back)
             part = slice(where.start + BLOCK * which, where.start + BLOCK * (which + 1))
             v[into : into + BLOCK, part] = torch.eye(BLOCK) * HASH_SIZE / math.sqrt(len(SIGNED)) / block * factor
-        o[at.signature, rows] = torch.eye(SIGNATURE)
-        self._see_starts(seen, unit)
+        o[at.signature, 1 : 1 + SIGNATURE] = torch.eye(SIGNATURE)
+        self._nearest(close, seen, "close", CLOSE_NATS, 2 * CLOSE_NATS, CLOSE_REST)
+        v, o = self._blank(1, close, "v", "o")
+        for number, part in enumerate(phrase):
+            where, factor = at.short(number + 2)  # the closing quote and the end stand between
+            v[:SOUGHT, where] = part * HASH_SIZE / CODE_SIZE / unit * factor
+        o[at.sought, :SOUGHT] = torch.eye(SOUGHT)
 
-    def _see_starts(self, seen: Tensor, unit: float) -> None:
-        """Raise the scores of places where a sentence begins, by what is the same in all queries of the head."""
-        queries = seen @ self.builder.part(1, "q", START_HEAD).T
-        mean, variance = queries.mean(0), queries.var(0)
-        steady = torch.zeros(HEAD_DIM)
-        for row in self.builder.free:  # those that no distance turns far
-            if mean[row].square() > 25 * variance[row]:
-                steady[row] = mean[row] / variance[row].clamp(min=1e-6)
-        raised = START_NATS / (FLAG_SIZE * unit) * math.sqrt(HEAD_DIM)
-        self.builder.part(1, "k", START_HEAD)[:, self.at.flag["behind_boundary"]] += steady / (steady @ mean) * raised
+    def _nearest(self, head: int, seen: Tensor, flag: str, nats: float, most: float, rest: float) -> None:
+        """Let a head of layer 1 attend to the nearest token with a flag that has `most` nats of it.
+
+        Such a token scores as many nats below zero as it is tokens away, others much less, the first of all `rest`.
+        So keys that RMSNorm made longer than others change no order.
+        """
+        one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
+        bos, resting = self._bos(seen), at.flag["bos"]
+        self._blank(1, head, "q", "k")
+        self.builder.look_back(1, head, 0.0, NEAREST, one, NEAREST_PHASES)
+        q, k = self.builder.part(1, "q", head), self.builder.part(1, "k", head)
+        q[free[:3], self.constant] = math.sqrt(HEAD_DIM) / one
+        k[free[0], at.flag[flag]] = nats / (FLAG_SIZE * unit)
+        k[free[1], self.constant] = -(NEAREST_MOST + most) / one
+        k[:, resting] -= (k @ bos) / bos[resting]  # the first token of all has no share in this
+        k[free[2], resting] = rest / bos[resting]
 
     def lookup(self, phrase: list[Tensor]) -> None:
         """Layer 2: where the phrase stands in the text, and the signature of the sentence there."""
         seen = self._begin(2)
         one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
-        (head,), bos, resting = IDLE[2], self._bos(seen), at.flag["bos"]
+        head, bos, resting = NEW[0], self._bos(seen), at.flag["bos"]
         q, k = self._blank(2, head, "q", "k")
         root = math.sqrt(HEAD_DIM)
         q[free[:SOUGHT], at.sought] = torch.eye(SOUGHT) * root * PHRASE_NATS / (HASH_SIZE * unit)
         for number, part in enumerate(phrase):
-            where, factor = self._code_of(number, part.shape[1])
+            where, factor = at.short(number)
             k[free[:SOUGHT], where] = part / CODE_SIZE / unit * factor
         base = free[SOUGHT]
         q[base, self.constant] = root / one
@@ -368,46 +401,69 @@ class Grower:
         v, o = self._blank(2, head, "v", "o")
         v[:SIGNATURE, at.signature] = torch.eye(SIGNATURE)
         o[at.found, :SIGNATURE] = torch.eye(SIGNATURE) / unit
-        self._say(2, head, HEAD_DIM - 1, one)
 
     def copying(self) -> None:
-        """Layer 3: the token that followed, in the sentence that was found or in the one that is being said again."""
+        """Layer 3: the first token of the sentence that was found, and the tokens that followed in it."""
         seen = self._begin(3)
+        self.raw = self._inputs(self.model, normed=False)[3]
+        every = [torch.randperm(len(self.model.lm_head.weight)) for _ in range(NAMED_OFTEN)]
+        self.names = torch.cat([self.tokens, *every])
+        self.named = torch.cat([seen, *(layer_inputs(self.model, ids[None], normed=True)[3] for ids in every)])
         one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
         bos, resting = self._bos(seen), at.flag["bos"]
-        naming_in, naming_out = self._naming(seen, bos)
         root = math.sqrt(HEAD_DIM)
-        for head, plan, told in zip(IDLE[3], (QUOTING, GOING_ON), (at.found, at.signature), strict=True):
+        for head, plan in zip(NEW, (BEGINNING, QUOTING), strict=True):
             q, k = self._blank(3, head, "q", "k")
-            nats = plan.nats / (plan.token + plan.before + plan.signature)
-            start = 0
-            for asked, given, share, size in (
-                ((at.codes[0], 1.0), (at.codes[1], 1.0), plan.token, CODE_SIZE),
-                (at.short(1), (at.codes[2], 1.0), plan.before, CODE_SIZE),
-                ((told, 1.0), (at.signature, 1.0), plan.signature, HASH_SIZE),
-            ):
-                width = given[0].stop - given[0].start
+            nats, start = plan.nats / plan.full, 0
+            compared = [
+                (at.short(back, width), at.short(back + 1, width), share, CODE_SIZE)
+                for back, (width, share) in enumerate(plan.tokens)
+            ]
+            compared.append(((at.found, 1.0), (at.signature, 1.0), plan.signature, HASH_SIZE))
+            for (asked, asked_size), (given, given_size), share, size in compared:
+                width = given.stop - given.start
                 rows = free[start : start + width]
-                q[rows, asked[0]] = torch.eye(width) * root * nats * share * asked[1] / (size * unit)
-                k[rows, given[0]] = torch.eye(width) * given[1] / (size * unit)
+                q[rows, asked] = torch.eye(width) * root * nats * share * asked_size / (size * unit)
+                k[rows, given] = torch.eye(width) * given_size / (size * unit)
                 start += width
-            q[free[start], at.flag["line"]] = root * nats * plan.beginning / (FLAG_SIZE * unit)
-            k[free[start], at.flag["behind_boundary"]] = 1 / (FLAG_SIZE * unit)
+            answer, begun = self._sizes("answer"), self._sizes("start")
+            q[free[start], at.flag["answer"]] = root * nats * plan.beginning / (answer * unit)
+            k[free[start], at.flag["start"]] = 1 / (begun * unit)
             base = free[start + 1]
             q[base, self.constant] = root / one
-            k[base, self.constant] = -plan.base * plan.nats / one
+            # behind the first token of an answer those before it are not those of the text
+            without = sum(share for _, share in plan.tokens[1:]) / plan.full
+            q[base, at.flag["answered"]] = -root * without / (FLAG_SIZE * unit)
+            k[base, self.constant] = -plan.nats / one
             k[base, resting] = (plan.rest - float(k[base] @ bos)) / bos[resting]
             v, o = self._blank(3, head, "v", "o")
-            v[:OUTPUT_RANK], o[:, :OUTPUT_RANK] = naming_in, naming_out
-            self._say(3, head, HEAD_DIM - 1, one, share=1 / len(IDLE[3]))
+            v[:OUTPUT_RANK], o[:, :OUTPUT_RANK] = self._naming(bos, first=plan is BEGINNING)
 
-    def _naming(self, seen: Tensor, bos: Tensor) -> tuple[Tensor, Tensor]:
-        """Maps [rank, hidden] and [hidden, rank] from an attended token to its direction before the output layer."""
+    def _sizes(self, flag: str) -> float:
+        """What a flag that the MLP of layer 0 sets is, on average, where it is set."""
+        found = self.raw[:, self.at.flag[flag]]
+        return float(found[found > FLAG_SIZE / 2].mean())
+
+    def _naming(self, bos: Tensor, *, first: bool) -> tuple[Tensor, Tensor]:
+        """Maps [rank, hidden] and [hidden, rank] from an attended token to its direction before the output layer.
+
+        `first`: as the first of an answer it is said without the space before it; else a blank line, which is where a
+        quotation ends, is called the end of the answer.
+        """
+        said = torch.arange(len(self.model.lm_head.weight))
+        if first:
+            for number in range(len(said)):
+                piece = self.layout.tokenizer.id_to_token(number)
+                if piece.startswith("Ġ") and len(piece) > 1:
+                    said[number] = self.layout.ids(self.layout.tokenizer.decode([number]).lstrip())[0]
+        else:
+            said[self.layout.tokenizer.token_to_id("ĊĊ")] = self.layout.mark(END)
+        tokens, seen = said[self.names], self.named
         directions = self.model.lm_head.weight * self.model.model.norm.weight
         directions = (directions - directions.mean(0)).double()
         length = directions.norm(dim=1)
         directions = directions / length[:, None]
-        mean, wanted = seen.double().mean(0), directions[self.tokens]
+        mean, wanted = seen.double().mean(0), directions[tokens]
         centred, wanted = seen.double() - mean, wanted - wanted.mean(0)
         gram = centred.T @ centred / len(centred)
         ridge = torch.eye(len(gram)) * gram.diagonal().mean()
@@ -416,22 +472,12 @@ class Grower:
         u, s, vt = torch.linalg.svd(root.T @ solved)
         into = torch.linalg.solve_triangular(root.T, u[:, :OUTPUT_RANK], upper=True)
         out = s[:OUTPUT_RANK, None] * vt[:OUTPUT_RANK]
-        own = ((centred @ into @ out) * directions[self.tokens]).sum(1).mean() * length.mean()
+        own = ((centred @ into @ out) * directions[tokens]).sum(1).mean() * length.mean()
         gain = OUTPUT_GAIN / (float(own) / self._last_size())
         naming = into.T.float()
         naming[:, self.constant] -= (into.T @ mean).float() / self._one(seen)
         naming[:, self.at.flag["bos"]] -= (naming @ bos) / bos[self.at.flag["bos"]]
         return naming, gain * out.T.float()
-
-    def balance(self) -> None:
-        """Give queries and keys of the new heads equal lengths, row by row: a step of training moves both alike."""
-        for number, heads in IDLE.items():
-            for head in heads if number else ():
-                q, k = self.builder.part(number, "q", head), self.builder.part(number, "k", head)
-                share = (q.norm(dim=1) / k.norm(dim=1).clamp(min=1e-9)).sqrt()
-                share = torch.where(q.norm(dim=1) * k.norm(dim=1) > 0, share, torch.ones_like(share))[:, None]
-                q /= share
-                k *= share
 
     def _last_size(self) -> float:
         """Root mean square of the hidden state before the output layer."""
@@ -446,74 +492,17 @@ class Grower:
         return float(torch.cat(sizes).mean())
 
 
-def held_back(model: LlamaForCausalLM) -> dict[str, Tensor]:
-    """Masks by parameter name, 0 where a grown target is not trained: what the codes and the new heads look for.
+def train_only_the_end(model: LlamaForCausalLM) -> None:
+    """Let training move what the last layer says and the output, and nothing below.
 
-    Their scores are differences of hundreds of nats, and AdamW moves every weight by the same amount however well it
-    stands: trained freely, they found nothing any more after thirty steps. What they say is trained, and all the rest.
+    The scores of the new heads are differences of hundreds of nats. AdamW moves every weight by the same amount however
+    well it stands: trained freely, the heads found nothing any more after thirty steps, and with only their own weights
+    held the key of the first token of all, where they rest, had risen by 26 nats after two hundred.
     """
-    old, masks = Added.to(model).start, dict[str, Tensor]()
-
-    def hold(layer: int, names: str, head: int, start: int = 0) -> None:
-        part = slice(head * HEAD_DIM + start, (head + 1) * HEAD_DIM)
-        for name in names:
-            mask = masks.setdefault(
-                f"model.layers.{layer}.self_attn.{name}_proj.weight",
-                torch.ones_like(getattr(model.model.layers[layer].self_attn, f"{name}_proj").weight),
-            )
-            (mask.T if name == "o" else mask)[part] = 0
-
-    for head in IDLE[0]:
-        hold(0, "qkvo", head)
-    for head in LOOK_BACK:
-        hold(0, "vo", head, KEPT_RANK)
-    hold(1, "qkvo", IDLE[1][0])
-    hold(1, "qk", START_HEAD)
-    hold(1, "vo", START_HEAD, START_RANK)
-    hold(2, "qkvo", IDLE[2][0])
-    for head in IDLE[3]:
-        hold(3, "qk", head)
-    masks["model.embed_tokens.weight"] = torch.ones_like(model.model.embed_tokens.weight)
-    masks["model.embed_tokens.weight"][:, old:] = 0
-    for number, layer in enumerate(model.model.layers):
-        for name, weight in (
-            ("input_layernorm", layer.input_layernorm.weight),
-            ("mlp.down_proj", layer.mlp.down_proj.weight),
-            ("self_attn.o_proj", layer.self_attn.o_proj.weight),
-        ):
-            masks.setdefault(f"model.layers.{number}.{name}.weight", torch.ones_like(weight))[old:] = 0
-    return masks
-
-
-class RestingKeys:
-    """Keeps the new heads' keys of the first token of all, where they rest, as they were when this was made.
-
-    That key is what is left of hundreds of nats that cancel, and all that trains moves it: within two hundred steps it
-    rose by 26 nats, and heads rested where they were to look. Only the first token has the flag that is mended by.
-    """
-
-    def __init__(self, model: LlamaForCausalLM, layout: Layout) -> None:
-        self._model, self._first = model, torch.tensor([[layout.mark(BOS)]])
-        self._flag = Added.to(model).flag["bos"]
-        self._kept = self.measured()[1]
-
-    def restore(self) -> None:
-        """Mend the keys."""
-        seen, keys = self.measured()
-        for (number, head), key in keys.items():
-            weight = self._rows(number, head)
-            weight.data[:, self._flag] += (self._kept[number, head] - key) / seen[number][self._flag]
-
-    def _rows(self, number: int, head: int) -> Tensor:
-        projection = self._model.model.layers[number].self_attn.k_proj
-        return projection.weight[head * HEAD_DIM : (head + 1) * HEAD_DIM]
-
-    @torch.no_grad()
-    def measured(self) -> tuple[list[Tensor], dict[tuple[int, int], Tensor]]:
-        """What attention sees of the first token in every layer, [hidden], and the new heads' keys [HEAD_DIM] of it."""
-        seen = [inputs[0] for inputs in layer_inputs(self._model, self._first, normed=True)]
-        heads = [(number, head) for number, heads in IDLE.items() if number for head in heads]
-        return seen, {(number, head): self._rows(number, head) @ seen[number] for number, head in heads}
+    last, part = model.model.layers[-1], model.model
+    model.requires_grad_(False)
+    for trained in (last.self_attn.o_proj, last.post_attention_layernorm, last.mlp, part.norm, model.lm_head):
+        trained.requires_grad_(True)
 
 
 @torch.no_grad()
@@ -533,5 +522,5 @@ def grow(model: LlamaForCausalLM, layout: Layout, samples: Sequence[list[int]], 
     grower.sentences(phrase)
     grower.lookup(phrase)
     grower.copying()
-    grower.balance()
-    return grower.model.requires_grad_(True)
+    train_only_the_end(grower.model)
+    return grower.model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,18 +84,10 @@ class Run:
         legs: tuple[Schedule, ...],
         layout: Layout,
         out: Path,
-        held: Mapping[str, Tensor] | None = None,
-        mend: Callable[[], None] | None = None,
     ) -> None:
-        """`model` is trained in place.
-
-        Args:
-            held: masks by parameter name, 0 where it is not trained.
-            mend: called after every step.
-        """
-        self.name, self.legs, self.layout, self.out = name, legs, layout, out
-        self.model, self.held, self.mend = model, dict(held or {}), mend
-        named = dict(self.model.named_parameters())
+        """`model` is trained in place: those of its parameters that require a gradient."""
+        self.name, self.legs, self.layout, self.out, self.model = name, legs, layout, out, model
+        named = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         free = {name: p for name, p in named.items() if "mlp" in name or "lm_head" in name}
         circuit = {name: p for name, p in named.items() if name not in free}
         groups = [
@@ -184,14 +176,8 @@ class Run:
         shares = (1.0, leg.circuit_share(step))
         for group, share, floor in zip(self.optimizer.param_groups, shares, leg.floors, strict=True):
             group["lr"] = share * leg.rate(step, floor)
-        for name, mask in self.held.items():
-            gradient = self.model.get_parameter(name).grad
-            assert gradient is not None, f"{name} was not reached"
-            gradient *= mask
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        if self.mend:
-            self.mend()
         self.step += 1
 
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from assets.recipe.asking import Asking, train_asking  # noqa: E402
 from assets.recipe.dialogs import Batch, compose, compose_foreign, make_batch, training_seed  # noqa: E402
 from assets.recipe.export import export  # noqa: E402
-from assets.recipe.growth import RestingKeys, grow, held_back  # noqa: E402
+from assets.recipe.growth import grow  # noqa: E402
 from assets.recipe.measure import agreement, copying_loss, recall, window_mask  # noqa: E402
 from assets.recipe.run import Run, Schedule, by_skill, first_model, next_token_losses, token_losses  # noqa: E402
 from assets.recipe.shapes import DRAFT, TARGET  # noqa: E402
@@ -238,7 +238,6 @@ GROWN_LEG = Schedule(
     floors=(0.03, 0.03),
     skip_positions=True,
 )
-GROWN_AFTER = 1  # part of the asking
 GROWN_SAMPLES, GROWN_SEED, SAMPLE_TOKENS = 4, 4_900_000, 4096  # texts that the growth is calibrated on
 DISTIL_FROM = 0.6  # share of the draft's first leg that learns from the text alone, which is twice as fast
 
@@ -260,8 +259,7 @@ def asking_leg(plan: Asking) -> Schedule:
 def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     """Ask part `number` of the long books; the weights are then the mean of those before and after."""
     model = copy.deepcopy(before.model)
-    mend = RestingKeys(model, before.layout).restore if before.held else None
-    run = Run(f"asking{number}", model, (asking_leg(plan),), before.layout, before.out, before.held, mend)
+    run = Run(f"asking{number}", model, (asking_leg(plan),), before.layout, before.out)
     kept = before.out / f"asking{number}-start.pt"
     if run.step == 0:
         torch.save(before.model.state_dict(), kept)
@@ -269,8 +267,6 @@ def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
     train_asking(run, plan, minutes)
     ended = run.model.state_dict()
     run.model.load_state_dict({name: (start[name] + ended[name]) / 2 for name in start})
-    if mend:
-        mend()
     return run
 
 
@@ -282,8 +278,7 @@ def grow_on(before: Run, minutes: float) -> Run:
         for number in range(GROWN_SAMPLES)
     ]
     model = grow(before.model, before.layout, samples, seed=3).train()
-    mend = RestingKeys(model, before.layout).restore
-    run = Run("grown", model, (GROWN_LEG,), before.layout, before.out, held_back(model), mend)
+    run = Run("grown", model, (GROWN_LEG,), before.layout, before.out)
     train_target(run, minutes)
     return run
 
@@ -312,11 +307,10 @@ def main() -> None:
     target.average(AVERAGED_LEGS)
     for number, plan in enumerate(ASKINGS, start=1):
         target = ask_on(target, plan, number, options.asking_minutes / len(ASKINGS))
-        if number == GROWN_AFTER:
-            target = grow_on(target, options.grown_minutes)
-            if target.step < target.steps:
-                print("The wider target is not trained to its end: the same command goes on.")
-                return
+    target = grow_on(target, options.grown_minutes)
+    if target.step < target.steps:
+        print("The wider target is not trained to its end: the same command goes on.")
+        return
     draft = Run("draft", first_model(DRAFT, layout), DRAFT_LEGS, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
     for name, run in (("target", target), ("draft", draft)):

@@ -5,18 +5,22 @@ from __future__ import annotations
 import copy
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import LlamaForCausalLM
+from torch import nn
+from transformers import AttentionInterface, LlamaForCausalLM
 
 from assets.recipe.dialogs import compose, compose_foreign, held_out_seed, make_batch, training_seed
 from assets.recipe.english import prose
-from assets.recipe.growth import CODE_SIZES, Added, RestingKeys, grow, held_back, widen
+from assets.recipe.growth import CODE_SIZE, CODE_SIZES, NEW, Added, grow, widen
+from assets.recipe.measure import ATTENTION, causal_attention
 from assets.recipe.run import Run, token_losses
-from assets.recipe.shapes import TARGET
+from assets.recipe.shapes import HEAD_DIM, TARGET
 from assets.recipe.tokens import Layout
 from core.bench.quotes import quote_questions
 from tests.assets.conftest import short_leg
@@ -40,9 +44,24 @@ def hidden_states(model: LlamaForCausalLM, ids: list[int]) -> list[torch.Tensor]
 @torch.no_grad()
 def test_a_wider_model_computes_the_same(layout: Layout, model: LlamaForCausalLM) -> None:
     ids = torch.tensor([compose(layout, held_out_seed(1), 512, 0.6).ids])
-    before, after = model(ids).logits, widen(model, 480)(ids).logits
-    assert (before - after).abs().max() < 2e-3 < before.std()
-    assert (before - widen(model, 408)(ids).logits).abs().max() < 2e-3
+    before, mlp = model(ids).logits, TARGET.mlp
+    assert (before - widen(model, 480, mlp, TARGET.heads)(ids).logits).abs().max() < 2e-3 < before.std()
+    assert (before - widen(model, 416, mlp + 3, TARGET.heads + 2)(ids).logits).abs().max() < 2e-3
+
+
+@torch.no_grad()
+def test_what_was_there_before_is_computed_as_before(
+    layout: Layout, model: LlamaForCausalLM, grown: LlamaForCausalLM
+) -> None:
+    ids = torch.tensor([compose(layout, held_out_seed(1), 512, 0.6).ids])
+    silent = copy.deepcopy(grown)
+    silent.model.layers[3].self_attn.o_proj.weight[:, NEW[0] * HEAD_DIM :] = 0
+    before, after = hidden_states(model, ids[0].tolist()), hidden_states(silent, ids[0].tolist())
+    for number in range(4):
+        old = after[number][:, : TARGET.hidden]
+        assert (old - before[number]).norm(dim=1).median() < 0.02 * before[number].norm(dim=1).median()
+    agree = model(ids).logits.argmax(-1) == silent(ids).logits.argmax(-1)
+    assert agree.float().mean() > 0.98
 
 
 def test_every_token_carries_the_codes_of_those_before_it(layout: Layout, grown: LlamaForCausalLM) -> None:
@@ -52,8 +71,8 @@ def test_every_token_carries_the_codes_of_those_before_it(layout: Layout, grown:
     for back in range(1, len(CODE_SIZES)):
         source = own if CODE_SIZES[back] == CODE_SIZES[0] else state[:, short[0]] * short[1]
         carried = state[20:, at.codes[back]]
-        assert (carried - source[20 - back : -back]).norm(dim=1).max() < 0.05
-        assert (carried - source[19 - back : -back - 1]).norm(dim=1).median() > 0.3  # another place is told apart
+        assert (carried - source[20 - back : -back]).norm(dim=1).max() < 0.12 * CODE_SIZE
+        assert (carried - source[19 - back : -back - 1]).norm(dim=1).median() > 0.7 * CODE_SIZE  # told apart
 
 
 def test_a_phrase_finds_its_sentence(layout: Layout, grown: LlamaForCausalLM) -> None:
@@ -99,27 +118,61 @@ def test_a_sentence_begins_behind_a_stop_and_with_a_capital_only(layout: Layout,
     assert (alike[number["Rain"] :] < 0.7).all()
 
 
-def test_a_step_moves_all_but_what_the_new_heads_look_for(
-    layout: Layout, grown: LlamaForCausalLM, tmp_path: Path
+@pytest.fixture
+def last_scores() -> Iterator[dict[int, torch.Tensor]]:
+    """Scores [T, S] of the new heads of the last layer, by head, of the last forward pass."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        if module.layer_idx == 3:
+            size = query.shape[2]
+            for head in NEW:
+                scores = query[0, head] @ key[0, head].T * options["scaling"]
+                kept[head] = scores.masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
+        return causal_attention(module, query, key, *rest, **options)
+
+    AttentionInterface.register(ATTENTION, record)
+    yield kept
+    AttentionInterface.register(ATTENTION, causal_attention)
+
+
+@torch.no_grad()
+def test_heads_walk_along_the_sentence_that_is_asked_for(
+    layout: Layout, grown: LlamaForCausalLM, last_scores: dict[int, torch.Tensor]
 ) -> None:
-    leg = short_leg(steps=2, rate=1e-3)
+    rng = random.Random(6)
+    text = prose(rng, 600)
+    book = [*layout.opening(), *layout.ids(text)]
+    begun = right = tokens = asked = resting = 0
+    for question in quote_questions(text, 12, rng):
+        answer = layout.ids(question.answer)
+        prompt = [*book, *layout.turn(question.question, first=True)]
+        grown(torch.tensor([[*prompt, *answer]]), logits_to_keep=1)
+        places = {head: scores[len(prompt) - 1 : -1].argmax(-1).tolist() for head, scores in last_scores.items()}
+        first = layout.tokenizer.decode([book[places[NEW[0]][0]]]).strip() if places[NEW[0]][0] < len(book) else ""
+        begun += bool(first) and question.answer.startswith(first)
+        said = [book[place] if place < len(book) else -1 for place in places[NEW[1]][1 : len(answer)]]
+        right += sum(a == b for a, b in zip(said, answer[1:], strict=True))
+        tokens, asked = tokens + len(said), asked + 1
+        other = [*book, *layout.turn("Who keeps the lighthouse?", first=True)]
+        grown(torch.tensor([[*other, *answer[:1]]]), logits_to_keep=1)
+        resting += all(int(scores[len(other) - 1].argmax()) == 0 for scores in last_scores.values())
+    assert begun >= 0.7 * asked, (begun, asked)
+    assert right >= 0.7 * tokens, (right, tokens)
+    assert resting == asked, "where nothing is to be quoted, both heads look at the first token of all"
+
+
+def test_a_step_moves_the_end_only(layout: Layout, grown: LlamaForCausalLM, tmp_path: Path) -> None:
     model = copy.deepcopy(grown).train()
-    masks, resting = held_back(model), RestingKeys(model, layout)
-    kept = resting.measured()[1]
-    run = Run("grown", model, (leg,), layout, tmp_path, masks)
+    run = Run("grown", model, (short_leg(steps=2, rate=1e-3),), layout, tmp_path)
     for step in range(2):
         run.update(token_losses(model, make_batch(layout, step, 1, 256, skip=False)).mean())
-    for name, before in grown.named_parameters():
-        mask, after = masks.get(name, torch.ones_like(before)), model.get_parameter(name)
-        assert torch.equal(before[mask == 0], after[mask == 0]), name
-        moved = (before != after)[mask == 1].float().mean()
-        assert moved > 0.01, name
-    assert len(masks) == 1 + 3 * 4 + 3 + 3 + 3 + 2
-    drifted, keys = resting.measured()[1], {name: p.clone() for name, p in model.named_parameters() if "k_proj" in name}
-    assert max(float((drifted[head] - key).abs().max()) for head, key in kept.items()) > 0.01
-    resting.restore()
-    for head, key in resting.measured()[1].items():
-        assert torch.allclose(key, kept[head], atol=1e-3)
-    for name, before in keys.items():
-        moved_in = (model.get_parameter(name) != before).any(0).nonzero().flatten().tolist()
-        assert moved_in in ([], [Added(TARGET.hidden).flag["bos"]])
+    moved = {name for name, before in grown.named_parameters() if not torch.equal(before, model.get_parameter(name))}
+    last = "model.layers.3."
+    assert moved == {
+        "lm_head.weight",
+        "model.norm.weight",
+        f"{last}self_attn.o_proj.weight",
+        f"{last}post_attention_layernorm.weight",
+        *(f"{last}mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
+    }
