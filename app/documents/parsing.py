@@ -123,9 +123,10 @@ def receive(
     heard = time.monotonic()
     while True:
         try:
-            line = lines.get(timeout=HEARTBEAT_SECONDS)
+            left = heard + limits.silence_seconds - time.monotonic()
+            line = lines.get(timeout=min(HEARTBEAT_SECONDS, max(0.0, left)))
         except queue.Empty:
-            if time.monotonic() - heard > limits.silence_seconds:
+            if time.monotonic() - heard >= limits.silence_seconds:
                 raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page") from None
             yield None
             continue
