@@ -129,12 +129,7 @@ class Added:
         self.codes, flags = parts[: len(CODE_SIZES)], parts[len(CODE_SIZES)]
         self.flag = {name: flags.start + index for index, name in enumerate(FLAG_NAMES)}
         self.sought, self.signature, self.found = parts[-3:]
-        self.start, self.stop = start, edges[-1]
-
-    @classmethod
-    def to(cls, grown: LlamaForCausalLM) -> Added:
-        """Those of a model that has them."""
-        return cls(grown.config.hidden_size - cls(0).stop)
+        self.stop = edges[-1]
 
     def short(self, back: int, width: int = SHORT) -> tuple[slice, float]:
         """Where the short code of the token `back` before this one is, and the factor that makes it as long as any."""
