@@ -331,7 +331,7 @@ class Grower:
         return torch.cat(seen)
 
     def phrase_map(self) -> list[Tensor]:
-        """Maps [SOUGHT, size] of the codes of five tokens to the hash of a phrase, weighted."""
+        """Maps [SOUGHT, size] of the codes of the last tokens to the hash of a phrase, weighted."""
         sizes = [SHORT] * len(PHRASE_WEIGHTS)
         mixed = orthonormal(SOUGHT, sum(sizes)) * math.sqrt(sum(sizes) / SOUGHT)
         weights = torch.tensor(PHRASE_WEIGHTS) / torch.tensor(PHRASE_WEIGHTS).norm()
@@ -400,10 +400,11 @@ class Grower:
     def copying(self) -> None:
         """Layer 3: the first token of the sentence that was found, and the tokens that followed in it."""
         seen = self._begin(3)
-        self.raw = self._inputs(self.model, normed=False)[3]
+        raw = self._inputs(self.model, normed=False)[3]
+        answer, begun = self._size(raw, "answer"), self._size(raw, "start")
         every = [torch.randperm(len(self.model.lm_head.weight)) for _ in range(NAMED_OFTEN)]
-        self.names = torch.cat([self.tokens, *every])
-        self.named = torch.cat([seen, *(layer_inputs(self.model, ids[None], normed=True)[3] for ids in every)])
+        names = torch.cat([self.tokens, *every])
+        named = torch.cat([seen, *(layer_inputs(self.model, ids[None], normed=True)[3] for ids in every)])
         one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
         bos, resting = self._bos(seen), at.flag["bos"]
         root = math.sqrt(HEAD_DIM)
@@ -421,7 +422,6 @@ class Grower:
                 q[rows, asked] = torch.eye(width) * root * nats * share * asked_size / (size * unit)
                 k[rows, given] = torch.eye(width) * given_size / (size * unit)
                 start += width
-            answer, begun = self._sizes("answer"), self._sizes("start")
             q[free[start], at.flag["answer"]] = root * nats * plan.beginning / (answer * unit)
             k[free[start], at.flag["start"]] = 1 / (begun * unit)
             base = free[start + 1]
@@ -432,16 +432,18 @@ class Grower:
             k[base, self.constant] = -plan.nats / one
             k[base, resting] = (plan.rest - float(k[base] @ bos)) / bos[resting]
             v, o = self._blank(3, head, "v", "o")
-            v[:OUTPUT_RANK], o[:, :OUTPUT_RANK] = self._naming(bos, first=plan is BEGINNING)
+            v[:OUTPUT_RANK], o[:, :OUTPUT_RANK] = self._naming(names, named, bos, first=plan is BEGINNING)
 
-    def _sizes(self, flag: str) -> float:
-        """What a flag that the MLP of layer 0 sets is, on average, where it is set."""
-        found = self.raw[:, self.at.flag[flag]]
+    def _size(self, raw: Tensor, flag: str) -> float:
+        """What a flag that the MLP of layer 0 sets is, on average, where it is set in the hidden states [N, hidden]."""
+        found = raw[:, self.at.flag[flag]]
+        assert found.max() > FLAG_SIZE / 2, f"no sample has the flag {flag!r}: quotations must be among them"
         return float(found[found > FLAG_SIZE / 2].mean())
 
-    def _naming(self, bos: Tensor, *, first: bool) -> tuple[Tensor, Tensor]:
+    def _naming(self, names: Tensor, seen: Tensor, bos: Tensor, *, first: bool) -> tuple[Tensor, Tensor]:
         """Maps [rank, hidden] and [hidden, rank] from an attended token to its direction before the output layer.
 
+        Fitted to what attention sees, `seen` [N, hidden], of the tokens `names` [N].
         `first`: as the first of an answer it is said without the space before it; else a blank line, which is where a
         quotation ends, is called the end of the answer.
         """
@@ -453,7 +455,7 @@ class Grower:
                     said[number] = self.layout.ids(self.layout.tokenizer.decode([number]).lstrip())[0]
         else:
             said[self.layout.tokenizer.token_to_id("ĊĊ")] = self.layout.mark(END)
-        tokens, seen = said[self.names], self.named
+        tokens = said[names]
         directions = self.model.lm_head.weight * self.model.model.norm.weight
         directions = (directions - directions.mean(0)).double()
         length = directions.norm(dim=1)
