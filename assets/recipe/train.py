@@ -307,6 +307,9 @@ def main() -> None:
     target.average(AVERAGED_LEGS)
     for number, plan in enumerate(ASKINGS, start=1):
         target = ask_on(target, plan, number, options.asking_minutes / len(ASKINGS))
+        if target.step < target.steps:
+            print("The asking is not done to its end: the same command goes on.")
+            return
     target = grow_on(target, options.grown_minutes)
     if target.step < target.steps:
         print("The wider target is not trained to its end: the same command goes on.")
