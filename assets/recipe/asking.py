@@ -175,11 +175,11 @@ def text_and_questions(number: int, num_tokens: int, *, foreign: bool) -> tuple[
     return text, quote_questions(text, 1000, rng)
 
 
-def make_rows(layout: Layout, questions: list[Question]) -> Iterator[Document]:
+def make_rows(layout: Layout, text: str, questions: list[Question]) -> Iterator[Document]:
     """Every question with its answer, as the first turn after a text."""
     for question in questions:
         document = Document([], [])
-        answer_questions(document, layout, [question], LONGEST_ROW)
+        answer_questions(document, layout, text, [question], LONGEST_ROW)
         yield document
 
 
@@ -197,11 +197,11 @@ def pad(documents: list[Document], start: int) -> Batch:
     return Batch(ids, skills, weights, positions)
 
 
-def make_steps(layout: Layout, questions: list[Question], plan: Asking, start: int) -> Iterator[list[Batch]]:
+def make_steps(layout: Layout, text: str, questions: list[Question], plan: Asking, start: int) -> Iterator[list[Batch]]:
     """The batches of each step about one text: short answers together, long ones together."""
     short: list[Document] = []
     long: list[Document] = []
-    for document in make_rows(layout, questions):
+    for document in make_rows(layout, text, questions):
         (short if len(document.ids) <= SHORT_ROW else long).append(document)
     for step in range(plan.steps_per_book):
         chosen = (
@@ -227,7 +227,7 @@ def ask_about(run: Run, plan: Asking, number: int) -> None:
         questions = [question for question in questions if question.answer in kept]
     read_seconds = time.monotonic() - started
     shown: dict[str, list[float]] = {}
-    for batches in make_steps(run.layout, questions, plan, book.num_tokens):
+    for batches in make_steps(run.layout, text, questions, plan, book.num_tokens):
         total = sum(float(batch.weights[:, 1:].sum()) for batch in batches)
         run.zero_gradients()
         for batch in batches:

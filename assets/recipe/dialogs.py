@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from assets.recipe.english import babble, prose
-from assets.recipe.tokens import END, SPECIALS, VOCAB_SIZE, Layout
+from assets.recipe.tokens import BOS, END, SPECIALS, VOCAB_SIZE, Layout
 from core.bench.quotes import quote_questions
 from core.bench.world import Book, Question, write_book
 
@@ -73,14 +73,23 @@ def choose_questions(book: Book, rng: random.Random) -> list[Question]:
     return chosen
 
 
-def answer_questions(document: Document, layout: Layout, questions: list[Question], num_tokens: int) -> None:
+def answer_ids(layout: Layout, text: str, question: Question) -> list[int]:
+    """What is to be answered, its end included; a quotation has the space that stands before it in `text`.
+
+    So its tokens are those of the text, also where a word is one token with a space and several without.
+    """
+    quoted = question.kind.startswith("quote") and f" {question.answer}" in text
+    return [*layout.ids(f" {question.answer}" if quoted else question.answer), layout.mark(END)]
+
+
+def answer_questions(document: Document, layout: Layout, text: str, questions: list[Question], num_tokens: int) -> None:
     """Append a conversation until the document has `num_tokens` ids or the questions end."""
     first = True
     for question in questions:
         if len(document.ids) >= num_tokens:
             break
         document.add(layout.turn(question.question, first=first), QUESTION)
-        ids, skill = [*layout.ids(question.answer), layout.mark(END)], OF_KIND[question.kind]
+        ids, skill = answer_ids(layout, text, question), OF_KIND[question.kind]
         first_tokens, first_skill = {
             "fact": (1, START),
             "absent": (1, START),
@@ -107,7 +116,7 @@ def compose(layout: Layout, seed: int, num_tokens: int, book_share: float) -> Do
         del document.ids[num_tokens:], document.skills[num_tokens:]
         return document
     document.add(layout.ids(book.text), LANGUAGE)
-    answer_questions(document, layout, choose_questions(book, rng), num_tokens)
+    answer_questions(document, layout, book.text, choose_questions(book, rng), num_tokens)
     return document
 
 
@@ -120,11 +129,11 @@ def compose_foreign(layout: Layout, seed: int, num_tokens: int, share: float) ->
     document.add(layout.opening(), TEMPLATE)
     document.add(layout.ids(text)[: int(num_tokens * 0.9)], TEMPLATE)
     kept = layout.tokenizer.decode(document.ids[len(layout.opening()) :])
-    answer_questions(document, layout, quote_questions(kept, 10_000, rng), num_tokens)
+    answer_questions(document, layout, kept, quote_questions(kept, 10_000, rng), num_tokens)
     return document
 
 
-def copy_exercise(seed: int, num_tokens: int) -> Document:
+def copy_exercise(layout: Layout, seed: int, num_tokens: int) -> Document:
     """Random tokens, then pieces of them said again: copying that leans on no word, so it also serves unknown text.
 
     The first two tokens of a piece cannot be foreseen and count as template.
@@ -132,7 +141,7 @@ def copy_exercise(seed: int, num_tokens: int) -> Document:
     rng = random.Random(seed)
     source = [rng.randrange(len(SPECIALS), VOCAB_SIZE) for _ in range(num_tokens // 2)]
     document = Document([], [])
-    document.add(source, TEMPLATE)
+    document.add([layout.mark(BOS), *source], TEMPLATE)  # heads rest at the first token of all
     while len(document.ids) < num_tokens:
         length = rng.randint(8, 64)
         start = rng.randrange(max(1, len(source) - length))
@@ -177,7 +186,7 @@ def make_batch(layout: Layout, step: int, rows: int, num_tokens: int, *, skip: b
         share = rng.uniform(0.35, 0.6) if num_tokens <= 4096 else rng.uniform(0.5, 0.75)
         dice = rng.random()
         if dice < COPY_SHARE:
-            document = copy_exercise(seed, num_tokens)
+            document = copy_exercise(layout, seed, num_tokens)
         elif dice < COPY_SHARE + FOREIGN_SHARE:
             document = compose_foreign(layout, seed, num_tokens, share)
         else:

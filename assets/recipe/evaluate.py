@@ -44,7 +44,9 @@ def main() -> None:
     for window in (256, 512):
         found = agreement(target, draft, layout, num_documents=16, sink=4, recent=window - 4)
         print(json.dumps({"agreement": found, "window": window}), flush=True)
-    print(json.dumps({"copying_nats": {n: round(copying_loss(target, n), 3) for n in (1024, 8192)}}), flush=True)
+    print(
+        json.dumps({"copying_nats": {n: round(copying_loss(target, layout, n), 3) for n in (1024, 8192)}}), flush=True
+    )
     for context in options.contexts:
         started = time.monotonic()
         books, facts = BOOKS.get(context, (3, 24))

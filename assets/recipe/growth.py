@@ -1,16 +1,17 @@
 """A wider target: two more heads in every layer walk from a phrase to its sentence and along it.
 
 A trained target of 336 dimensions quotes badly: what it keeps of a sentence are its first three tokens, and of those it
-keeps a blur. So the hidden state grows by 168 dimensions that nothing else writes to, every layer by two heads, and
+keeps a blur. So the hidden state grows by 176 dimensions that nothing else writes to, every layer by two heads, and
 they get work with exact random codes instead of learned ones:
 
 - layer 0: every token carries its code and those of the five tokens before it; the MLP concludes where a sentence and
   an answer begin;
 - layer 1: every token gets a signature of its sentence (parts of the codes where the sentence begins), and every token
-  of an answer the hash of the four tokens at the end of the phrase in the question;
-- layer 2: that hash is looked up in the text, and the signature of the sentence that stands there is brought back;
+  of an answer the codes of the last five tokens of the phrase in the question;
+- layer 2: that phrase is looked up in the text, and the signature of the sentence that stands there is brought back;
+  the other head tells every token of an answer whether a quotation was asked for;
 - layer 3: one head says the first token of the sentence of that signature, the other the token that followed the last
-  three in it.
+  four in it. A quotation is said as it stands, with the space before it, so its tokens are those of the text.
 
 Growing a net without changing what it computes is Net2Net's idea (Chen, Goodfellow and Shlens, arXiv 1511.05641).
 Three things make it work. The new dimensions are small: what RMSNorm divides by differs between tokens as it did, and
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -44,44 +45,51 @@ from assets.recipe.measure import ATTENTION
 from assets.recipe.shapes import HEAD_DIM
 from assets.recipe.tokens import ASSISTANT, BOS, END, SPECIALS, USER, Layout
 
-CODE_SIZES = (14, 14, 12, 12, 12, 12)  # of the token itself, and of those one to five before it
+CODE_SIZES = (14, 14, 12, 12, 12, 9)  # of the token itself, and of those one to five before it
 SHORT, BLOCK = 12, 3  # the first dimensions of a code are a code of their own, of blocks of the same length
 FLAG_NAMES = (
     "close", "bos", "ends_quote", "question", "line", "assistant", "behind_line", "boundary", "behind_boundary",
-    "stop", "start", "answer", "answered", "one",
+    "stop", "start", "answer", "answered", "just_answered", "second", "one",
 )  # fmt: skip
-SOUGHT, SIGNATURE, FOUND = 42, 18, 18
+SOUGHT, SIGNATURE, FOUND = 45, 21, 21
 # Lengths in the hidden state, where everything else has about 4. Were they large, what RMSNorm divides by would differ
 # between tokens, and trained heads, which compare scores of hundreds of nats, would attend elsewhere.
 CODE_SIZE, HASH_SIZE, FLAG_SIZE = 0.1, 0.175, 0.05
-NEW = (6, 7)  # heads of every layer; layer 2 needs one of them
+NEW = (6, 7)  # heads of every layer
 # A sentence begins where what a token, the one before it and the one before that say adds up to BEGUN.
 STOP = re.compile(r"""[.!?]["')]*$""")
 ENDING = {"stop": 1.0, "Ċ": 1.2, "ĊĊ": 1.6}  # a line break alone ends nothing, one behind a stop does
 BEGINS, JOINED = re.compile(r"""Ġ["'(]*[A-Z0-9]|Ġ["'(]$"""), 0.4  # JOINED: no space before it
 BEGUN, ENDED_BEFORE = 2.0, 0.4
+FARTHER = (28.0, 22.0)  # see QUOTING
 CARRIED: dict[int, tuple[tuple[str, str, float], ...]] = {  # flags that these heads carry, into which, and how strongly
     1: (
         ("boundary", "behind_boundary", 1.0), ("ends_quote", "close", 1.0), ("line", "behind_line", 1.0),
         ("assistant", "line", 1.0),
     ),
-    2: (("stop", "behind_boundary", ENDED_BEFORE), ("ends_quote", "close", 1.0), ("assistant", "behind_line", 1.0)),
-    4: (("ends_quote", "line", 1.0),),
+    2: (("stop", "behind_boundary", ENDED_BEFORE), ("boundary", "second", 1.0), ("assistant", "behind_line", 1.0)),
+    3: (("assistant", "just_answered", 0.5),),
+    4: (("ends_quote", "line", 1.0), ("assistant", "just_answered", 0.5 * FARTHER[-1] / sum(FARTHER))),
     5: (("ends_quote", "line", 1.0),),
 }  # fmt: skip
 LOOK_BACK = {0: 1, 1: 2, 3: 3}  # heads of layer 0 that look back already, and how far: they carry codes as well
-KEPT_RANK = {1: 46, 2: 49, 3: 52}  # of what those look-back heads carry; it is nearly all
-# Of the phrase: weights of its last four tokens; nats of a full match; the base line as a share of it; what the first
-# token of all gets, where a head rests.
-PHRASE_WEIGHTS, PHRASE_NATS, PHRASE_BASE, PHRASE_REST = (1.3, 1.2, 1.05, 0.8), 200.0, 0.45, 8.0
+KEPT_RANK = {1: 46, 2: 49, 3: 51}  # of what those look-back heads carry; it is nearly all
+# Of the phrase: dimensions and weights of its last five tokens; nats of a full match, which are taken from every score
+# again, so that it is zero and all else below; what the first token of all gets, where a head rests.
+PHRASE = ((12, 1.3), (9, 1.2), (9, 1.05), (9, 0.8), (6, 0.6))
+PHRASE_NATS, PHRASE_REST = 300.0, -130.0
 # The nearest token with a flag: a nat less for every token of distance (the sine of NEAREST_PHASES), and silence where
 # that comes round again.
 NEAREST = (0.0, 0.0, 0.0, 75.0, 600.0, 400.0, 300.0, 250.0, 150.0)
 NEAREST_MOST = sum(NEAREST[4:])
 CLOSE_NATS, CLOSE_REST, START_NATS, START_REST = 160.0, -135.0, 250.0, -200.0
 QUESTION_NATS = 600.0
+ASKED, ASKED_NATS, ASKED_REST = "assistant", 250.0, -300.0  # the flag that says it from layer 2 on
+# Keys of less than that share of the usual length, how much those of their kind are alike (cosine), and what is taken
+# from their scores.
+FAINT, ALIKE, FAINT_NATS = 0.5, 0.6, 100.0
 # Blocks of a signature: how many tokens before the first, and which block of that code.
-SIGNED = ((0, 0), (2, 0), (3, 0), (4, 0), (5, 0), (3, 1))
+SIGNED = ((0, 0), (2, 0), (3, 0), (4, 0), (4, 1), (3, 1), (2, 1))
 CONCLUDED = (  # what the MLP of layer 0 makes of sums: where from, above which value, what is added to which flag
     ("behind_boundary", 1.8, "start", 1.0),
     ("behind_boundary", 2.2, "behind_boundary", -ENDED_BEFORE),  # a blank line behind a stop is no more than one alone
@@ -91,33 +99,60 @@ CONCLUDED = (  # what the MLP of layer 0 makes of sums: where from, above which 
 STEP_WIDTH, STEP_GAIN = 0.2, 60.0
 NEW_NEURONS = 8  # two for each conclusion, and two more for a round number
 NAMED_OFTEN = 3  # that many times every token of the vocabulary is among the samples of how tokens look
-OUTPUT_RANK, OUTPUT_GAIN = 62, 2.5  # directions that a copied token is named with, and its logit
+OUTPUT_RANK = 62  # directions that a copied token is named with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
     """What a copying head of layer 3 compares, and the shares of a full match.
 
-    `tokens`: the token that is here, and those before it, as (dimensions of the code, share).
+    `tokens`: the token that is here, and the one before it, as (dimensions of the code, share).
+    `farther`: shares of the tokens before those, which are compared as one hash.
+    `signed`: dimensions of the signature.
+    `second`: that a sentence has just begun there; for the second token of an answer, which those before it in the text
+    do not precede.
     `beginning`: that a sentence begins there, where an answer does.
+    `asked`: share of a full match that is missing in answers to other questions.
     `nats`: of a full match, all of which is taken from every score again: what does not match fully is below zero, and
     below `rest`, the score of the first token of all.
+    `gain`: the logit of what is attended to.
     """
 
-    tokens: tuple[tuple[int, float], ...]
+    signed: int
     signature: float
-    beginning: float
     nats: float
     rest: float
+    gain: float
+    tokens: tuple[tuple[int, float], ...] = ()
+    farther: tuple[float, ...] = ()
+    beginning: float = 0.0
+    second: float = 0.0
+    asked: float = 0.0
 
     @property
     def full(self) -> float:
         """What a full match is."""
-        return sum(share for _, share in self.tokens) + self.signature + self.beginning
+        return sum(self.shares) + self.signature + self.beginning
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Of the token that is here, and of those before it."""
+        return (*(share for _, share in self.tokens), *self.farther)
 
 
-BEGINNING = Copying(tokens=(), signature=112, beginning=50, nats=424, rest=-65)
-QUOTING = Copying(tokens=((12, 50), (6, 38), (6, 30)), signature=112, beginning=0, nats=424, rest=-65)
+BEGINNING = Copying(signed=SIGNATURE, signature=112, beginning=90, nats=480, rest=-65, gain=10)
+QUOTING = Copying(
+    tokens=((12, 50), (9, 38)),
+    farther=FARTHER,
+    second=40,
+    signed=12,
+    signature=112,
+    asked=1,
+    nats=424,
+    rest=-90,
+    gain=7,
+)
+HASHED = 11  # dimensions that tell the tokens of `farther`
 
 
 class Added:
@@ -208,8 +243,8 @@ class Grower:
         return self._inputs(self.model, normed=True)[number]
 
     def _one(self, seen: Tensor) -> float:
-        """What the constant dimension is after the norm, on average."""
-        return float(seen[:, self.constant].mean())
+        """What the constant dimension is after the norm, where codes are of their median length."""
+        return FLAG_SIZE * self._unit(seen)
 
     def _unit(self, seen: Tensor) -> float:
         """What a new dimension of size one becomes after the norm: median over tokens with a code."""
@@ -257,6 +292,7 @@ class Grower:
             ]
             parts[0] = math.sqrt(BLOCK / CODE_SIZES[0]) * F.normalize(parts[0].view(-1, BLOCK), dim=1).flatten()
             weight[number, self.at.codes[0]] = CODE_SIZE * torch.cat(parts)
+            weight[number, self.at.flag["close"]] = {'".': 2.0, ".": 1.0}.get(piece, 0.0) * FLAG_SIZE
             if piece == '".' or (len(piece) > 1 and piece.endswith('"')):
                 weight[number, self.at.flag["ends_quote"]] = FLAG_SIZE
             stop = float(bool(STOP.search(piece)))
@@ -269,7 +305,6 @@ class Grower:
         plain = [self.layout.mark(mark) for mark in (BOS, USER, ASSISTANT, END)]
         weight[[*plain, pieces.index("Ċ")], self.at.codes[0]] = 0  # nothing is looked up behind them
         for name, token, size in (
-            ("close", self.layout.mark(END), 1.0),
             ("stop", self.layout.mark(USER), 1.0),
             ("bos", self.layout.mark(BOS), 1.0),
             ("line", pieces.index("Ċ"), 1.0),
@@ -283,22 +318,23 @@ class Grower:
         """Layer 0: the codes of the five tokens before each."""
         seen = self._begin(0)
         one, unit, at = self._one(seen), self._unit(seen), self.at
-        short, longer = at.short(0)
         for head, back in LOOK_BACK.items():
             self._truncate(0, head, seen, KEPT_RANK[back])
             v, o = self.builder.part(0, "v", head), self.builder.part(0, "o", head)
             size = CODE_SIZES[back]
             rows = slice(KEPT_RANK[back], KEPT_RANK[back] + size)
-            source = at.codes[0] if size == CODE_SIZES[0] else short
-            v[rows, source] = torch.eye(size) / unit * (1.0 if size == CODE_SIZES[0] else longer)
+            own, longer = at.short(0, size)
+            v[rows, own] = torch.eye(size) / unit * longer
             o[at.codes[back], rows] = torch.eye(size)
             self._carry_flags(v, o, back, rows.stop, unit)
         for head, back in zip(NEW, (4, 5), strict=True):
             self.builder.look_back(0, head, back, OFFSET_STRENGTHS, one)
             v, o = self._blank(0, head, "v", "o")
-            v[:SHORT, short] = torch.eye(SHORT) / unit * longer
-            o[at.codes[back], :SHORT] = torch.eye(SHORT)
-            self._carry_flags(v, o, back, SHORT, unit)
+            size = CODE_SIZES[back]
+            own, longer = at.short(0, size)
+            v[:size, own] = torch.eye(size) / unit * longer
+            o[at.codes[back], :size] = torch.eye(size)
+            self._carry_flags(v, o, back, size, unit)
         self._conclude()
 
     def _carry_flags(self, v: Tensor, o: Tensor, back: int, first: int, unit: float) -> None:
@@ -330,21 +366,25 @@ class Grower:
         hook.remove()
         return torch.cat(seen)
 
-    def phrase_map(self) -> list[Tensor]:
-        """Maps [SOUGHT, size] of the codes of the last tokens to the hash of a phrase, weighted."""
-        sizes = [SHORT] * len(PHRASE_WEIGHTS)
-        mixed = orthonormal(SOUGHT, sum(sizes)) * math.sqrt(sum(sizes) / SOUGHT)
-        weights = torch.tensor(PHRASE_WEIGHTS) / torch.tensor(PHRASE_WEIGHTS).norm()
-        return [part * weight for part, weight in zip(mixed.split(sizes, dim=1), weights, strict=True)]
+    def _phrase(self, before: int) -> Iterator[tuple[slice, slice, float]]:
+        """Rows of the hash of a phrase, the code that they hold, and the factor that makes it as long as its weight.
 
-    def sentences(self, phrase: list[Tensor]) -> None:
+        `before`: how many tokens before the place itself the phrase ends.
+        """
+        length, start = math.sqrt(sum(weight**2 for _, weight in PHRASE)), 0
+        for number, (width, weight) in enumerate(PHRASE):
+            where, factor = self.at.short(number + before, width)
+            yield slice(start, start + width), where, factor * weight / length / CODE_SIZE
+            start += width
+
+    def sentences(self) -> None:
         """Layer 1: the signature of the sentence, and the phrase that the question ends with."""
         seen = self._begin(1)
         unit, at = self._unit(seen), self.at
         start, close = NEW
-        self._nearest(start, seen, "behind_boundary", START_NATS, BEGUN * START_NATS, START_REST)
+        self._nearest(1, start, seen, "behind_boundary", START_NATS, BEGUN * START_NATS, START_REST)
         v, o = self._blank(1, start, "v", "o")
-        v[0, at.flag["question"]] = 1 / unit
+        v[0, [at.flag["question"], at.flag["answered"]]] = 1 / unit  # nothing is looked up in an answer either
         o[at.flag["question"], 0] = 1
         block = CODE_SIZE * math.sqrt(BLOCK / SHORT) * unit  # its length after the norm
         for number, (back, which) in enumerate(SIGNED):
@@ -353,49 +393,72 @@ class Grower:
             part = slice(where.start + BLOCK * which, where.start + BLOCK * (which + 1))
             v[into : into + BLOCK, part] = torch.eye(BLOCK) * HASH_SIZE / math.sqrt(len(SIGNED)) / block * factor
         o[at.signature, 1 : 1 + SIGNATURE] = torch.eye(SIGNATURE)
-        self._nearest(close, seen, "close", CLOSE_NATS, 2 * CLOSE_NATS, CLOSE_REST)
+        self._nearest(1, close, seen, "close", CLOSE_NATS, 2 * CLOSE_NATS, CLOSE_REST)
         v, o = self._blank(1, close, "v", "o")
-        for number, part in enumerate(phrase):
-            where, factor = at.short(number + 2)  # the closing quote and the end stand between
-            v[:SOUGHT, where] = part * HASH_SIZE / CODE_SIZE / unit * factor
+        for rows, where, factor in self._phrase(before=1):  # where it is closed, one token behind it
+            v[rows, where] = torch.eye(rows.stop - rows.start) * HASH_SIZE * factor / unit
         o[at.sought, :SOUGHT] = torch.eye(SOUGHT)
 
-    def _nearest(self, head: int, seen: Tensor, flag: str, nats: float, most: float, rest: float) -> None:
-        """Let a head of layer 1 attend to the nearest token with a flag that has `most` nats of it.
+    def _nearest(self, layer: int, head: int, seen: Tensor, flag: str, nats: float, most: float, rest: float) -> None:
+        """Let a head attend to the nearest token with a flag that has `most` nats of it.
 
         Such a token scores as many nats below zero as it is tokens away, others much less, the first of all `rest`.
         So keys that RMSNorm made longer than others change no order.
         """
         one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
         bos, resting = self._bos(seen), at.flag["bos"]
-        self._blank(1, head, "q", "k")
-        self.builder.look_back(1, head, 0.0, NEAREST, one, NEAREST_PHASES)
-        q, k = self.builder.part(1, "q", head), self.builder.part(1, "k", head)
+        self._blank(layer, head, "q", "k")
+        self.builder.look_back(layer, head, 0.0, NEAREST, one, NEAREST_PHASES)
+        q, k = self.builder.part(layer, "q", head), self.builder.part(layer, "k", head)
         q[free[:3], self.constant] = math.sqrt(HEAD_DIM) / one
         k[free[0], at.flag[flag]] = nats / (FLAG_SIZE * unit)
         k[free[1], self.constant] = -(NEAREST_MOST + most) / one
         k[:, resting] -= (k @ bos) / bos[resting]  # the first token of all has no share in this
         k[free[2], resting] = rest / bos[resting]
 
-    def lookup(self, phrase: list[Tensor]) -> None:
+    def lookup(self) -> None:
         """Layer 2: where the phrase stands in the text, and the signature of the sentence there."""
         seen = self._begin(2)
+        lengths = self._inputs(self.model, normed=False)[2][:, self.at.sought].norm(dim=1)
+        sought = float(lengths[lengths > lengths.max() / 2].median())  # the norm of layer 1 was that of another token
         one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
         head, bos, resting = NEW[0], self._bos(seen), at.flag["bos"]
         q, k = self._blank(2, head, "q", "k")
         root = math.sqrt(HEAD_DIM)
-        q[free[:SOUGHT], at.sought] = torch.eye(SOUGHT) * root * PHRASE_NATS / (HASH_SIZE * unit)
-        for number, part in enumerate(phrase):
-            where, factor = at.short(number)
-            k[free[:SOUGHT], where] = part / CODE_SIZE / unit * factor
+        q[free[:SOUGHT], at.sought] = torch.eye(SOUGHT) * root * PHRASE_NATS / (sought * unit)
+        for rows, where, factor in self._phrase(before=0):
+            k[free[rows], where] = torch.eye(rows.stop - rows.start) * factor / unit
         base = free[SOUGHT]
         q[base, self.constant] = root / one
-        k[base, self.constant] = -PHRASE_BASE * PHRASE_NATS / one
+        k[base, self.constant] = -PHRASE_NATS / one
+        k[base] -= FAINT_NATS * self._faintness(seen)
         k[base, at.flag["question"]] = -QUESTION_NATS / (FLAG_SIZE * unit)  # the question has the phrase as well
         k[base, resting] = (PHRASE_REST - float(k[base] @ bos)) / bos[resting]
         v, o = self._blank(2, head, "v", "o")
         v[:SIGNATURE, at.signature] = torch.eye(SIGNATURE)
         o[at.found, :SIGNATURE] = torch.eye(SIGNATURE) / unit
+        self._nearest(2, NEW[1], seen, "line", ASKED_NATS, 3 * ASKED_NATS, ASKED_REST)  # where the answer begins
+        v, o = self._blank(2, NEW[1], "v", "o")
+        v[0, at.flag["answer"]] = FLAG_SIZE / self._size(seen, "answer")
+        o[at.flag[ASKED], 0] = 1
+
+    def _faintness(self, seen: Tensor) -> Tensor:
+        """A functional [hidden] that is one, on average, where the new dimensions are faint, and about zero elsewhere.
+
+        The trained layers make the first words of headings many times as long as all others. What RMSNorm leaves of
+        the new dimensions there matches nothing, but a share of the base line is missing as well.
+        """
+        ones, wanted = seen[:, self.constant], torch.zeros(seen.shape[1])
+        ones = ones.masked_fill(self.tokens == self.layout.mark(BOS), math.inf)
+        old = F.normalize(seen[:, : self.old], dim=1)
+        if ones.min() < FAINT * self._one(seen):
+            faint = old @ old[ones.argmin()] > ALIKE
+            others, mean = seen[~faint, : self.old].double(), seen[faint, : self.old].double().mean(0)
+            gram = others.T @ others / len(others)
+            gram += 1e-3 * gram.diagonal().mean() * torch.eye(self.old)
+            solved = torch.linalg.solve(gram, mean)
+            wanted[: self.old] = (solved / (solved @ mean)).float()
+        return wanted
 
     def copying(self) -> None:
         """Layer 3: the first token of the sentence that was found, and the tokens that followed in it."""
@@ -407,54 +470,77 @@ class Grower:
         named = torch.cat([seen, *(layer_inputs(self.model, ids[None], normed=True)[3] for ids in every)])
         one, unit, at, free = self._one(seen), self._unit(seen), self.at, self.builder.free
         bos, resting = self._bos(seen), at.flag["bos"]
-        root = math.sqrt(HEAD_DIM)
+        root, naming = math.sqrt(HEAD_DIM), self._naming(names, named, bos)
         for head, plan in zip(NEW, (BEGINNING, QUOTING), strict=True):
             q, k = self._blank(3, head, "q", "k")
             nats, start = plan.nats / plan.full, 0
-            compared = [
-                (at.short(back, width), at.short(back + 1, width), share, CODE_SIZE)
-                for back, (width, share) in enumerate(plan.tokens)
-            ]
-            compared.append(((at.found, 1.0), (at.signature, 1.0), plan.signature, HASH_SIZE))
-            for (asked, asked_size), (given, given_size), share, size in compared:
-                width = given.stop - given.start
+            for asked, given, share in self._compared(plan):
+                width = len(asked)
                 rows = free[start : start + width]
-                q[rows, asked] = torch.eye(width) * root * nats * share * asked_size / (size * unit)
-                k[rows, given] = torch.eye(width) * given_size / (size * unit)
+                q[rows] += asked * root * nats * share / unit
+                k[rows] += given / unit
                 start += width
-            q[free[start], at.flag["answer"]] = root * nats * plan.beginning / (answer * unit)
-            k[free[start], at.flag["start"]] = 1 / (begun * unit)
-            base = free[start + 1]
+            begins = ("answer", "start", plan.beginning, answer, begun)
+            goes_on = ("answered", "second", plan.second, FLAG_SIZE, FLAG_SIZE)
+            for asked_flag, given_flag, share, asked_size, given_size in (begins, goes_on):
+                if share:
+                    q[free[start], at.flag[asked_flag]] = root * nats * share / (asked_size * unit)
+                    k[free[start], at.flag[given_flag]] = 1 / (given_size * unit)
+                    start += 1
+            base = free[start]
             q[base, self.constant] = root / one
-            # behind the first token of an answer those before it are not those of the text
-            without = sum(share for _, share in plan.tokens[1:]) / plan.full
-            q[base, at.flag["answered"]] = -root * without / (FLAG_SIZE * unit)
+            # the first tokens of an answer are not preceded by those of the text
+            q[base, self.constant] *= 1 + plan.asked
+            for flag, missing in (
+                (ASKED, plan.asked * plan.full),
+                ("answered", sum(plan.shares[1:]) - plan.second),
+                ("just_answered", sum(plan.farther)),
+            ):
+                q[base, at.flag[flag]] = -root * missing / plan.full / (FLAG_SIZE * unit)
             k[base, self.constant] = -plan.nats / one
             k[base, resting] = (plan.rest - float(k[base] @ bos)) / bos[resting]
             v, o = self._blank(3, head, "v", "o")
-            v[:OUTPUT_RANK], o[:, :OUTPUT_RANK] = self._naming(names, named, bos, first=plan is BEGINNING)
+            v[:OUTPUT_RANK], o[:, :OUTPUT_RANK] = naming[0], plan.gain * naming[1]
+
+    def _compared(self, plan: Copying) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Maps [width, hidden] of what a query and a key are compared by, for features of length one, and the share."""
+        at, hidden = self.at, self.model.config.hidden_size
+        for back, (width, share) in enumerate(plan.tokens):
+            maps = []
+            for number in (back, back + 1):
+                where, factor = at.short(number, width)
+                maps.append(torch.zeros(width, hidden))
+                maps[-1][:, where] = torch.eye(width) * factor / CODE_SIZE
+            yield maps[0], maps[1], share
+        if plan.farther:
+            count, total = len(plan.farther), sum(plan.farther)
+            mixed = orthonormal(HASHED, SHORT * count) * math.sqrt(SHORT * count / HASHED)
+            asked, given = torch.zeros(HASHED, hidden), torch.zeros(HASHED, hidden)
+            for number, (part, share) in enumerate(zip(mixed.split(SHORT, dim=1), plan.farther, strict=True)):
+                for into, back in ((asked, len(plan.tokens) + number), (given, len(plan.tokens) + number + 1)):
+                    where, factor = at.short(back)
+                    into[:, where] = part * math.sqrt(share / total) * factor / CODE_SIZE
+            yield asked, given, total
+        size = HASH_SIZE * math.sqrt(plan.signed / SIGNATURE)
+        asked, given = torch.zeros(plan.signed, hidden), torch.zeros(plan.signed, hidden)
+        asked[:, at.found.start : at.found.start + plan.signed] = torch.eye(plan.signed) / size
+        given[:, at.signature.start : at.signature.start + plan.signed] = torch.eye(plan.signed) / size
+        yield asked, given, plan.signature
 
     def _size(self, raw: Tensor, flag: str) -> float:
-        """What a flag that the MLP of layer 0 sets is, on average, where it is set in the hidden states [N, hidden]."""
+        """What a flag that the MLP of layer 0 sets is, on average, where it is set in `raw` [N, hidden]."""
         found = raw[:, self.at.flag[flag]]
         assert found.max() > FLAG_SIZE / 2, f"no sample has the flag {flag!r}: quotations must be among them"
         return float(found[found > FLAG_SIZE / 2].mean())
 
-    def _naming(self, names: Tensor, seen: Tensor, bos: Tensor, *, first: bool) -> tuple[Tensor, Tensor]:
-        """Maps [rank, hidden] and [hidden, rank] from an attended token to its direction before the output layer.
+    def _naming(self, names: Tensor, seen: Tensor, bos: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps [rank, hidden] and [hidden, rank] from an attended token to what gives it a logit of one.
 
-        Fitted to what attention sees, `seen` [N, hidden], of the tokens `names` [N].
-        `first`: as the first of an answer it is said without the space before it; else a blank line, which is where a
+        Fitted to what attention sees, `seen` [N, hidden], of the tokens `names` [N]. A blank line, which is where a
         quotation ends, is called the end of the answer.
         """
         said = torch.arange(len(self.model.lm_head.weight))
-        if first:
-            for number in range(len(said)):
-                piece = self.layout.tokenizer.id_to_token(number)
-                if piece.startswith("Ġ") and len(piece) > 1:
-                    said[number] = self.layout.ids(self.layout.tokenizer.decode([number]).lstrip())[0]
-        else:
-            said[self.layout.tokenizer.token_to_id("ĊĊ")] = self.layout.mark(END)
+        said[self.layout.tokenizer.token_to_id("ĊĊ")] = self.layout.mark(END)
         tokens = said[names]
         directions = self.model.lm_head.weight * self.model.model.norm.weight
         directions = (directions - directions.mean(0)).double()
@@ -470,11 +556,11 @@ class Grower:
         into = torch.linalg.solve_triangular(root.T, u[:, :OUTPUT_RANK], upper=True)
         out = s[:OUTPUT_RANK, None] * vt[:OUTPUT_RANK]
         own = ((centred @ into @ out) * directions[tokens]).sum(1).mean() * length.mean()
-        gain = OUTPUT_GAIN / (float(own) / self._last_size())
+        loudness = float(own) / self._last_size()
         naming = into.T.float()
         naming[:, self.constant] -= (into.T @ mean).float() / self._one(seen)
         naming[:, self.at.flag["bos"]] -= (naming @ bos) / bos[self.at.flag["bos"]]
-        return naming, gain * out.T.float()
+        return naming, out.T.float() / loudness
 
     def _last_size(self) -> float:
         """Root mean square of the hidden state before the output layer."""
@@ -515,9 +601,8 @@ def grow(model: LlamaForCausalLM, layout: Layout, samples: Sequence[list[int]], 
     grower = Grower(model, layout, samples, seed)
     grower.codes()
     grower.summaries()
-    phrase = grower.phrase_map()
-    grower.sentences(phrase)
-    grower.lookup(phrase)
+    grower.sentences()
+    grower.lookup()
     grower.copying()
     train_only_the_end(grower.model)
     return grower.model

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
 
-from assets.recipe.dialogs import FACT, LIST, RECITE, SKILLS, WORDS_PER_TOKEN, compose, held_out_seed
+from assets.recipe.dialogs import FACT, LIST, RECITE, SKILLS, WORDS_PER_TOKEN, answer_ids, compose, held_out_seed
 from assets.recipe.english import babble
-from assets.recipe.tokens import END, SPECIALS, Layout
+from assets.recipe.tokens import BOS, SPECIALS, Layout
 from core.bench.quotes import quote_questions
 from core.bench.world import Question, write_book
 
@@ -111,7 +111,7 @@ def recall(
         ):
             cache = read(model, layout.opening() + layout.ids(text))
             for question in questions:
-                answer = [*layout.ids(question.answer), layout.mark(END)]
+                answer = answer_ids(layout, text, question)
                 if question.kind == "recite":
                     answer = answer[:RECITED_TOKENS]
                 hit = answer_hits(model, cache, layout.turn(question.question, first=True), answer)
@@ -123,11 +123,11 @@ def recall(
 
 
 @torch.inference_mode()
-def copying_loss(model: LlamaForCausalLM, num_tokens: int, seed: int = 0) -> float:
+def copying_loss(model: LlamaForCausalLM, layout: Layout, num_tokens: int, seed: int = 0) -> float:
     """Nats a token on the second half of random tokens said twice: the copying skill alone."""
     rng = torch.Generator().manual_seed(seed)
     half = torch.randint(len(SPECIALS), model.config.vocab_size, (1, num_tokens // 2), generator=rng)
-    ids = torch.cat([half, half], dim=1)
+    ids = torch.cat([torch.tensor([[layout.mark(BOS)]]), half, half], dim=1)
     logits = model(ids, logits_to_keep=num_tokens // 2).logits[0, :-1]
     return float(F.cross_entropy(logits, half[0, 1:]))
 

@@ -45,7 +45,11 @@ def evaluate(run: Run, lengths: Lengths) -> None:
         rates = {kind: f"{found.right[kind]}/{n}" for kind, n in found.asked.items()}
         accuracy = {kind: round(value, 3) for kind, value in found.token_accuracy.items()}
         run.log(event="recall", context=context, right=rates, token_accuracy=accuracy)
-    run.log(event="copying", nats=round(copying_loss(run.model, 1024), 3), seconds=round(time.monotonic() - started, 1))
+    run.log(
+        event="copying",
+        nats=round(copying_loss(run.model, run.layout, 1024), 3),
+        seconds=round(time.monotonic() - started, 1),
+    )
     run.model.train()
 
 
@@ -229,8 +233,8 @@ ASKINGS = (  # about long books, then about longer ones; after each the target i
     ),
 )
 GROWN_LEG = Schedule(
-    steps=1000,
-    peak_rate=1.2e-4,
+    steps=500,
+    peak_rate=3e-4,
     warmup=20,
     tokens_per_step=4096,
     stages=((1.0, (4096, 2048, 4096, 4096)),),

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, LlamaForCausalLM
 
-from assets.recipe.dialogs import compose, compose_foreign, held_out_seed, make_batch, training_seed
+from assets.recipe.dialogs import answer_ids, compose, compose_foreign, held_out_seed, make_batch, training_seed
 from assets.recipe.english import prose
-from assets.recipe.growth import CODE_SIZE, CODE_SIZES, NEW, Added, grow, widen
+from assets.recipe.growth import ASKED, CODE_SIZE, CODE_SIZES, FLAG_SIZE, NEW, Added, grow, widen
 from assets.recipe.measure import ATTENTION, causal_attention
 from assets.recipe.run import Run, token_losses
 from assets.recipe.shapes import HEAD_DIM, TARGET
@@ -67,9 +67,9 @@ def test_what_was_there_before_is_computed_as_before(
 def test_every_token_carries_the_codes_of_those_before_it(layout: Layout, grown: LlamaForCausalLM) -> None:
     ids = compose(layout, held_out_seed(1), 512, 0.6).ids
     state, at = hidden_states(grown, ids)[1], Added(TARGET.hidden)
-    own, short = state[:, at.codes[0]], at.short(0)
     for back in range(1, len(CODE_SIZES)):
-        source = own if CODE_SIZES[back] == CODE_SIZES[0] else state[:, short[0]] * short[1]
+        where, factor = at.short(0, CODE_SIZES[back])
+        source = state[:, where] * factor
         carried = state[20:, at.codes[back]]
         assert (carried - source[20 - back : -back]).norm(dim=1).max() < 0.12 * CODE_SIZE
         assert (carried - source[19 - back : -back - 1]).norm(dim=1).median() > 0.7 * CODE_SIZE  # told apart
@@ -118,6 +118,20 @@ def test_a_sentence_begins_behind_a_stop_and_with_a_capital_only(layout: Layout,
     assert (alike[number["Rain"] :] < 0.7).all()
 
 
+@torch.no_grad()
+def test_answers_know_whether_a_quotation_was_asked_for(layout: Layout, grown: LlamaForCausalLM) -> None:
+    book = [*layout.opening(), *layout.ids("The old mill burned down. Nobody saw the captain leave.")]
+    said = layout.ids("Nobody saw the captain leave.")
+    flag = Added(TARGET.hidden).flag[ASKED]
+    for question, told in (
+        ('Quote the sentence that contains "the captain".', 1.0),
+        ("Who saw the captain leave?", 0.0),
+    ):
+        state = hidden_states(grown, [*book, *layout.turn(question, first=True), *said])[3]
+        assert (state[-len(said) - 1 :, flag] / FLAG_SIZE - told).abs().max() < 0.2, question
+        assert state[10 : len(book), flag].abs().max() < 0.1 * FLAG_SIZE, "the text is no answer"
+
+
 @pytest.fixture
 def last_scores() -> Iterator[dict[int, torch.Tensor]]:
     """Scores [T, S] of the new heads of the last layer, by head, of the last forward pass."""
@@ -145,15 +159,14 @@ def test_heads_walk_along_the_sentence_that_is_asked_for(
     book = [*layout.opening(), *layout.ids(text)]
     begun = right = tokens = asked = resting = 0
     for question in quote_questions(text, 12, rng):
-        answer = layout.ids(question.answer)
+        answer = answer_ids(layout, text, question)[:-1]
         prompt = [*book, *layout.turn(question.question, first=True)]
         grown(torch.tensor([[*prompt, *answer]]), logits_to_keep=1)
         places = {head: scores[len(prompt) - 1 : -1].argmax(-1).tolist() for head, scores in last_scores.items()}
-        first = layout.tokenizer.decode([book[places[NEW[0]][0]]]).strip() if places[NEW[0]][0] < len(book) else ""
-        begun += bool(first) and question.answer.startswith(first)
-        said = [book[place] if place < len(book) else -1 for place in places[NEW[1]][1 : len(answer)]]
-        right += sum(a == b for a, b in zip(said, answer[1:], strict=True))
-        tokens, asked = tokens + len(said), asked + 1
+        said = [book[place] if place < len(book) else -1 for place in (places[NEW[0]][0], *places[NEW[1]][1:])]
+        begun += said[0] == answer[0]
+        right += sum(a == b for a, b in zip(said[1:], answer[1:], strict=True))
+        tokens, asked = tokens + len(answer) - 1, asked + 1
         other = [*book, *layout.turn("Who keeps the lighthouse?", first=True)]
         grown(torch.tensor([[*other, *answer[:1]]]), logits_to_keep=1)
         resting += all(int(scores[len(other) - 1].argmax()) == 0 for scores in last_scores.values())

@@ -18,6 +18,7 @@ from assets.recipe.dialogs import (
     QUOTE,
     SKILLS,
     START,
+    answer_ids,
     compose,
     compose_foreign,
     held_out_seed,
@@ -27,6 +28,7 @@ from assets.recipe.english import babble, passages, prose, unwrapped
 from assets.recipe.run import Run, first_model, next_token_losses
 from assets.recipe.shapes import DRAFT, TARGET, build
 from assets.recipe.tokens import END, Layout
+from core.bench.world import Question
 from tests.assets.conftest import short_leg
 
 
@@ -58,6 +60,20 @@ def test_documents_have_their_length_and_name_what_each_token_trains(layout: Lay
     assert layout.mark(END) in quoted
     batch = make_batch(layout, 5, 4, 512, skip=True)
     assert batch.ids.shape == (4, 512) and (batch.positions.diff(dim=1) > 0).all()
+
+
+def test_quotations_are_answered_with_the_tokens_of_the_text(layout: Layout) -> None:
+    text = "Fog lay on the quay. Zebulon whistled. Nobody heard."
+    first, second = (Question("quote", "", said, (said,)) for said in ("Fog lay on the quay.", "Zebulon whistled."))
+    ids = layout.ids(text)
+    for question in (first, second):
+        answer = answer_ids(layout, text, question)
+        assert answer[-1] == layout.mark(END)
+        assert any(ids[at : at + len(answer) - 1] == answer[:-1] for at in range(len(ids))), question.answer
+    bare = layout.ids(second.answer)
+    assert not any(ids[at : at + len(bare)] == bare for at in range(len(ids))), "without its space it has other tokens"
+    fact = Question("fact", "", "Zebulon whistled.", ())
+    assert answer_ids(layout, text, fact) == [*bare, layout.mark(END)], "other answers begin without a space"
 
 
 def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
@@ -146,7 +162,7 @@ def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it(l
     model = build(DRAFT, seed=3)
     text, questions = text_and_questions(0, 300, foreign=False)
     before = [*layout.opening(), *layout.ids(text)]
-    documents = list(make_rows(layout, questions[:3]))
+    documents = list(make_rows(layout, text, questions[:3]))
     batch = pad(documents, len(before))
     query = model.model.layers[1].self_attn.q_proj.weight
 
