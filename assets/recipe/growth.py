@@ -38,7 +38,6 @@ from assets.recipe.circuits import (
     NEAREST_PHASES,
     OFFSET_STRENGTHS,
     Builder,
-    orthonormal,
     regions_of,
 )
 from assets.recipe.measure import ATTENTION
@@ -61,7 +60,7 @@ STOP = re.compile(r"""[.!?]["')]*$""")
 ENDING = {"stop": 1.0, "Ċ": 1.2, "ĊĊ": 1.6}  # a line break alone ends nothing, one behind a stop does
 BEGINS, JOINED = re.compile(r"""Ġ["'(]*[A-Z0-9]|Ġ["'(]$"""), 0.4  # JOINED: no space before it
 BEGUN, ENDED_BEFORE = 2.0, 0.4
-FARTHER = (28.0, 22.0)  # see QUOTING
+SHARES = (50.0, 38.0, 28.0, 22.0)  # of the token that is here, and of the three before it, where a quotation goes on
 CARRIED: dict[int, tuple[tuple[str, str, float], ...]] = {  # flags that these heads carry, into which, and how strongly
     1: (
         ("boundary", "behind_boundary", 1.0), ("ends_quote", "close", 1.0), ("line", "behind_line", 1.0),
@@ -69,7 +68,7 @@ CARRIED: dict[int, tuple[tuple[str, str, float], ...]] = {  # flags that these h
     ),
     2: (("stop", "behind_boundary", ENDED_BEFORE), ("boundary", "second", 1.0), ("assistant", "behind_line", 1.0)),
     3: (("assistant", "just_answered", 0.5),),
-    4: (("ends_quote", "line", 1.0), ("assistant", "just_answered", 0.5 * FARTHER[-1] / sum(FARTHER))),
+    4: (("ends_quote", "line", 1.0), ("assistant", "just_answered", 0.5 * SHARES[3] / sum(SHARES[2:]))),
     5: (("ends_quote", "line", 1.0),),
 }  # fmt: skip
 LOOK_BACK = {0: 1, 1: 2, 3: 3}  # heads of layer 0 that look back already, and how far: they carry codes as well
@@ -106,8 +105,7 @@ OUTPUT_RANK = 62  # directions that a copied token is named with
 class Copying:
     """What a copying head of layer 3 compares, and the shares of a full match.
 
-    `tokens`: the token that is here, and the one before it, as (dimensions of the code, share).
-    `farther`: shares of the tokens before those, which are compared as one hash.
+    `tokens`: the token that is here, and those before it, as (dimensions of the code, share).
     `signed`: dimensions of the signature.
     `second`: that a sentence has just begun there; for the second token of an answer, which those before it in the text
     do not precede.
@@ -124,7 +122,6 @@ class Copying:
     rest: float
     gain: float
     tokens: tuple[tuple[int, float], ...] = ()
-    farther: tuple[float, ...] = ()
     beginning: float = 0.0
     second: float = 0.0
     asked: float = 0.0
@@ -132,27 +129,24 @@ class Copying:
     @property
     def full(self) -> float:
         """What a full match is."""
-        return sum(self.shares) + self.signature + self.beginning
+        return self.missing(0) + self.signature + self.beginning
 
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """Of the token that is here, and of those before it."""
-        return (*(share for _, share in self.tokens), *self.farther)
+    def missing(self, first: int) -> float:
+        """Of it, what the tokens from number `first` on are."""
+        return sum(share for _, share in self.tokens[first:])
 
 
 BEGINNING = Copying(signed=SIGNATURE, signature=112, beginning=90, nats=480, rest=-65, gain=10)
 QUOTING = Copying(
-    tokens=((12, 50), (9, 38)),
-    farther=FARTHER,
+    tokens=tuple(zip((9, 9, 6, 6), SHARES, strict=True)),
     second=40,
     signed=12,
     signature=112,
     asked=1,
     nats=424,
     rest=-90,
-    gain=7,
+    gain=5,
 )
-HASHED = 11  # dimensions that tell the tokens of `farther`
 
 
 class Added:
@@ -493,8 +487,8 @@ class Grower:
             q[base, self.constant] *= 1 + plan.asked
             for flag, missing in (
                 (ASKED, plan.asked * plan.full),
-                ("answered", sum(plan.shares[1:]) - plan.second),
-                ("just_answered", sum(plan.farther)),
+                ("answered", plan.missing(1) - plan.second),
+                ("just_answered", plan.missing(2)),
             ):
                 q[base, at.flag[flag]] = -root * missing / plan.full / (FLAG_SIZE * unit)
             k[base, self.constant] = -plan.nats / one
@@ -512,15 +506,6 @@ class Grower:
                 maps.append(torch.zeros(width, hidden))
                 maps[-1][:, where] = torch.eye(width) * factor / CODE_SIZE
             yield maps[0], maps[1], share
-        if plan.farther:
-            count, total = len(plan.farther), sum(plan.farther)
-            mixed = orthonormal(HASHED, SHORT * count) * math.sqrt(SHORT * count / HASHED)
-            asked, given = torch.zeros(HASHED, hidden), torch.zeros(HASHED, hidden)
-            for number, (part, share) in enumerate(zip(mixed.split(SHORT, dim=1), plan.farther, strict=True)):
-                for into, back in ((asked, len(plan.tokens) + number), (given, len(plan.tokens) + number + 1)):
-                    where, factor = at.short(back)
-                    into[:, where] = part * math.sqrt(share / total) * factor / CODE_SIZE
-            yield asked, given, total
         size = HASH_SIZE * math.sqrt(plan.signed / SIGNATURE)
         asked, given = torch.zeros(plan.signed, hidden), torch.zeros(plan.signed, hidden)
         asked[:, at.found.start : at.found.start + plan.signed] = torch.eye(plan.signed) / size

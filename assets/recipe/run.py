@@ -31,6 +31,7 @@ class Schedule:
     A stage is (share of the steps at its end, lengths in turn).
 
     `circuit_shares`: (share of the steps at its end, rate of the circuits as a share of the rate).
+    `first_batch`: added to the number of the step, so that other documents are seen than in earlier runs.
     `floors`: of the peak rate, where the cosine ends, for most weights and for the circuits.
     `skip_positions`: teach far positions by leaving gaps; not for a model that only ever sees a short window.
     """
@@ -43,6 +44,7 @@ class Schedule:
     circuit_shares: tuple[tuple[float, float], ...]
     floors: tuple[float, float]
     skip_positions: bool
+    first_batch: int = 0
 
     def circuit_share(self, step: int) -> float:
         """What embeddings, attention and norms get of the rate at this step."""

@@ -71,7 +71,7 @@ def train(
         leg, step = run.now()
         length = leg.length(step)
         rows = max(1, leg.tokens_per_step // length)
-        batch = make_batch(run.layout, run.step, rows, length, skip=leg.skip_positions)
+        batch = make_batch(run.layout, leg.first_batch + run.step, rows, length, skip=leg.skip_positions)
         loss, losses = loss_of(batch)
         ended = run.legs_ended
         run.update(loss)
@@ -241,6 +241,7 @@ GROWN_LEG = Schedule(
     circuit_shares=((1.0, 1.0),),
     floors=(0.03, 0.03),
     skip_positions=True,
+    first_batch=100_000,
 )
 GROWN_SAMPLES, GROWN_SEED, SAMPLE_TOKENS = 4, 4_900_000, 4096  # texts that the growth is calibrated on
 DISTIL_FROM = 0.6  # share of the draft's first leg that learns from the text alone, which is twice as fast
