@@ -12,12 +12,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, LlamaForCausalLM
+from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
 
 from assets.recipe.dialogs import (
     SKILL_WEIGHTS,
@@ -30,8 +31,9 @@ from assets.recipe.dialogs import (
     training_seed,
 )
 from assets.recipe.english import babble, prose
-from assets.recipe.measure import ATTENTION, read
+from assets.recipe.measure import ATTENTION
 from assets.recipe.run import Run, by_skill, token_losses
+from assets.recipe.shapes import HEAD_DIM
 from assets.recipe.tokens import Layout
 from core.bench.quotes import quote_questions
 from core.bench.world import Question, write_book
@@ -79,13 +81,38 @@ class OpenBook:
         return self.layers[0][0].shape[1]
 
 
-def open_book(model: LlamaForCausalLM, ids: list[int]) -> OpenBook:
-    """Read a text without gradients."""
-    model.set_attn_implementation(ATTENTION)
-    model.eval()
-    cache = read(model, ids)
-    model.train()
-    return OpenBook(tuple((layer.keys[0].clone(), layer.values[0].clone()) for layer in cache.layers))
+@torch.no_grad()
+def open_book(model: LlamaForCausalLM, ids: list[int], chunk: int = 2048) -> OpenBook:
+    """Read a text without gradients, each chunk as a question about all before it: no mask as wide as the text."""
+    shape = (2, model.config.num_key_value_heads, len(ids), HEAD_DIM)
+    kept = [torch.empty(shape) for _ in model.model.layers]
+    for start in range(0, len(ids), chunk):
+        part = torch.tensor([ids[start : start + chunk]])
+        end = start + part.shape[1]
+        cache = DynamicCache(config=model.config)
+        with opened(model, OpenBook(tuple((keys[:, :start], values[:, :start]) for keys, values in kept))):
+            model(part, past_key_values=cache, position_ids=torch.arange(start, end)[None], logits_to_keep=1)
+        for rows, layer in zip(kept, cache.layers, strict=True):
+            rows[:, :, start:end] = torch.cat([layer.keys, layer.values])
+    return OpenBook(tuple((keys, values) for keys, values in kept))
+
+
+@contextmanager
+def opened(model: LlamaForCausalLM, book: OpenBook) -> Iterator[None]:
+    """Within it every row that the model is given stands behind the book."""
+    if not book.num_tokens:
+        model.set_attn_implementation(ATTENTION)
+        yield
+        return
+    for layer, kept in zip(model.model.layers, book.layers, strict=True):
+        layer.self_attn.open_book = kept
+    model.set_attn_implementation(ASKING)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(ATTENTION)
+        for layer in model.model.layers:
+            del layer.self_attn.open_book
 
 
 class MergedAttention(torch.autograd.Function):
@@ -150,15 +177,8 @@ AttentionInterface.register(ASKING, asking_attention)
 
 def answer_losses(model: LlamaForCausalLM, book: OpenBook, batch: Batch) -> Tensor:
     """Cross-entropy of every next token of questions and answers about an open book: [B, T - 1] nats."""
-    for layer, kept in zip(model.model.layers, book.layers, strict=True):
-        layer.self_attn.open_book = kept
-    model.set_attn_implementation(ASKING)
-    try:
+    with opened(model, book):
         return token_losses(model, batch)
-    finally:
-        model.set_attn_implementation(ATTENTION)
-        for layer in model.model.layers:
-            del layer.self_attn.open_book
 
 
 # -------------------- what is asked

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from assets.recipe.asking import Asking, train_asking  # noqa: E402
 from assets.recipe.dialogs import Batch, compose, compose_foreign, make_batch, training_seed  # noqa: E402
 from assets.recipe.export import export  # noqa: E402
-from assets.recipe.growth import grow  # noqa: E402
+from assets.recipe.growth import grow, sharpen  # noqa: E402
 from assets.recipe.measure import agreement, copying_loss, recall, window_mask  # noqa: E402
 from assets.recipe.run import Run, Schedule, by_skill, first_model, next_token_losses, token_losses  # noqa: E402
 from assets.recipe.shapes import DRAFT, TARGET  # noqa: E402
@@ -276,13 +276,15 @@ def ask_on(before: Run, plan: Asking, number: int, minutes: float) -> Run:
 
 
 def grow_on(before: Run, minutes: float) -> Run:
-    """The wider target, and its leg."""
+    """The wider target, its blunt heads sharper, and its leg."""
+    model = copy.deepcopy(before.model)
+    sharpen(model)
     composers = (compose, compose_foreign)
     samples = [
         composers[number % 2](before.layout, training_seed(GROWN_SEED + number), SAMPLE_TOKENS, 0.6).ids
         for number in range(GROWN_SAMPLES)
     ]
-    model = grow(before.model, before.layout, samples, seed=3).train()
+    model = grow(model, before.layout, samples, seed=3).train()
     run = Run("grown", model, (GROWN_LEG,), before.layout, before.out)
     train_target(run, minutes)
     return run

@@ -15,14 +15,37 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, LlamaForCausalLM
 
-from assets.recipe.dialogs import answer_ids, compose, compose_foreign, held_out_seed, make_batch, training_seed
+from assets.recipe.circuits import FLAGS
+from assets.recipe.dialogs import (
+    WORDS_PER_TOKEN,
+    answer_ids,
+    compose,
+    compose_foreign,
+    held_out_seed,
+    make_batch,
+    training_seed,
+)
 from assets.recipe.english import prose
-from assets.recipe.growth import ASKED, CODE_SIZE, CODE_SIZES, FLAG_SIZE, NEW, Added, grow, widen
+from assets.recipe.growth import (
+    ASKED,
+    BLUNT,
+    CODE_SIZE,
+    CODE_SIZES,
+    FLAG_SIZE,
+    NEW,
+    SHARPER,
+    TOLD,
+    Added,
+    grow,
+    sharpen,
+    widen,
+)
 from assets.recipe.measure import ATTENTION, causal_attention
 from assets.recipe.run import Run, token_losses
 from assets.recipe.shapes import HEAD_DIM, TARGET
 from assets.recipe.tokens import Layout
 from core.bench.quotes import quote_questions
+from core.bench.world import write_book
 from tests.assets.conftest import short_leg
 
 
@@ -133,16 +156,16 @@ def test_answers_know_whether_a_quotation_was_asked_for(layout: Layout, grown: L
 
 
 @pytest.fixture
-def last_scores() -> Iterator[dict[int, torch.Tensor]]:
-    """Scores [T, S] of the new heads of the last layer, by head, of the last forward pass."""
-    kept: dict[int, torch.Tensor] = {}
+def scores() -> Iterator[dict[tuple[int, int], torch.Tensor]]:
+    """Scores [T, S] of the heads that look something up, by (layer, head), of the last forward pass."""
+    kept: dict[tuple[int, int], torch.Tensor] = {}
 
     def record(module: nn.Module, query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
-        if module.layer_idx == 3:
-            size = query.shape[2]
-            for head in NEW:
-                scores = query[0, head] @ key[0, head].T * options["scaling"]
-                kept[head] = scores.masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
+        size = query.shape[2]
+        for head in {1: tuple(TOLD), 3: NEW}.get(int(module.layer_idx), ()):  # type: ignore[arg-type]
+            found = query[0, head] @ key[0, head].T * options["scaling"]
+            found.masked_fill_(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
+            kept[int(module.layer_idx), head] = found  # type: ignore[arg-type]
         return causal_attention(module, query, key, *rest, **options)
 
     AttentionInterface.register(ATTENTION, record)
@@ -152,7 +175,7 @@ def last_scores() -> Iterator[dict[int, torch.Tensor]]:
 
 @torch.no_grad()
 def test_heads_walk_along_the_sentence_that_is_asked_for(
-    layout: Layout, grown: LlamaForCausalLM, last_scores: dict[int, torch.Tensor]
+    layout: Layout, grown: LlamaForCausalLM, scores: dict[tuple[int, int], torch.Tensor]
 ) -> None:
     rng = random.Random(6)
     text = prose(rng, 600)
@@ -162,17 +185,55 @@ def test_heads_walk_along_the_sentence_that_is_asked_for(
         answer = answer_ids(layout, text, question)[:-1]
         prompt = [*book, *layout.turn(question.question, first=True)]
         grown(torch.tensor([[*prompt, *answer]]), logits_to_keep=1)
-        places = {head: scores[len(prompt) - 1 : -1].argmax(-1).tolist() for head, scores in last_scores.items()}
+        places = {head: scores[3, head][len(prompt) - 1 : -1].argmax(-1).tolist() for head in NEW}
         said = [book[place] if place < len(book) else -1 for place in (places[NEW[0]][0], *places[NEW[1]][1:])]
         begun += said[0] == answer[0]
         right += sum(a == b for a, b in zip(said[1:], answer[1:], strict=True))
         tokens, asked = tokens + len(answer) - 1, asked + 1
         other = [*book, *layout.turn("Who keeps the lighthouse?", first=True)]
         grown(torch.tensor([[*other, *answer[:1]]]), logits_to_keep=1)
-        resting += all(int(scores[len(other) - 1].argmax()) == 0 for scores in last_scores.values())
+        resting += all(int(scores[3, head][len(other) - 1].argmax()) == 0 for head in NEW)
     assert begun >= 0.7 * asked, (begun, asked)
     assert right >= 0.7 * tokens, (right, tokens)
     assert resting == asked, "where nothing is to be quoted, both heads look at the first token of all"
+
+
+@torch.no_grad()
+def test_a_question_knows_whether_its_verb_stands_behind_its_name_in_the_text(
+    layout: Layout, grown: LlamaForCausalLM, scores: dict[tuple[int, int], torch.Tensor]
+) -> None:
+    """In a book full of other names with the same verb, and of the same names with other verbs."""
+    book = write_book(held_out_seed(810), int(1024 * WORDS_PER_TOKEN))
+    ids = [*layout.opening(), *layout.ids(book.text)]
+    told: dict[str, list[bool]] = {}
+    for kind in ("fact", "absent"):
+        questions = [question for question in book.questions if question.kind == kind]
+        for question in random.Random(1).sample(questions, 12):
+            turn = layout.turn(question.question, first=True)
+            pieces = [layout.tokenizer.id_to_token(token) for token in turn]
+            grown(torch.tensor([[*ids, *turn]]), logits_to_keep=1)
+            looked_at = {
+                at: max(int(scores[1, head][len(ids) + at].argmax()) for head in TOLD) for at in range(len(turn))
+            }
+            verbs = [at for at in looked_at if pieces[at] in FLAGS["verb"]]
+            assert not any(looked_at[at] for at in looked_at if at not in verbs), "only verbs look"
+            if verbs:
+                told.setdefault(kind, []).append(any(looked_at[at] for at in verbs))
+    assert min(len(found) for found in told.values()) > 6
+    assert sum(told["fact"]) >= 0.9 * len(told["fact"]), told
+    assert sum(told["absent"]) <= 0.1 * len(told["absent"]), told
+
+
+def test_blunt_heads_score_more_and_all_others_the_same(layout: Layout, model: LlamaForCausalLM) -> None:
+    sharp = copy.deepcopy(model)
+    sharpen(sharp)
+    for number, (before, after) in enumerate(zip(model.model.layers, sharp.model.layers, strict=True)):
+        for head in range(TARGET.heads):
+            rows = slice(head * HEAD_DIM, (head + 1) * HEAD_DIM)
+            factor = SHARPER if (number, head) in BLUNT else 1.0
+            wanted = factor * before.self_attn.q_proj.weight[rows]
+            torch.testing.assert_close(after.self_attn.q_proj.weight[rows], wanted)
+        torch.testing.assert_close(after.self_attn.k_proj.weight, before.self_attn.k_proj.weight)
 
 
 def test_a_step_moves_the_end_only(layout: Layout, grown: LlamaForCausalLM, tmp_path: Path) -> None:
