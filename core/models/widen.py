@@ -67,7 +67,7 @@ class Sizes:
 
 
 def parse_sizes(name: str) -> Sizes:
-    """Sizes by name: a published shape ("llama2-7b") or a hidden size ("768"), and layers if others ("768x6").
+    """Sizes by name: a published shape ("llama2-7b") or a hidden size ("1024"), and layers if others ("1024x6").
 
     Raises:
         UnknownModel: no such name; the hint says what would do.
@@ -95,7 +95,7 @@ def parse_sizes(name: str) -> Sizes:
     else:
         raise UnknownModel(
             f"There are no sizes {name!r} to widen to.",
-            hint=f"Use for example {WIDENED}llama2-7b, {WIDENED}llama-3.1-8b or, by units and layers, {WIDENED}768x6.",
+            hint=f"Use for example {WIDENED}llama2-7b, {WIDENED}llama-3.1-8b or, by units and layers, {WIDENED}1024x6.",
         )
     return replace(wanted, num_layers=int(layers)) if layers else wanted
 

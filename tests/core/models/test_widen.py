@@ -12,7 +12,7 @@ from app.commands.doctor import find_subject
 from core.caches.full import FullCache
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
-from core.errors import CoreError, InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
+from core.errors import InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
 from core.events import Finished
 from core.hardware import Machine
 from core.models.catalog import find
@@ -28,7 +28,7 @@ TEXT = "The keeper of the harbour wrote the name of every ship into a grey book,
 CASES = {
     "more heads": Sizes(6, 768, 12, 12, 64, 1500, 0),
     "wider heads": Sizes(6, 768, 12, 12, 128, 1500, 4000),
-    "grouped": Sizes(5, 768, 12, 6, 128, 1500, 4000),
+    "grouped": Sizes(5, 768, 16, 8, 128, 1500, 4000),
 }
 
 
@@ -83,9 +83,9 @@ def error(wide: nn.Module, small: nn.Module, dtype: torch.dtype, tokens: list[in
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_widened_model_has_the_logits_of_the_small_one(case: str, small: nn.Module, tokens: list[int]) -> None:
-    """Float32 sums in another order: seen 2e-6 of the largest logit."""
+    """Float32 sums in another order: seen 2e-5 of the largest logit, scores of heads being hundreds of nats."""
     wide = widen(small, wide_config(cast(Any, small).config, CASES[case]), torch.float32, CPU)
-    assert error(wide, small, torch.float32, tokens) < 2e-5
+    assert error(wide, small, torch.float32, tokens) < 1e-4
 
 
 def toy(kv_heads: int) -> nn.Module:
@@ -191,21 +191,21 @@ def test_every_logit_is_computed_and_only_those_of_the_tokenizer_are_kept(small:
         ("llama2-13b-128k", Sizes(40, 5120, 40, 40, 128, 13824, 32000)),
         ("llama-3.1-8b", Sizes(32, 4096, 32, 8, 128, 14336, 128256)),
         ("llama2-7bx5", Sizes(5, 4096, 32, 32, 128, 11008, 32000)),
-        ("768x6", Sizes(6, 768, 6, 6, 128, 2048, 0)),
+        ("1024x6", Sizes(6, 1024, 8, 8, 128, 2730, 0)),
     ],
 )
 def test_sizes_go_by_name(name: str, expected: Sizes) -> None:
     assert parse_sizes(name) == expected
 
 
-@pytest.mark.parametrize("name", ["", "x", "x6", "gpt", "700x6", "768", "llama2-7bx", "768x6x6"])
+@pytest.mark.parametrize("name", ["", "x", "x6", "gpt", "700x6", "1024", "llama2-7bx", "1024x6x6"])
 def test_a_size_that_is_none_is_told_in_one_line(name: str) -> None:
     with pytest.raises(UnknownModel) as raised:
         target_dims(find(f"widened:{name}"))
     assert "llama2-7b" in raised.value.hint and "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["640x6", "768x3", "qwen2.5-7b"])
+@pytest.mark.parametrize("name", ["896x6", "1024x3", "qwen2.5-7b"])
 def test_sizes_that_cannot_hold_the_small_model_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedModel):
         target_dims(find(f"widened:{name}"))
@@ -231,7 +231,7 @@ def test_a_model_beyond_the_memory_is_refused_before_anything_is_made() -> None:
 
 def test_peers_read_files_and_a_widened_model_has_none() -> None:
     with pytest.raises(InvalidSetting, match="Peers"):
-        check(parse_arguments(["bench", "--suite", "peers", "--model", "widened:768x6"]))
+        check(parse_arguments(["bench", "--suite", "peers", "--model", "widened:1024x6"]))
 
 
 # -------------------- an engine
@@ -239,10 +239,10 @@ def test_peers_read_files_and_a_widened_model_has_none() -> None:
 
 def test_an_engine_answers_with_a_widened_target_as_with_the_bundled_one() -> None:
     answers = []
-    for model in ("harbour", "widened:768x5"):
+    for model in ("harbour", "widened:1024x5"):
         try:
             engine = Engine.load(EngineConfig(model=model, device="cpu", context=1024))
-        except CoreError as refused:  # a machine with too little memory
+        except NotEnoughMemory as refused:  # a machine with too little memory
             pytest.skip(str(refused))
         ids = engine.text.encode(TEXT * 4)
         config = GenerationConfig(max_new_tokens=8, method="triforce")
