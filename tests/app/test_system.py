@@ -141,7 +141,9 @@ def test_gpus_are_named(ready: Ready) -> None:
 
 def test_versions_name_what_is_installed_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     found = versions()
-    assert found["torch"] == torch.__version__ and {"python", "transformers", "gradio"} <= found.keys()
+    released, _, _ = found["torch"].partition("+")  # a wheel may tell its build in one of the two places only
+    assert torch.__version__.startswith(released) and released.count(".") == 2
+    assert {"python", "transformers", "gradio"} <= found.keys()
     monkeypatch.setattr("app.versions.ALWAYS", ("no-such-package",))
     monkeypatch.setattr("app.versions.WHERE_THERE", ("neither-this-one",))
     assert versions() == {"python": found["python"], "no-such-package": "missing"}
