@@ -282,6 +282,12 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
     parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
     parser.add_argument("--questions", type=int, default=100, metavar="N", help="of each skill, for --suite recall")
+    parser.add_argument(
+        "--skills",
+        type=name_list,
+        metavar="A,B",
+        help="for --suite recall: some of fact,absent,list,quote,recite,quote_any",
+    )
     parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache (default: 1024)")
     parser.add_argument(
         "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"

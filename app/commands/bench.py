@@ -158,6 +158,9 @@ def check(args: argparse.Namespace) -> None:
         raise InvalidSetting("At least one question is needed.", hint="Use --questions 100.")
     if args.suite == "recall" and args.max_new_tokens:
         raise InvalidSetting("Recall sets the length of answers by skill.", hint="Leave out --max-new-tokens.")
+    for name in args.skills or ():
+        if name not in recall.SKILLS:
+            raise InvalidSetting(f"There is no skill {name!r}.", hint=f"Use some of: {', '.join(recall.SKILLS)}.")
     if args.suite == "peers" and (args.model or "").startswith(WIDENED):
         raise InvalidSetting(
             "Peers read models from their files, and a widened one has none.", hint="Use --suite speed."
@@ -197,7 +200,8 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
     if args.suite == "recall":
         methods: Sequence[str] = args.methods or recall.DEFAULT_METHODS
         contexts: Sequence[int] = args.contexts or recall.DEFAULT_CONTEXTS
-        shape: dict[str, Any] = {"questions": args.questions, "seed": args.seed}
+        skills: Sequence[str] = args.skills or recall.SKILLS
+        shape: dict[str, Any] = {"skills": list(skills), "questions": args.questions, "seed": args.seed}
         return shape, recall.run_recall(engine, contexts, methods, **shape, progress=tell)
     contexts = args.contexts or DEFAULT_CONTEXTS
     shape = _speed_shape(args)

@@ -40,7 +40,8 @@ from core.bench.world import Question, write_book
 
 ops = torch.ops.aten
 ASKING = "recipe_asking"
-FIRST_SEED = 5_000_000  # of the books that are asked about, far from those of the batches
+FIRST_SEED = 5_000_000  # of the texts that are asked about
+FIRST_BATCH = 200_000  # of the ordinary batches in between, behind those of all legs
 LONGEST_ROW = 256  # tokens of a question and its answer: longer answers are cut
 SHORT_ROW = 96
 
@@ -256,7 +257,7 @@ def ask_about(run: Run, plan: Asking, number: int) -> None:
             for skill, nats in by_skill(losses.detach(), batch).items():
                 shown.setdefault(skill, []).append(nats)
         run.step_on()
-    batch = make_batch(run.layout, FIRST_SEED // 64 + plan.first + number, 1, plan.batch_tokens, skip=True)
+    batch = make_batch(run.layout, FIRST_BATCH + plan.first + number, 1, plan.batch_tokens, skip=True)
     losses, weights = token_losses(run.model, batch), batch.weights[:, 1:]
     run.update((losses * weights).sum() / weights.sum())
     run.step = (number + 1) * plan.steps_per_text  # a text with few questions leaves steps out

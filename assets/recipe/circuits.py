@@ -3,9 +3,9 @@
 Copying from the context needs two layers of attention that cooperate, and a small model spends most of a CPU's budget
 until it stumbles on them. So the first weights already contain them, in the spirit of mimetic initialisation
 (Trockman and Kolter, arXiv 2305.09828): layer 0 starts with heads that look 1, 2 and 3 tokens back and one that
-gathers the rare words among the last dozen; layers 1 and 2 start with two induction heads each (Olsson et al., arXiv
-2209.11895) that compare those summaries and copy the token that followed. The MLPs, the other heads and layer 3 start
-at random, and everything is trained afterwards; nothing is frozen or masked. Untrained it copies, but cannot answer.
+gathers the rare words among the last dozen; layers 1 and 2 start with induction heads (Olsson et al., arXiv
+2209.11895) that compare those summaries and copy the token that followed: two each, one in layer 1 of the target. What
+nothing is written into starts at random, and everything is trained afterwards. Untrained it copies, but cannot answer.
 
 To quote the sentence around a phrase, the target must walk back from the phrase to the sentence's first words. Layer 1
 lets every token know the first three tokens of its sentence, layer 2 looks up the phrase of the question, layer 3
@@ -318,7 +318,7 @@ def structure(model: LlamaForCausalLM, pieces: list[str], rarity: Tensor, seed: 
             writer.carry(layer, head, at.own, at.out, copy, norms[layer])
     if at.start:
         _write_quoting(writer, maps, copy, norms)
-        _write_telling(writer, maps, norms)
+        _write_telling(writer, norms)
         _write_naming(writer, maps, copy / COPY_GAIN, norms[2])
     model.lm_head.weight.normal_(0, 0.01)
     model.lm_head.weight[:, at.out] += own @ copy.T
@@ -378,7 +378,7 @@ def _write_quoting(writer: Builder, steps: list[Tensor], copy: Tensor, norms: li
         first = units.stop
 
 
-def _write_telling(writer: Builder, steps: list[Tensor], norms: list[float]) -> None:
+def _write_telling(writer: Builder, norms: list[float]) -> None:
     """Whether the book tells the fact that a question asks for: a flag at the verb, then at the answer."""
     at = writer.at
     regions = [at.own, at.prev1, at.prev2, at.prev3]

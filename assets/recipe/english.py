@@ -2,7 +2,7 @@
 
 A book of a reader is not written by `core/bench/world.py`. So that quoting leans on no particular words, part of the
 training documents are technical English (the language reference in `pydoc_data` and the doc strings of the standard
-library) and babble (random sentences over random words). Measurements use other topics than training.
+library) and babble (random sentences over random words). Measurements ask for sentences of the other topics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 _WORD = re.compile(r"[a-z]{2,12}")
 
 
-def unwrapped(text: str) -> list[str]:
+def prose_paragraphs(text: str) -> list[str]:
     """Paragraphs of prose on one line each; code, lists and headings are left out."""
     found = []
     for block in re.split(r"\n\s*\n", text):
@@ -38,12 +38,12 @@ def passages() -> tuple[str, ...]:
     found: list[str] = []
     for index, name in enumerate(sorted(topics)):
         if index % 2 == 0:
-            found += unwrapped(topics[name])
+            found += prose_paragraphs(topics[name])
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-                found += unwrapped(ast.get_docstring(node) or "")
+                found += prose_paragraphs(ast.get_docstring(node) or "")
     return tuple(dict.fromkeys(found))
 
 

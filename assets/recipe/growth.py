@@ -127,7 +127,7 @@ CONCLUDED = (  # what the MLP of layer 0 makes of sums: where from, above which 
     ("behind_line", 2.5, "answered", 1.0),
 )
 STEP_WIDTH, STEP_GAIN = 0.2, 60.0
-NEW_NEURONS = 8  # two for each conclusion, and two more for a round number
+NEW_NEURONS = 2 * len(CONCLUDED)
 NAMED_OFTEN = 3  # that many times every token of the vocabulary is among the samples of how tokens look
 OUTPUT_RANK = 62  # directions that a copied token is named with
 

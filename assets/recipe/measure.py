@@ -18,10 +18,10 @@ from assets.recipe.dialogs import FACT, LIST, RECITE, SKILLS, WORDS_PER_TOKEN, a
 from assets.recipe.english import babble
 from assets.recipe.tokens import BOS, SPECIALS, Layout
 from core.bench.quotes import quote_questions
+from core.bench.recall import RECITED_TOKENS
 from core.bench.world import Question, write_book
 
 ATTENTION = "recipe_causal"
-RECITED_TOKENS = 200
 
 
 def causal_attention(
@@ -44,16 +44,12 @@ AttentionInterface.register(ATTENTION, causal_attention)
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Right answers by skill at one length, and the share of right answer tokens over all of them."""
+    """Right answers by skill at one length, and the mean of the answers' shares of right tokens."""
 
     context_tokens: int
     asked: dict[str, int]
     right: dict[str, int]
     token_accuracy: dict[str, float]
-
-    def rate(self, kind: str) -> float:
-        """Share of exactly right answers of one kind."""
-        return self.right.get(kind, 0) / max(1, self.asked.get(kind, 0))
 
 
 @torch.inference_mode()
@@ -95,7 +91,10 @@ def recall(
     facts_per_book: int,
     first_book: int = 0,
 ) -> Recall:
-    """Ask about `num_books` unseen books of about `context_tokens` tokens. Recitations count their first 200 tokens."""
+    """Ask about `num_books` unseen books of about `context_tokens` tokens and as many pieces of babble of that length.
+
+    Recitations count their first 200 tokens.
+    """
     asked: dict[str, int] = {}
     right: dict[str, int] = {}
     hits: dict[str, list[float]] = {}
@@ -103,7 +102,7 @@ def recall(
         seed = held_out_seed(context_tokens * 100 + index)
         rng = random.Random(seed)
         book = write_book(seed, int(context_tokens * WORDS_PER_TOKEN))
-        strange = babble(rng, context_tokens // 2)
+        strange = layout.tokenizer.decode(layout.ids(babble(rng, context_tokens // 2))[:context_tokens])
         quotes = [replace(q, kind="quote_any") for q in quote_questions(strange, facts_per_book // 2, rng)]
         for text, questions in (
             (book.text, sample_questions(book.text, book.questions, facts_per_book, rng)),

@@ -303,8 +303,8 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(options.threads)
-    tokenizer = train_tokenizer()
-    tokenizer.save_pretrained(options.out / "tokenizer")
+    if not (options.out / "tokenizer").exists():  # its English is that of this Python; a checkpoint knows one only
+        train_tokenizer().save_pretrained(options.out / "tokenizer")
     layout = Layout.load(options.out / "tokenizer")
     target = Run("target", first_model(TARGET, layout), TARGET_LEGS, layout, options.out)
     train_target(target, options.target_minutes)
@@ -323,6 +323,9 @@ def main() -> None:
         return
     draft = Run("draft", first_model(DRAFT, layout), DRAFT_LEGS, layout, options.out)
     train_draft(draft, target, options.draft_minutes)
+    if draft.step < draft.steps:
+        print("The draft is not trained to its end: the same command goes on.")
+        return
     for name, run in (("target", target), ("draft", draft)):
         wrapped = AutoTokenizer.from_pretrained(options.out / "tokenizer")
         export(run.model, wrapped, options.models / f"harbour-{name}")

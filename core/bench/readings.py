@@ -1,14 +1,15 @@
 """What the recall suite reads and asks: unseen books and foreign English, cut to a length, with questions they answer.
 
 Owns which texts are measured and knows nothing of methods. Book seeds lie in [3,000,000, 4,000,000): training uses even
-seeds from 10,000,000 on, its own measurements odd ones there. English comes from Python's language reference, of which
-training sees other topics.
+seeds from 10,000,000 on, its own measurements odd ones there. English comes from Python's language reference: topics
+that training does not read; what they share with the others is not asked for.
 """
 
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from math import ceil
 from pydoc_data.topics import topics
@@ -73,8 +74,20 @@ def unwrapped(text: str) -> str:
 
 
 def measured_topics() -> list[str]:
-    """Topics of the language reference that no training looks at: every second one, the second of all first."""
+    """Topics of the language reference that training does not read: every second one, the second of all first."""
     return sorted(topics)[1::2]
+
+
+@cache
+def trained_english() -> str:
+    """The other topics of the language reference, on one line."""
+    return " ".join(" ".join(topics[name].split()) for name in sorted(topics)[0::2])
+
+
+def unseen_quotes(kept: str, most: int, rng: random.Random) -> list[Question]:
+    """Questions for sentences that training has not read: topics share some with each other, word for word."""
+    asked = quote_questions(kept, len(kept), rng)
+    return [question for question in asked if question.answer not in trained_english()][:most]
 
 
 def books(text: ChatText, context: int, seed: int, most_quotes: int) -> Iterator[Source]:
@@ -105,7 +118,7 @@ def english_texts(text: ChatText, context: int, seed: int, most_quotes: int) -> 
         size += len(text.encode(parts[-1])) + 1
         if size >= room or name == names[-1]:
             kept = cut_at_paragraph(text, "\n\n".join(parts), room)
-            yield Source(kept, {"quote_any": quote_questions(kept, most_quotes, rng)})
+            yield Source(kept, {"quote_any": unseen_quotes(kept, most_quotes, rng)})
             parts, size = [], 0
 
 

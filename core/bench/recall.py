@@ -190,6 +190,7 @@ def run_recall(
     contexts: Sequence[int],
     methods: Sequence[str],
     *,
+    skills: Sequence[str] = SKILLS,
     questions: int,
     seed: int,
     progress: Callable[[str], None] = lambda line: None,
@@ -198,6 +199,7 @@ def run_recall(
 
     Args:
         methods: asked in this order, plain decoding first, which the others are compared with.
+        skills: what is asked for. Each is asked the same questions, whatever the others are.
         questions: of a skill for an exact method; see SHARES for what costs too much to be asked as often.
         progress: gets a line for every text read and every skill done.
     Raises:
@@ -208,10 +210,11 @@ def run_recall(
     methods = sorted(dict.fromkeys(methods), key=lambda method: method != "autoregressive")
     for context in contexts:
         answered: list[Answered] = []
-        sizes = {skill: cell_size(skill, context, questions) for skill in SKILLS}
         try:
-            for source, skills in ((books, BOOK_SKILLS), (english_texts, ENGLISH_SKILLS)):
-                wanted = {skill: size for skill, size in sizes.items() if skill in skills}
+            for source, of_source in ((books, BOOK_SKILLS), (english_texts, ENGLISH_SKILLS)):
+                wanted = {skill: cell_size(skill, context, questions) for skill in of_source if skill in skills}
+                if not wanted:
+                    continue
                 texts = choose_readings(engine.text, context, source(engine.text, context, seed, questions), wanted)
                 for number, reading in enumerate(texts, start=1):
                     name = "book" if source is books else "English text"

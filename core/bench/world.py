@@ -33,7 +33,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its only right answer; a list that contains all of `values` is right as well."""
+    """A question with its only right answer; for a list `values` are the statements in it."""
 
     kind: Kind
     question: str

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from pydoc_data.topics import topics
 
+import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from assets.recipe.asking import answer_losses, make_rows, open_book, pad, text_and_questions
+from assets.recipe import measure, train
+from assets.recipe.asking import Asking, answer_losses, ask_about, make_rows, open_book, pad, text_and_questions
 from assets.recipe.circuits import FLAGS, VERBS
 from assets.recipe.dialogs import (
     ABSENT,
@@ -24,20 +26,28 @@ from assets.recipe.dialogs import (
     held_out_seed,
     make_batch,
 )
-from assets.recipe.english import babble, passages, prose, unwrapped
+from assets.recipe.english import babble, passages, prose
 from assets.recipe.run import Run, first_model, next_token_losses
 from assets.recipe.shapes import DRAFT, TARGET, build
 from assets.recipe.tokens import END, Layout
+from core.bench.readings import english_texts
 from core.bench.world import Question
+from core.models.catalog import find
+from core.models.loader import load_tokenizer
+from core.text import ChatText
 from tests.assets.conftest import short_leg
 
 
-def test_training_reads_other_english_than_measurements_do() -> None:
-    odd = [topics[name] for index, name in enumerate(sorted(topics)) if index % 2]
-    held = {paragraph for text in odd for paragraph in unwrapped(text)}
-    even = {p for index, name in enumerate(sorted(topics)) if not index % 2 for p in unwrapped(topics[name])}
-    assert held - even
-    assert not (held - even) & set(passages())
+def test_no_sentence_that_is_measured_stands_in_what_training_reads() -> None:
+    trained = "\n".join(passages())
+    text = ChatText(load_tokenizer(find("harbour").target), frozenset())
+    measured = [
+        question.answer
+        for source in english_texts(text, 120_000, 0, 10_000)
+        for question in source.questions["quote_any"]
+    ]
+    assert len(measured) > 100
+    assert not [sentence for sentence in measured if sentence in trained]
 
 
 def test_foreign_texts_have_sentences_and_depend_on_their_seed_alone() -> None:
@@ -156,6 +166,68 @@ def test_the_ends_of_legs_are_kept_and_averaged(layout: Layout, tmp_path: Path) 
     assert run.legs_ended == 3 and not torch.equal(ends[0], ends[1])
     run.average(2)
     assert torch.allclose(weight, (ends[1] + ends[2]) / 2, atol=1e-7) and not torch.equal(weight, ends[2])
+
+
+def test_a_run_goes_on_where_it_was_saved(layout: Layout, tmp_path: Path) -> None:
+    """Weights, optimiser and number of the step: four steps at once, and two and two with a file between."""
+    leg = replace(short_leg(steps=4, rate=1e-2), warmup=2, floors=(0.1, 0.1))
+
+    def begun(folder: str) -> Run:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return Run("draft", build(DRAFT, seed=3), (leg,), layout, tmp_path / folder)
+
+    def two_steps(run: Run) -> None:
+        for _ in range(2):
+            run.update(run.model((torch.arange(8) + 7 * run.step)[None]).logits.square().mean())
+
+    at_once, first = begun("at once"), begun("twice")
+    two_steps(at_once), two_steps(at_once), two_steps(first)
+    first.save()
+    again = begun("twice")
+    assert again.step == 2
+    two_steps(again)
+    for name, weight in at_once.model.state_dict().items():
+        assert torch.equal(weight, again.model.state_dict()[name]), name
+    assert not torch.equal(first.model.lm_head.weight, again.model.lm_head.weight)
+
+
+def test_asking_goes_on_from_its_own_start(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of before and after is the same, whether it was interrupted or not, and whatever came before since."""
+    plan = Asking(
+        books=2, first=0, lengths=(256,), foreign_every=9, steps_per_book=1, short_rows=2, long_rows=0, batch_tokens=64
+    )
+
+    def before(folder: str) -> Run:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        return Run("target", first_model(DRAFT, layout), (short_leg(1, 1e-3),), layout, tmp_path / folder)
+
+    whole = train.ask_on(before("whole"), plan, 1, minutes=5)
+    assert whole.step == whole.steps
+
+    def one_text(run: Run, plan: Asking, minutes: float) -> None:
+        ask_about(run, plan, 0)
+        run.save()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "train_asking", one_text)
+        begun = train.ask_on(before("parts"), plan, 1, minutes=5)
+    assert begun.step == plan.steps_per_text
+    later = before("parts")
+    with torch.no_grad():
+        later.model.lm_head.weight.add_(1)  # as if the part before had gone on
+    ended = train.ask_on(later, plan, 1, minutes=5)
+    for name, weight in whole.model.state_dict().items():
+        assert torch.allclose(weight, ended.model.state_dict()[name], atol=1e-6), name
+    assert not torch.equal(begun.model.lm_head.weight, ended.model.lm_head.weight)
+
+
+def test_babble_is_measured_at_the_length_that_it_is_told_for(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    real = measure.read
+    monkeypatch.setattr(measure, "read", lambda model, ids: read.append(len(ids)) or real(model, ids))
+    found = measure.recall(build(DRAFT, seed=3), layout, 512, num_books=1, facts_per_book=4)
+    assert len(read) == 2 and 500 < read[1] <= 520
+    assert found.asked["quote_any"] == 2 and found.asked["fact"] == 4
 
 
 def test_questions_about_an_open_book_lose_and_learn_as_behind_the_whole_of_it(layout: Layout) -> None:

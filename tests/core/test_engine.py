@@ -9,6 +9,8 @@ import torch
 
 from core.answering import LONGEST_ROUND
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.decoding import methods
+from core.decoding.adaptive import PassCost
 from core.decoding.methods import EXACT_METHODS, LOSSY_METHODS
 from core.engine import Engine
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
@@ -331,8 +333,12 @@ def test_comparison_names_the_first_divergence_and_its_logit_gap() -> None:
     assert engine.compare(prompt, plain, plain[:20]).index == 20
 
 
-def test_decoding_goes_plain_where_speculation_would_lose() -> None:
-    """A draft and a retrieval cache that never agree: after a few rounds most tokens are drawn by the target alone."""
+def test_decoding_goes_plain_where_speculation_would_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft and a retrieval cache that never agree: after a few rounds most tokens are drawn by the target alone.
+
+    Every pass costs the same here: measured times would tell of other work on the machine.
+    """
+    monkeypatch.setattr(methods, "MeasuredCost", lambda by_rows, model, overhead: PassCost(1.0, 0.1))
     engine = tiny_engine(noise=30.0, budget=80)
     finished = answer(engine, random_prompt(900), method="draft", max_new_tokens=100, speculation=SpeculationConfig())
     level2 = finished.stats.level2

@@ -68,6 +68,7 @@ def test_the_table_has_a_cell_under_every_head() -> None:
     ("options", "words"),
     [
         (["--questions", "0"], "one question"),
+        (["--skills", "fact,magic"], "no skill 'magic'"),
         (["--max-new-tokens", "9"], "Leave out --max-new-tokens"),
         (["--methods", "magic"], "no method 'magic'"),
         (["--budget", "100"], "budget of 100"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
 
 from core.bench import readings
+from core.bench.quotes import quote_questions
 from core.bench.readings import Source
 from core.bench.world import ABSENT_ANSWER, Question, write_book
 from core.models.catalog import find
@@ -73,6 +75,17 @@ def test_english_comes_from_every_second_topic_and_is_asked_for_by_phrases_in_it
         assert 0 < len(TEXT.encode(source.text)) <= 2048 - readings.QUESTION_ROOM
         for asked in source.questions["quote_any"]:
             assert source.text.count(asked.answer) == 1 and "\n" not in asked.answer
+
+
+def test_sentences_that_training_reads_as_well_are_not_asked_for() -> None:
+    trained, shared, own = readings.trained_english(), [], set()
+    for source in readings.english_texts(TEXT, 120_000, 0, 10_000):
+        asked = {question.answer for question in source.questions["quote_any"]}
+        assert asked and not any(answer in trained for answer in asked)
+        own |= asked
+        shared += [q for q in quote_questions(source.text, 10_000, random.Random(0)) if q.answer in trained]
+    assert shared, "topics do share sentences, so leaving them out was needed"
+    assert not own & {question.answer for question in shared}
 
 
 def test_paragraphs_lose_their_line_breaks_and_code_keeps_them() -> None:

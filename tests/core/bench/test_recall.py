@@ -128,6 +128,17 @@ def test_triforce_writes_what_plain_decoding_writes(rows: list[RecallRow]) -> No
             assert row.compared is None and row.acceptance_level2 is None
 
 
+def test_one_skill_alone_is_asked_the_same_questions(engine: Engine, rows: list[RecallRow]) -> None:
+    said: list[str] = []
+    alone = recall.run_recall(
+        engine, [CONTEXT], ["triforce"], skills=["quote_any"], questions=1, seed=0, progress=said.append
+    )
+    found = {row.skill: row for row in alone}
+    assert set(found) == {"quote_any", "all"} and not any("book" in line for line in said), "no book is read for it"
+    among = next(row for row in rows if (row.method, row.skill) == ("triforce", "quote_any"))
+    assert (found["quote_any"].prompt_tokens, found["quote_any"].exact) == (among.prompt_tokens, among.exact)
+
+
 def test_an_interrupt_leaves_the_rows_so_far(engine: Engine) -> None:
     def interrupt(line: str) -> None:
         if line.startswith("  fact"):
