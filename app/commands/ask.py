@@ -71,7 +71,8 @@ def answer_all(
         finished = opening.told(finished) if opening and index == 0 else finished
         answers.append(finished)
         if shown:
-            print(f"\n\n{summary_line(finished)}", file=sys.stderr, flush=True)
+            blank = "" if finished.text.strip() else "The answer is white space alone.\n"
+            print(f"\n\n{blank}{summary_line(finished)}", file=sys.stderr, flush=True)
     if args.json:
         print_json(document(engine, questions, answers, opening, many=args.questions is not None))
     return 0

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import launch as launcher
+from app.commands import ask
 from core.decoding.methods import EXACT_METHODS
 
 ROOT = Path(__file__).parents[3]
@@ -77,7 +79,17 @@ def test_ask_answers_many_questions_with_one_reading(
 
 def test_ask_streams_the_answer_to_people(small_book: Path) -> None:
     done = launch("ask", small_book, "-q", "Who kept the light?", "--max-new-tokens", 12, "--method", "autoregressive")
-    assert (done.stdout.strip() and "12 tokens" in done.stderr) or "tokens/s" in done.stderr
+    assert done.stdout.strip() and "tokens/s" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "named"), [("  \n   ", True), (" Martha.", False)])
+def test_an_answer_that_nobody_can_see_is_named(
+    text: str, named: bool, small_book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ask.answer
+    monkeypatch.setattr(ask, "answer", lambda *given, shown: replace(real(*given, shown=shown), text=text))
+    assert launcher.main(["ask", str(small_book), "-q", "Who?", "--max-new-tokens", "4", "--no-venv"]) == 0
+    assert ("white space alone" in capsys.readouterr().err) == named
 
 
 def test_doctor_says_what_fits_and_why(command: Callable[..., Any]) -> None:
