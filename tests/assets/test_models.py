@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 from assets.recipe.dialogs import WORDS_PER_TOKEN, answer_ids, held_out_seed
 from assets.recipe.measure import ATTENTION, answer_hits, read
 from assets.recipe.tokens import Layout
-from core.bench.quotes import quote_questions
-from core.bench.readings import measured_topics, unwrapped
+from core.bench.readings import measured_topics, unseen_quotes, unwrapped
 from core.bench.world import Question, write_book
 
 MODELS = Path(__file__).resolve().parents[2] / "assets" / "models"
@@ -68,7 +67,7 @@ def test_target_answers_most_questions_about_an_unseen_short_book(target: LlamaF
 
 def test_target_quotes_sentences_of_english_that_no_training_saw(target: LlamaForCausalLM) -> None:
     text = unwrapped("\n\n".join(topics[name] for name in measured_topics()[:12]))[:16000]
-    asked = quote_questions(text, 16, random.Random(1))
+    asked = unseen_quotes(text, 16, random.Random(1))
     assert len(asked) == 16
     right = num_right(target, text, asked)
     assert right >= 9, f"{right} of 16"
