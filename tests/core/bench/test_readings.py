@@ -115,6 +115,16 @@ def test_questions_are_spread_over_few_texts(context: int, counts: tuple[int, ..
     assert [len(reading.asked["fact"]) for reading in chosen] == asked
 
 
+def test_a_kind_is_asked_the_same_whatever_else_is_asked() -> None:
+    def asked(**wanted: int) -> dict[str, list[str]]:
+        chosen = list(readings.choose_readings(TEXT, 1024, readings.books(TEXT, 1024, 0, 20), wanted))
+        return {skill: [q.question for reading in chosen for q in reading.asked[skill]] for skill in wanted}
+
+    among = asked(fact=4, absent=9, quote=3, recite=1)
+    for skill, number in {"fact": 4, "quote": 3, "recite": 1}.items():
+        assert asked(**{skill: number})[skill] == among[skill] and len(among[skill]) == number
+
+
 def test_questions_that_do_not_fit_behind_the_text_are_not_asked() -> None:
     long = Question("fact", "Why " + "and why " * 200, "Yes.", ("Yes.",))
     short = Question("fact", "Why?", "Yes.", ("Yes.",))

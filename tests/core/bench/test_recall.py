@@ -136,6 +136,9 @@ def test_one_skill_alone_is_asked_the_same_questions(engine: Engine, rows: list[
     found = {row.skill: row for row in alone}
     assert set(found) == {"quote_any", "all"} and not any("book" in line for line in said), "no book is read for it"
     among = next(row for row in rows if (row.method, row.skill) == ("triforce", "quote_any"))
+    assert among.prompt_tokens != next(row for row in rows if row.skill == "quote").prompt_tokens, (
+        "they can be told apart"
+    )
     assert (found["quote_any"].prompt_tokens, found["quote_any"].exact) == (among.prompt_tokens, among.exact)
 
 
