@@ -206,8 +206,9 @@ def test_placements_have_groups_of_their_own_under_each_context() -> None:
 def test_recall_has_a_panel_for_each_context_with_intervals_and_how_many_were_asked() -> None:
     document = recorded("recall")
     figure = draw(document)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["8,192 tokens", "32,768 tokens"]
-    for axes, context in zip(figure.axes, (8192, 32768), strict=True):
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["8,192 tokens", "32,768 tokens", "122,880 tokens"]
+    for axes, context in zip(figure.axes, (8192, 32768, 122880), strict=True):
         rows = [row for row in document["rows"] if row["context"] == context and row["exact"] is not None]
         assert drawn(axes)["h2o"] == [row["exact"] for row in rows if row["method"] == "h2o"]
         assert sum(map(len, drawn(axes).values())) == len(rows)
@@ -218,7 +219,8 @@ def test_recall_has_a_panel_for_each_context_with_intervals_and_how_many_were_as
         asked = [label.get_text() for label in axes.get_xticklabels(minor=True)]
         assert sorted(asked) == sorted(str(row["n"]) for row in rows)
         assert names(axes)[:2] == ["facts", "not in the book"]
-    assert "Incomplete" in said(figure) and "95% intervals" in said(figure)
+    assert "95% intervals" in said(figure) and "Incomplete" not in said(figure)
+    assert "Incomplete" in said(draw({**document, "complete": False}))
 
 
 def test_how_many_were_asked_is_told_once_where_it_is_the_same() -> None:
