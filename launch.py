@@ -2,7 +2,8 @@
 
 It parses the arguments, sees to an environment that meets requirements.txt (the running one if it does, else
 `.venv` beside this file, made and filled on the first start) and hands over to `app`. Before that it imports
-only the standard library. Python 3.6 can still parse it, so that an old Python gets a sentence, no traceback.
+only the standard library and `core.nvidia`, which does the same. Python 3.6 can still parse it, so that an old
+Python gets a sentence, no traceback.
 """
 
 import argparse
@@ -23,7 +24,7 @@ if sys.version_info < (3, 11):
 
 from collections.abc import Iterator, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -31,15 +32,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent
 REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
 MOST_TEST_PROCESSES = 4
+LONG_TESTS = "tests.long"
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "triforce-reader.stamp"  # the digest of what was installed, or INSTALLING
 INSTALLING = "installing"
+# PyTorch's own index has a folder of wheels for each CUDA, the public index one build for each system. The variable
+# names another place with the same folders; where it is empty, torch comes from the user's package index.
+TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"
+COMPUTING = (None, "ask", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.publishing, told before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
-SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000}
-APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None}
+SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
+APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
 
 
 class Situation(Exception):
@@ -47,14 +53,16 @@ class Situation(Exception):
 
     def __init__(self, problem: str, *, hint: str) -> None:
         super().__init__(f"{problem} {hint}")
+        self.problem = problem
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line. Returns 0 done, 1 the user's situation, 130 interrupted; exits with 2 on wrong usage."""
     args = parse_arguments(argv)
     try:
-        prepare_environment(argv, use_venv=args.venv)
+        prepare_environment(argv, use_venv=args.venv, device=args.device)
         prepare_process(offline=args.offline)
+        tell_unused_gpu(args)
         code = hand_over(args)
         sys.stdout.flush()
         return code
@@ -89,7 +97,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         elif args.command is None:
             vars(args).setdefault(name, default)
         elif hasattr(args, name):
-            parser.error(f"--{name} belongs to the app, not to '{args.command}'")
+            parser.error(f"--{name.replace('_', '-')} belongs to the app, not to '{args.command}'")
     return args
 
 
@@ -138,8 +146,17 @@ def build_parser() -> argparse.ArgumentParser:
         add_common_options(command)
         command.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
         add_options(command)
+    text = "install the build of torch that suits this machine's GPU and its driver"
+    add_venv_option(commands.add_parser("repair", help=text, description=text.capitalize() + ".", allow_abbrev=False))
     text = "install the test tools and run the tests; other arguments go to pytest"
-    add_venv_option(commands.add_parser("test", help=text, description=text.capitalize() + ".", allow_abbrev=False))
+    test = commands.add_parser("test", help=text, description=text.capitalize() + ".", allow_abbrev=False)
+    add_venv_option(test)
+    test.add_argument(
+        "--long",
+        action="store_true",
+        help="instead, the long programs (tests/long.py) one after the other, or the one that is named, with "
+        "arguments of its own",
+    )
     return parser
 
 
@@ -219,7 +236,12 @@ def add_app_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--port", type=port_number, help="(default: 7860)")
     options.add_argument("--no-browser", dest="browser", action="store_false", help="do not open the browser")
     options.add_argument("--share", action="store_true", help="make a public link (needs --auth)")
-    options.add_argument("--auth", metavar="USER:PASSWORD", help="ask for this name and password")
+    options.add_argument(
+        "--auth", metavar="USER:PASSWORD", help="ask for them; others see it in `ps`, not so $TRIFORCE_AUTH (default)"
+    )
+    options.add_argument(
+        "--allow-host", metavar="NAME", action="append", help="another name of this machine that it answers to"
+    )
 
 
 def add_remote_options(parser: argparse.ArgumentParser) -> None:
@@ -259,6 +281,9 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     options = parser.add_argument_group("options of the server", argument_default=argparse.SUPPRESS)
     options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --api-key)")
     options.add_argument("--port", type=port_number, help="(default: 8000)")
+    options.add_argument(
+        "--allow-host", metavar="NAME", action="append", help="another name of this machine that it answers to"
+    )
     parser.add_argument(
         "--api-key", metavar="KEY", help="what clients must send (default: $TRIFORCE_API_KEY, else none)"
     )
@@ -404,9 +429,11 @@ def float_list(text: str) -> tuple[float, ...]:
 # -------------------- environment
 
 
-def prepare_environment(argv: Sequence[str], *, use_venv: bool) -> None:
+def prepare_environment(argv: Sequence[str], *, use_venv: bool, device: str = "auto") -> None:
     """Return in an environment that meets requirements.txt, or start again inside `.venv`, made ready first.
 
+    Args:
+        device: "cpu" where no GPU is to be used, so that none is looked for.
     Raises:
         Situation: nothing suitable is there and it cannot be made; the text says what to do.
     """
@@ -424,7 +451,7 @@ def prepare_environment(argv: Sequence[str], *, use_venv: bool) -> None:
             hint="Install requirements.txt into it, or start without --no-venv.",
         )
     if not venv_ready():
-        set_up_venv()
+        set_up_venv(device)
     if not inside:
         restart_in_venv(argv)
 
@@ -478,13 +505,13 @@ def venv_ready() -> bool:
     return stamp() == digest() and VENV_PYTHON.exists()
 
 
-def set_up_venv() -> None:
+def set_up_venv(device: str) -> None:
     """Bring `.venv` up to requirements.txt, one process at a time."""
     try:
         with one_at_a_time():
             if not venv_ready():  # another start may have done it while this one waited
                 print("Setting up TriForce Reader in .venv. This happens once.", file=sys.stderr)
-                fill_venv()
+                fill_venv(device)
     except OSError as error:
         raise Situation(
             f"The environment in {VENV} cannot be made: {error}.",
@@ -492,13 +519,14 @@ def set_up_venv() -> None:
         ) from error
 
 
-def fill_venv() -> None:
+def fill_venv(device: str) -> None:
     """Make, repair, fill or refresh `.venv`, whatever state it is in."""
     if stamp() == INSTALLING or not venv_works():
         make_venv()
     STAMP.write_text(INSTALLING, encoding="utf-8")
     try:
-        pip_install(VENV_PYTHON, REQUIREMENTS)
+        install_torch(VENV_PYTHON, device)
+        pip_install(VENV_PYTHON, "-r", REQUIREMENTS)
     except Situation:
         STAMP.unlink()  # pip gave up by itself, and tidily
         raise
@@ -531,9 +559,9 @@ def make_venv() -> None:
         raise Situation(f"The environment in {VENV} cannot be made: {reason}", hint="Remove .venv and start again.")
 
 
-def pip_install(python: Path, requirements: Path) -> None:
-    """Install a requirements file; pip's progress goes to stderr, its complaints become one sentence."""
-    options = ["--no-input", "--disable-pip-version-check", "-r", str(requirements)]
+def pip_install(python: Path, *what: "str | Path") -> None:
+    """Install something; pip's progress goes to stderr, its complaints become one sentence."""
+    options = ["--no-input", "--disable-pip-version-check", *map(str, what)]
     command = [str(python), "-m", "pip", "install", *options]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, errors="replace")
     if done.returncode:
@@ -544,7 +572,7 @@ def explain_pip(complaints: str) -> Situation:
     """The user's situation behind what pip printed on stderr."""
     if any(sign in complaints for sign in ("connection broken", "Network is unreachable", "ProxyError")):
         return Situation(
-            "The package index cannot be reached, and the first start needs it.",
+            "The package index cannot be reached, and what is missing comes from there.",
             hint="Connect to the network and start again.",
         )
     if "No space left on device" in complaints:
@@ -587,6 +615,147 @@ def restart_in_venv(argv: Sequence[str]) -> NoReturn:
     os.execv(command[0], command)
 
 
+# -------------------- torch for this machine's GPU
+
+
+class TorchWish(NamedTuple):
+    """Which build of torch to install, and why."""
+
+    build: str | None  # a folder of the wheel index, "cpu" among them; None: what the user's own index has
+    because: str
+    hint: str = ""  # what the user can do for a better one
+
+
+def choose_torch(device: str) -> TorchWish:
+    """The build for this machine's GPUs, as their driver tells of them."""
+    from core import nvidia
+
+    if device == "cpu":
+        return TorchWish(None, "from your package index, as --device cpu was given")
+    if not torch_wheels():
+        return TorchWish(None, f"from your package index, as {TORCH_WHEELS_VARIABLE} is empty")
+    answer = nvidia.ask_driver()
+    if answer.failure:
+        because = f"the CPU build for now, as nvidia-smi is there and {answer.failure}"
+        return TorchWish("cpu", because, f"When the GPU works, run: {nvidia.REPAIR}")
+    if not answer.gpus:
+        return TorchWish(None, "from your package index, as no NVIDIA GPU was found")
+    found, suited = f"as {answer.gpus[0].name} was found", nvidia.choose_build(answer.gpus)
+    if suited.build is None:
+        return TorchWish("cpu", f"the CPU build for now, {found}, but {suited.because}", suited.hint)
+    cuda = nvidia.dotted(suited.build.cuda)
+    return TorchWish(suited.build.name, f"the build for CUDA {cuda}, {found} and {suited.because}")
+
+
+def install_torch(python: Path, device: str) -> None:
+    """Install the build of torch that suits this machine, and say which and why in one line.
+
+    What torch requires comes with the requirements from the user's package index, and so does torch itself where any
+    build does.
+
+    Raises:
+        Situation: pip could not install it.
+    """
+    version = torch_version()
+    if version is None:
+        return
+    wish = choose_torch(device)
+    print(f"torch: {wish.because}. {wish.hint}".strip(), file=sys.stderr)
+    if wish.build is not None:
+        install_build(python, version, wish.build)
+
+
+def install_build(python: Path, version: str, build: str) -> None:
+    """Install one build of torch from its wheels, and nothing that it requires.
+
+    Raises:
+        Situation: pip could not install it.
+    """
+    place = torch_wheels().rstrip("/")
+    try:
+        pip_install(python, "--no-deps", "--index-url", f"{place}/{build}", f"torch=={version}+{build}")
+    except Situation as situation:
+        raise Situation(
+            f"torch {version}+{build} was not to be had from {place}. {situation.problem}",
+            hint=f"Name a mirror of it in {TORCH_WHEELS_VARIABLE}, or start with --device cpu.",
+        ) from situation
+
+
+def torch_version() -> str | None:
+    """The version of torch that requirements.txt pins."""
+    lines = (line.partition("#")[0].strip() for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    return next((line.partition("==")[2] for line in lines if line.startswith("torch==")), None)
+
+
+def torch_wheels() -> str:
+    """Where builds of torch come from; empty: the user's package index."""
+    return os.environ.get(TORCH_WHEELS_VARIABLE, TORCH_WHEELS)
+
+
+def tell_unused_gpu(args: argparse.Namespace) -> None:
+    """One line where torch cannot use an NVIDIA GPU that is here. Asks the driver and installed files, no network."""
+    if args.device == "cpu" or args.remote or args.command not in COMPUTING:
+        return
+    from core import nvidia
+
+    unused = nvidia.unused_gpu()
+    if unused is not None:
+        print(f"note: {unused.because} {unused.hint}", file=sys.stderr, flush=True)
+
+
+def repair() -> int:
+    """Bring this environment to the build of torch that suits this machine's GPU. Returns 0.
+
+    Raises:
+        Situation: no build does as things are, or pip could not install it.
+    """
+    from core import nvidia
+
+    version, installed, answer = torch_version(), nvidia.installed_torch(), nvidia.ask_driver()
+    if version is None or installed is None:
+        raise Situation("torch is not pinned or not installed.", hint="Restore requirements.txt and try again.")
+    unused = nvidia.compare(answer, installed)
+    if unused is None:
+        found = f"torch {installed.version} suits {answer.gpus[0].name}" if answer.gpus else "no NVIDIA GPU was found"
+        print(f"There is nothing to repair: {found}.", file=sys.stderr)
+        return 0
+    suited = nvidia.choose_build(answer.gpus) if answer.gpus else None
+    if suited is None or suited.build is None:
+        raise Situation(unused.because, hint=unused.hint)
+    if not torch_wheels():
+        raise Situation(f"{TORCH_WHEELS_VARIABLE} is empty.", hint="Unset it and try again.")
+    print(f"{unused.because} Installing torch {version}+{suited.build.name} in {sys.prefix}.", file=sys.stderr)
+    with one_at_a_time():
+        replace_build(version, suited.build.name)
+    print("The GPU can be used now. Start with: python launch.py", file=sys.stderr)
+    return 0
+
+
+def replace_build(version: str, build: str) -> None:
+    """Put another build of torch, and what it requires, into the running environment.
+
+    Raises:
+        Situation: pip could not do it; `.venv` is then as it was, or the next start completes it.
+    """
+    python, before = Path(sys.executable), stamp() if VENV.exists() and VENV.samefile(sys.prefix) else None
+    if before is None:
+        install_build(python, version, build)
+        pip_install(python, "-r", REQUIREMENTS)
+        return
+    STAMP.write_text(INSTALLING, encoding="utf-8")
+    try:
+        install_build(python, version, build)
+    except Situation:
+        STAMP.write_text(before, encoding="utf-8")
+        raise
+    try:
+        pip_install(python, "-r", REQUIREMENTS)
+    except Situation:
+        STAMP.unlink()
+        raise
+    STAMP.write_text(before, encoding="utf-8")
+
+
 # -------------------- handing over
 
 
@@ -603,7 +772,9 @@ def prepare_process(*, offline: bool = False) -> None:
 def hand_over(args: argparse.Namespace) -> int:
     """Run the command (`app.commands.<name>.run`) or the app (`app.main.run`), imported only now."""
     if args.command == "test":
-        return run_tests(args.pytest_args)
+        return run_tests(args.pytest_args, long=args.long)
+    if args.command == "repair":
+        return repair()
     from core.errors import CoreError
 
     module = importlib.import_module(f"app.commands.{args.command}" if args.command else "app.main")
@@ -614,10 +785,15 @@ def hand_over(args: argparse.Namespace) -> int:
     return code
 
 
-def run_tests(pytest_args: Sequence[str]) -> int:
-    """Install missing test tools and run pytest in the project's folder; the whole suite in several processes."""
+def run_tests(pytest_args: Sequence[str], *, long: bool = False) -> int:
+    """Install missing test tools and run pytest in the project's folder; the whole suite in several processes.
+
+    With `long`, the arguments are those of tests/long.py.
+    """
     if unmet_requirement(DEV_REQUIREMENTS):
-        pip_install(Path(sys.executable), DEV_REQUIREMENTS)
+        pip_install(Path(sys.executable), "-r", DEV_REQUIREMENTS)
+    if long:
+        return subprocess.call([sys.executable, "-m", LONG_TESTS, *pytest_args], cwd=ROOT)
     chosen = pytest_args or ["-n", str(min(MOST_TEST_PROCESSES, os.cpu_count() or 1)), "--dist", "loadfile"]
     return subprocess.call([sys.executable, "-m", "pytest", *chosen], cwd=ROOT)
 

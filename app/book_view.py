@@ -9,6 +9,7 @@ from app.kept_view import how_read, on_disk
 from app.library import Book as Shelved
 from app.library import Offer, label
 from app.sessions import Session
+from app.telling import told
 from app.worker import Waiting
 from core.errors import ContextTooSmall, CoreError
 
@@ -211,9 +212,10 @@ def progress(arrival: Arrival) -> str:
 def failure(arrival: Arrival) -> str:
     """A file that could not be read, and why."""
     error = arrival.error or CoreError(f"{arrival.name} cannot be read.", hint="Choose another file.")
+    problem, hint = told(error)
     return (
-        f'<div class="problem" role="alert"><strong>{render.escape(error.problem)}</strong>'
-        f"<span>{render.escape(error.hint)}</span>"
+        f'<div class="problem" role="alert"><strong>{render.escape(problem)}</strong>'
+        f"<span>{render.escape(hint)}</span>"
         f'<button type="button" class="close" data-act="dismiss:{arrival.number}" aria-label="Dismiss">×</button></div>'
     )
 

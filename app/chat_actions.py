@@ -49,7 +49,7 @@ class Act:
             data = json.loads(packed)
             verb, _, name = str(data["act"]).partition(":")
             return cls(verb, name, str(data.get("text", "")))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InvalidSetting("The page sent something unknown.", hint="Reload the page.") from error
 
 

@@ -10,6 +10,7 @@ from app.library import Chapters, Choice, Pages, Whole
 from core.errors import InvalidSetting
 
 EVERYTHING = ("", "all", "everything")
+LONGEST = 2_000  # characters; nobody types more
 DASH = re.compile(r"\s*(?:[-\u2010-\u2015\u2212]|\bto\b)\s*")  # hyphens, dashes, minus: what people paste
 PAGES, CHAPTERS = (
     re.compile(r"^(?:pages?|pp?\.?)\s*(?=[#\w])", re.I),
@@ -35,6 +36,8 @@ def understood(document: Document, text: str) -> Choice:
         InvalidSetting: it names no part of the document.
     """
     wanted = text.strip()
+    if len(wanted) > LONGEST:
+        raise _unclear(document, text)
     if wanted.casefold() in EVERYTHING:
         return Whole()
     if CHAPTERS.match(wanted) and not any(page.label.casefold() == wanted.casefold() for page in document.pages):

@@ -88,7 +88,10 @@ def ago(changed: str, time: datetime) -> str:
         return f"{int(seconds // 3600)} h ago"
     if seconds < 7 * DAY:
         return render.plural(int(seconds // DAY), "day") + " ago"
-    return f"{then.astimezone():%d %b %Y}"
+    try:
+        return f"{then.astimezone():%d %b %Y}"
+    except (OverflowError, ValueError, OSError):  # before or after all time zones
+        return "some time ago"
 
 
 def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:

@@ -2,18 +2,25 @@
 
 The list is the directory; there is no index that could be damaged. File names are random ids. A file that cannot be
 read is set aside and named, one of a newer version is left alone and named; nothing is ever deleted but on request.
+
+Two programs may use one folder: a lock is held while a file is written, and what another program has changed in it
+since is merged. A write that fails is tried again, soon and then every half minute, and once more at the end.
 """
 
 import contextlib
 import logging
 import os
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from filelock import FileLock
+
+from app.conversation_merge import merge
 from app.dialogue import Dialogue
 from app.dialogue_json import Damaged, NewerVersion, dump, load
 from app.render import plural
@@ -26,9 +33,12 @@ log = logging.getLogger(__name__)
 SUFFIX = ".json"
 SET_ASIDE = ".damaged"
 DRAFT = ".part"
-OLD_DRAFT_SECONDS = 3600.0
 MOST_BYTES = 256 << 20  # of one file: no conversation is longer
 MOST_WAIT_SECONDS = 10.0  # for the last write when the program ends
+LOCK_SECONDS = 5.0  # another program holds the lock for milliseconds
+# Virus scanners hold a file for a moment: the first tries follow at once.
+TRY_AGAIN_SECONDS = (0.05, 0.1, 0.2, 0.4)
+LATER_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,14 @@ class _Seen:
     summary: Summary | None  # None: of a newer version
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A file as this program wrote or read it last."""
+
+    stamp: tuple[int, int]
+    dialogue: Dialogue
+
+
 class Conversations:
     """All conversations of a data directory. Without a folder they last as long as the program.
 
@@ -99,13 +117,17 @@ class Conversations:
         self._failed: dict[str, Dialogue] = {}  # to be tried again as soon as a write succeeds
         self._writing: str | None = None  # the id of the file that is being written
         self._seen: dict[str, _Seen] = {}
+        self._bases: dict[str, _Base] = {}
         self._set_aside: list[str] = []
         self._trouble = ""  # why the latest write failed
-        self._closed = False
+        self._closed = self._tried_last = False
         self._writer: threading.Thread | None = None
+        self._between: FileLock | None = None  # programs that use this folder
         if folder is not None:
             _make_private(folder)
-            _sweep(folder)
+            self._between = FileLock(folder.with_name(f"{folder.name}.lock"), timeout=LOCK_SECONDS, thread_local=False)
+            with contextlib.suppress(OSError), self._between:
+                _sweep(folder)
 
     # -------------------- writing
 
@@ -159,22 +181,18 @@ class Conversations:
             self._failed.pop(dialogue_id, None)
             self._latest.pop(dialogue_id, None)
             self._seen.pop(dialogue_id, None)
-            if self.folder is not None and ID.fullmatch(dialogue_id):
-                with contextlib.suppress(OSError):
+            self._bases.pop(dialogue_id, None)
+            if self._between is not None and ID.fullmatch(dialogue_id):
+                with contextlib.suppress(OSError), self._between:
                     self._file(dialogue_id).unlink(missing_ok=True)
 
     def _write_all(self) -> None:
-        while True:
-            with self._lock:
-                self._lock.wait_for(lambda: self._closed or self._unwritten)
-                if not self._unwritten:
-                    return
-                self._writing, dialogue = self._unwritten.popitem()
+        while (dialogue := self._next()) is not None:
             trouble = ""
             try:
-                self._write(dialogue)
-            except (OSError, ValueError) as error:  # a value that is no JSON is a bug, and no reason to stop saving
-                trouble = str(getattr(error, "strerror", None) or error)
+                self._write_surely(dialogue)
+            except Exception as error:  # no memory, no room, a value that is no JSON: no reason to stop saving
+                trouble = str(getattr(error, "strerror", None) or error) or type(error).__name__
                 log.warning("a conversation could not be saved: %s", error)
             with self._lock:
                 self._trouble = trouble
@@ -187,22 +205,77 @@ class Conversations:
                     self._failed = {}
                 self._lock.notify_all()
 
+    def _next(self) -> Dialogue | None:
+        """What to write next; what failed comes again after a while, and once more at the end. None: the end."""
+        with self._lock:
+            while not self._unwritten:
+                if self._closed and (self._tried_last or not self._failed):
+                    return None
+                patience = LATER_SECONDS if self._failed else None
+                came = self._lock.wait_for(lambda: self._closed or self._unwritten, patience)
+                if not self._unwritten and (self._closed or not came):
+                    self._tried_last = self._closed
+                    self._unwritten, self._failed = self._failed, {}
+            self._writing, dialogue = self._unwritten.popitem()
+            return dialogue
+
+    def _write_surely(self, dialogue: Dialogue) -> None:
+        """Write; where the file cannot be had, a few times more.
+
+        Raises:
+            OSError: still not.
+        """
+        for seconds in TRY_AGAIN_SECONDS:
+            try:
+                return self._write(dialogue)
+            except OSError:
+                time.sleep(seconds)
+        self._write(dialogue)
+
     def _write(self, dialogue: Dialogue) -> None:
         """Replace the file in one step: whoever reads it, or pulls the plug, finds the old state or the new one."""
-        file, text = self._file(dialogue.id), dump(dialogue).encode("utf-8", "surrogatepass")
-        draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}{DRAFT}")
+        file = self._file(dialogue.id)
+        assert self._between is not None, "nowhere to write"
+        with self._between:
+            merged = self._merged(dialogue, file)
+            if not merged.nodes:  # another program removed all of it
+                file.unlink(missing_ok=True)
+            else:
+                _replace(file, dump(merged).encode("utf-8", "surrogatepass"))
+            written = _Base(_stamp(file), merged)
+        with self._lock:
+            self._bases[dialogue.id] = written
+            latest = self._latest.get(dialogue.id)
+            if latest is not None and merged.nodes:
+                self._latest[dialogue.id] = latest.joined(merged, self._removed.get(dialogue.id, frozenset()))
+
+    def _merged(self, dialogue: Dialogue, file: Path) -> Dialogue:
+        """With what another program has changed in the file since this one wrote or read it."""
+        with self._lock:
+            base, removed = self._bases.get(dialogue.id), self._removed.get(dialogue.id, frozenset())
+        if base is not None and base.stamp == _stamp(file):
+            disk: Dialogue | None = base.dialogue
+        else:
+            disk = self._on_disk(file)
+        if disk is None or disk.nodes == ():
+            if base is None or list(file.parent.glob(f"{file.stem}-*{SET_ASIDE}")):
+                return dialogue  # it is new, or its file was damaged: this program has the better one
+            disk = replace(base.dialogue, nodes=())  # another program deleted it
+        old = base.dialogue if base is not None else replace(dialogue, nodes=(), title="")
+        merged = merge(dialogue, old, disk, removed)
+        left = {node.id for node in merged.nodes}
+        with self._lock:
+            self._removed[dialogue.id] = (removed | {node.id for node in old.nodes}) - left
+        return merged
+
+    def _on_disk(self, file: Path) -> Dialogue | None:
         try:
-            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as out:
-                out.write(text)
-                out.flush()
-                os.fsync(out.fileno())
-            os.replace(draft, file)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
-        sync_folder(file.parent)
+            return _parsed(file, file.stat())
+        except FileNotFoundError:
+            return None
+        except (Damaged, UnicodeError) as error:
+            self._put_aside(file, error)
+            return None
 
     def flush(self, timeout_seconds: float = MOST_WAIT_SECONDS) -> bool:
         """Wait until everything is on disk. False: it took too long."""
@@ -217,6 +290,9 @@ class Conversations:
             self._lock.notify_all()
         if self._writer is not None:
             self._writer.join(MOST_WAIT_SECONDS)
+        if self._failed:
+            lost = plural(len(self._failed), "conversation")
+            log.error("%s could not be saved (%s): the newest changes are lost.", lost, self._trouble)
 
     # -------------------- reading
 
@@ -282,28 +358,31 @@ class Conversations:
         for entry in entries:
             if entry.name.endswith(SUFFIX) and ID.fullmatch(entry.name.removesuffix(SUFFIX)):
                 with contextlib.suppress(OSError):  # deleted meanwhile
-                    stat = entry.stat()
-                    yield Path(entry.path), (stat.st_mtime_ns, stat.st_size)
+                    if entry.is_file():  # a pipe would be read for ever
+                        status = entry.stat()
+                        yield Path(entry.path), (status.st_mtime_ns, status.st_size)
 
     def _read(self, dialogue_id: str) -> Dialogue | None:
         """The conversation in a file, remembering its summary; None where there is none to be had."""
         file = self._file(dialogue_id)
         try:
-            stat = file.stat()
-            if stat.st_size > MOST_BYTES:
-                raise Damaged("too large")
-            dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), dialogue_id)
-        except OSError as error:
+            status = file.stat()
+            dialogue = _parsed(file, status)
+        except (OSError, MemoryError) as error:
             if not isinstance(error, FileNotFoundError):
                 log.warning("a conversation cannot be read: %s", error)
             return None
         except NewerVersion:
-            self._remember(dialogue_id, _Seen((stat.st_mtime_ns, stat.st_size), None))
+            self._remember(dialogue_id, _Seen((status.st_mtime_ns, status.st_size), None))
             return None
         except (Damaged, UnicodeError) as error:
             self._put_aside(file, error)
             return None
-        self._remember(dialogue_id, _Seen((stat.st_mtime_ns, stat.st_size), Summary.of(dialogue)))
+        stamp = (status.st_mtime_ns, status.st_size)
+        self._remember(dialogue_id, _Seen(stamp, Summary.of(dialogue)))
+        with self._lock:
+            if not self._is_unwritten(dialogue_id):
+                self._bases[dialogue_id] = _Base(stamp, dialogue)
         return dialogue
 
     def _remember(self, dialogue_id: str, seen: _Seen) -> None:
@@ -344,6 +423,44 @@ class Conversations:
         return self.folder / f"{dialogue_id}{SUFFIX}"
 
 
+def _parsed(file: Path, status: os.stat_result) -> Dialogue:
+    """The conversation in a file.
+
+    Raises:
+        OSError, UnicodeError, Damaged, NewerVersion.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        raise Damaged("no ordinary file")
+    if status.st_size > MOST_BYTES:
+        raise Damaged("too large")
+    return load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Time of change in nanoseconds and size; of no file, two zeros."""
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _replace(file: Path, text: bytes) -> None:
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}{DRAFT}")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(draft, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
 def _make_private(folder: Path) -> None:
     """A folder that only its owner can look into."""
     try:
@@ -357,8 +474,7 @@ def _make_private(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove drafts that a killed program left; a young one may be another program's that is writing now."""
+    """Remove drafts that a killed program left: while the lock is held, none is being written."""
     for draft in folder.glob(f"*{SUFFIX}.*{DRAFT}"):
         with contextlib.suppress(OSError):
-            if time.time() - draft.stat().st_mtime > OLD_DRAFT_SECONDS:
-                draft.unlink()
+            draft.unlink()

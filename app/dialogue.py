@@ -117,7 +117,7 @@ class Dialogue:
 
     def ask(self, parent: str, question: str) -> tuple["Dialogue", Node]:
         """A question behind an answered node, not answered yet; the branch that ends with it is shown."""
-        node = Node(id=self._new_id(), parent=parent, asked=now(), question=question)
+        node = Node(id=self._new_id(), parent=parent, asked=now(), question=sendable(question))
         return self._changed(nodes=(*self.nodes, node), head=node.id), node
 
     def answer(self, node_id: str, exchange: Exchange) -> "Dialogue":
@@ -186,6 +186,11 @@ def title_of(text: str) -> str:
     """One line that begins like a text."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST_TITLE else line[: LONGEST_TITLE - 1].rstrip() + "…"
+
+
+def sendable(text: str) -> str:
+    """A text that can be sent to a page: halves of characters, which JSON may hold and UTF-8 may not, are replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def digest_of(text: str) -> str:

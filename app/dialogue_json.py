@@ -4,12 +4,11 @@ A file of a newer version is told from a damaged one: the first is for a newer r
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, cast, get_args
 
-from app.dialogue import ROOT, BookRef, Dialogue, Node
+from app.dialogue import ROOT, BookRef, Dialogue, Node, sendable
 from app.sessions import ID, Exchange
 from core.config import SamplingParams
 from core.errors import InvalidSetting
@@ -18,6 +17,10 @@ from core.stats import DecodeStats, LevelStats
 
 FORMAT = "triforce-conversation"
 VERSION = 1
+MOST_NODES = 10_000
+MOST_WHOLE = (1 << 63) - 1  # what seeds and token ids are kept in
+MOST_NUMBER = 1e15
+MOST_DIGITS = 9  # of a number that is a key
 
 
 class NewerVersion(ValueError):
@@ -73,19 +76,31 @@ def load(text: str, dialogue_id: str) -> Dialogue:
     """A conversation from its file's text.
 
     Raises:
-        NewerVersion, Damaged.
+        NewerVersion, Damaged: and nothing else, whatever the text is.
     """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Damaged("not JSON") from error
+    try:
+        return _dialogue(data, dialogue_id)
+    except (Damaged, NewerVersion):
+        raise
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise Damaged("a value that nobody writes") from error
+
+
+def _dialogue(data: object, dialogue_id: str) -> Dialogue:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise Damaged("not a conversation")
     if _whole(data, "version") > VERSION:
         raise NewerVersion(f"version {data['version']}")
     if data.get("id") != dialogue_id or not ID.fullmatch(dialogue_id):
         raise Damaged("the file has another conversation's name")
-    nodes = tuple(_node(entry) for entry in _list(data, "nodes"))
+    entries = _list(data, "nodes")
+    if len(entries) > MOST_NODES:
+        raise Damaged("more questions than anybody asks")
+    nodes = tuple(map(_node, entries))
     known = {ROOT}
     for node in nodes:
         if node.parent not in known or node.id in known:
@@ -177,7 +192,7 @@ def _stats(data: Mapping[str, Any]) -> DecodeStats:
         full_passes=_whole(data, "full_passes"),
         level1=_level(data, "level1"),
         level2=_level(data, "level2"),
-        seconds_by_part={name: _number(parts, name) for name in parts},
+        seconds_by_part={sendable(name): _number(parts, name) for name in parts},
         kv_bytes_read=_whole(data, "kv_bytes_read"),
         kv_bytes_read_plain=_whole(data, "kv_bytes_read_plain"),
         reselections=_whole(data, "reselections"),
@@ -189,7 +204,7 @@ def _level(data: Mapping[str, Any], key: str) -> LevelStats | None:
         return None
     level = _object(data, key)
     committed = _object(level, "committed_per_round")
-    if not all(isinstance(size, str) and size.isdecimal() for size in committed):
+    if not all(size.isdecimal() and len(size) <= MOST_DIGITS for size in committed):
         raise Damaged("committed_per_round")
     return LevelStats(
         rounds=_whole(level, "rounds"),
@@ -223,18 +238,18 @@ def _text(data: Mapping[str, Any], key: str) -> str:
     value = data.get(key)
     if not isinstance(value, str):
         raise Damaged(key)
-    return value
+    return sendable(value)
 
 
 def _texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
     values = _list(data, key)
     if not all(isinstance(value, str) for value in values):
         raise Damaged(key)
-    return tuple(values)
+    return tuple(map(sendable, values))
 
 
 def _integer(value: object, key: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > MOST_WHOLE:
         raise Damaged(key)
     return value
 
@@ -248,13 +263,15 @@ def _whole(data: Mapping[str, Any], key: str) -> int:
 
 def _wholes(data: Mapping[str, Any], key: str) -> tuple[int, ...]:
     values = _list(data, key)
-    if not all(type(value) is int and value >= 0 for value in values):
+    if not all(type(value) is int and 0 <= value <= MOST_WHOLE for value in values):
         raise Damaged(key)
     return tuple(values)
 
 
 def _number(data: Mapping[str, Any], key: str) -> float:
     value = data.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Damaged(key)
+    if not -MOST_NUMBER <= value <= MOST_NUMBER:  # nor is what is no number
         raise Damaged(key)
     return float(value)

@@ -68,7 +68,7 @@ class DownloadBroken(CoreError):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(
-            f"The download ended with an error ({type(error).__name__}: {error}).",
+            f"The download ended with an error ({type(error).__name__}).",
             hint="Start it again: what arrived is kept.",
         )
 

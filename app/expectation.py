@@ -11,13 +11,11 @@ from dataclasses import replace
 from app.trace import PLAIN
 from app.worker import Ready
 from core.engine import EngineInfo
-from core.forecast import PUBLISHED, Acceptance, Bandwidths, Prediction, Reads, bandwidth_of, predict_reads
+from core.forecast import PUBLISHED, Acceptance, Prediction, Reads, bandwidth_of, predict_reads
 from core.models.catalog import entries
-from core.planner import Choice
-from core.roofline import NOMINAL_BANDWIDTH
+from core.planner import Bandwidths, Choice
+from core.roofline import PassReads
 from core.stats import DecodeStats
-
-NOMINAL = {"cpu": "two server cores", "cuda": "an RTX 4090"}  # whose bandwidth stands in
 
 
 def expect(
@@ -32,7 +30,7 @@ def expect(
     info = ready.info
     device = info.plan.device.value
     reads = reads_of(info, ready.context)
-    host = Choice(NOMINAL_BANDWIDTH["cpu"], f"nominal, as of {NOMINAL['cpu']}") if reads.attended else None
+    host = info.plan.nominal.host if reads.full.host else None
     rates = Bandwidths(_memory(info, answers), info.link, host)
     return predict_reads(device, ready.context, reads, rates, _acceptance(info, seen))
 
@@ -41,21 +39,18 @@ def reads_of(info: EngineInfo, context: int) -> Reads:
     """What passes read, from the plan."""
     planned = {row.name: row.size_bytes for row in info.plan.rows}
     weights, kv = info.target_weight_bytes, context * info.kv_bytes_per_token
-    away = 0 if info.host_memory is None else kv - kv * info.plan.resident_layers // info.target_layers
-    attended = round(away * (info.plan.coattention.value or 0.0))
+    resident = None if info.host_memory is None else info.plan.resident_layers
     # Linear layers and output layer in 4 bits: all that such a pass reads but norms. A processor gains nothing by them
     drafting = info.drafting_weight_bytes if info.plan.device.value == "cuda" else 0
+    layers, held = info.target_layers, planned.get("retrieval cache", 0)
     reads = Reads(
-        layers=info.target_layers,
-        full=weights + kv - away,
-        away=away - attended,
-        attended=attended,
-        retrieval=(drafting or weights) + planned.get("retrieval cache", 0),
+        full=PassReads.of(layers, weights, kv, resident, info.plan.coattention.value or 0.0),
+        retrieval=PassReads.of(layers, drafting or weights, held),
     )
     if not info.draft_layers:
         return reads
     window = planned.get("streaming cache", 0)
-    return replace(reads, draft_layers=info.draft_layers, draft=info.draft_weight_bytes + window)
+    return replace(reads, draft=PassReads.of(info.draft_layers, info.draft_weight_bytes, window))
 
 
 def _memory(info: EngineInfo, answers: Sequence[tuple[str, DecodeStats]]) -> Choice[float]:
@@ -65,9 +60,8 @@ def _memory(info: EngineInfo, answers: Sequence[tuple[str, DecodeStats]]) -> Cho
     read = passes * info.target_weight_bytes + sum(stats.kv_bytes_read for stats in plain)
     found = bandwidth_of(device, info.target_layers, passes, read, seconds)
     if found is None:
-        return Choice(
-            NOMINAL_BANDWIDTH[device], f"nominal, as of {NOMINAL[device]}: plain decoding was not done here yet"
-        )
+        nominal = info.plan.nominal.memory
+        return Choice(nominal.value, f"{nominal.because}: plain decoding was not done here yet")
     return Choice(found, f"as plain decoding read here, over {passes:,} passes")
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,17 @@ from app.book_view import BookView
 from app.chat_view import ChatView, Message, conversation, shown
 from app.conversation_view import book_notice, conversation_list, editing_notice
 from app.conversing import Conversing
+from app.documents import Extracting
 from app.library_tab import LibraryParts, ShelfDrawing
 from app.live_strip import METHOD_NAMES, LiveStrip
 from app.masthead import limits_note, masthead, notice
-from app.pace import LIVELY, Metronome, Pace, pace_beside, paced
+from app.pace import LIVELY, Metronome, Pace, Pause, pace_beside, paced
 from app.remote.names import REMOTE, is_remote, remotely
 from app.samples import Sample, open_questions
 from app.sessions import Session
 from app.settings import AS_CHOSEN, DEFAULTS, VARIANTS, variants, wish
 from app.shelf_events import BookOpened, ShelfClosed
+from app.uploads import forget
 from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
 from core.errors import CoreError
@@ -172,6 +174,9 @@ class Handlers:
     def watch_model(self, session_id: str) -> Iterator[Updates]:
         """Show the model's state, and again when loading has ended."""
         for state in self._worker.states():
+            if isinstance(state, Pause):
+                yield {self._parts.head: gr.skip()}
+                continue
             if (current := self._worker.sessions.find(session_id)) is not None:
                 current.model = state
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
@@ -225,16 +230,17 @@ class Handlers:
         files = [Path(path) for path in paths or ()]
         try:
             yield {self._parts.drop: None, self._parts.library.drop: None}
-            yield from self._open(session_id, files)
+            current = self._worker.sessions.enter(session_id)
+            yield from self.watch_shelf(current, forgetting(self._worker.open_books(current.id, files), files))
         finally:
-            for file in files:
-                file.unlink(missing_ok=True)
+            forget(files)
 
     def open_sample(self, sample: Sample) -> Callable[[str], Iterator[Updates]]:
         """The handler of one sample's button."""
 
         def open_it(session_id: str) -> Iterator[Updates]:
-            yield from self._open(session_id, [sample.file])
+            current = self._worker.sessions.enter(session_id)
+            yield from self.watch_shelf(current, self._worker.open_books(current.id, [sample.file]))
 
         return open_it
 
@@ -248,10 +254,6 @@ class Handlers:
             yield {self._parts.card: BookView(current).html()}
             return
         yield from self.watch_shelf(current, self._worker.read_book(current.id))
-
-    def _open(self, session_id: str, files: list[Path]) -> Iterator[Updates]:
-        current = self._worker.sessions.enter(session_id)
-        yield from self.watch_shelf(current, self._worker.open_books(current.id, files))
 
     def watch_shelf(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
         """Show the shelf and the reading while something happens to them; another event may show the same meanwhile."""
@@ -388,6 +390,14 @@ class Handlers:
         parts, current = self._parts, self._worker.sessions.find(session_id)
         strip = LiveStrip().fail(error).html()
         return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question)}
+
+
+def forgetting(events: Iterator[WorkerEvent], files: Sequence[Path]) -> Iterator[WorkerEvent]:
+    """The same events; copies of files go after the last was extracted, long before the model has read their texts."""
+    for event in events:
+        if not isinstance(event, Extracting):
+            forget(files)
+        yield event
 
 
 def head_of(session: Session) -> str:

@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from app.documents.document import Chapter, Document, Page
+from app.documents.stretches import num_words
 from core.errors import CoreError
 
 BETWEEN = "\n\n"  # what stands between documents, and between a title and its text
@@ -188,7 +189,7 @@ class Shelf:
         for book in self.books:
             if book.digest == digest:
                 raise AlreadyThere(document.name, book.document.name)
-        return Shelf((*self.books, Book(document=document, digest=digest, num_words=len(document.text.split()))))
+        return Shelf((*self.books, Book(document=document, digest=digest, num_words=num_words(document.text))))
 
     def index(self, key: str) -> int | None:
         """Where the book with a key stands; None: it is not there."""

@@ -12,11 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app import uploads
+from app.bodies import Bodies
 from app.commands.options import engine_config
 from app.conversations import Conversations
+from app.doors import Doors, Hosts, closed_doors
 from app.downloads import Downloads
 from app.first_script import FirstScript
 from app.keeping import Keeping
+from app.logins import Logins
 from app.masthead import limits_note
 from app.model_rows import ModelSource
 from app.privacy import SecurityHeaders
@@ -37,6 +41,14 @@ CSS = tuple(ASSETS / "css" / f"{name}.css" for name in STYLES)
 SCRIPTS = tuple(ASSETS / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
 FIRST_SCRIPT = ASSETS / "js" / "frames.js"
 MOST_UPLOAD = "300mb"
+MOST_THREADS = 256  # a page that waits holds one, asleep
+MOST_STATES = 128  # of pages, in Gradio: 0.8 MB each; more than we remember sessions
+AUTH_VARIABLE = "TRIFORCE_AUTH"
+PLAIN_WARNING = (
+    "Warning: this is plain http. Others in the network can read along, the password too. "
+    "To be alone, leave --host out and use an ssh tunnel."
+)
+SHORTEST_PASSWORD = 8  # characters, where other machines can try
 
 
 class PortInUse(CoreError):
@@ -55,29 +67,30 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidSetting: an address, a password or a context that cannot be used. PortInUse. UnknownModel.
     """
-    auth = credentials(args.auth)
+    auth = credentials(args.auth or os.environ.pop(AUTH_VARIABLE, None))  # no parser of a document inherits it
     check_exposure(args.host, share=args.share, auth=auth)
     load_it, limits = chosen_engine(args)
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)
     prepare_process(folder)
-    worker = EngineWorker(
-        load_it,
-        seed=args.seed,
-        conversations=Conversations(folder / "conversations"),
-        keeping=Keeping(folder / "shelf"),
-    )
-    downloads = Downloads()
-    page = serve(args, worker, auth, note=limits_note(limits), downloads=downloads)
-    worker.start()
-    try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        print("Ending.", file=sys.stderr)
-    finally:
-        downloads.close()
-        worker.close()
-        page.close(verbose=False)
+    with uploads.in_use(folder):
+        worker = EngineWorker(
+            load_it,
+            seed=args.seed,
+            conversations=Conversations(folder / "conversations"),
+            keeping=Keeping(folder / "shelf"),
+        )
+        downloads = Downloads()
+        page = serve(args, worker, auth, note=limits_note(limits), downloads=downloads)
+        worker.start()
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print("Ending.", file=sys.stderr)
+        finally:
+            downloads.close()
+            worker.close()
+            page.close(verbose=False)
     return 0
 
 
@@ -131,12 +144,14 @@ def serve(
 ) -> "gr.Blocks":
     """Build the page and serve it from threads of its own; the worker may still be loading, or not be started."""
     import gradio as gr  # after prepare_process: it reads the environment
+    from gradio.utils import get_upload_folder
 
     from app.page import SESSION_SCRIPT, build_page
     from app.samples import load_samples
 
     source = source or model_source(args)
     page = build_page(worker, load_samples(), note=note, source=source, downloads=downloads)
+    hosts = Hosts(args.host, args.port, args.allow_host or ())
     page.launch(
         server_name=args.host,
         server_port=args.port,
@@ -144,6 +159,8 @@ def serve(
         share=args.share,
         auth=auth,
         prevent_thread_lock=True,
+        max_threads=MOST_THREADS,
+        state_session_capacity=MOST_STATES,
         quiet=True,
         show_error=False,
         footer_links=[],
@@ -158,11 +175,23 @@ def serve(
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
         head=head() + SESSION_SCRIPT,
         app_kwargs={
-            "middleware": [SecurityHeaders.entry(), FirstScript.entry(FIRST_SCRIPT.read_text(encoding="utf-8"))]
+            "lifespan": closed_doors(hosts),
+            "middleware": [
+                Logins.entry(),
+                Bodies.entry(Path(get_upload_folder())),
+                SecurityHeaders.entry(),
+                FirstScript.entry(FIRST_SCRIPT.read_text(encoding="utf-8")),
+            ],
         },
     )
+    if not isinstance(page.app.middleware_stack, Doors):
+        page.close(verbose=False)
+        raise RuntimeError("the server has started without its doors")
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
+    if not is_loopback(args.host):
+        print(PLAIN_WARNING, file=sys.stderr, flush=True)
     if page.share_url:
+        hosts.allow(page.share_url)
         print(f"Public link: {page.share_url}", file=sys.stderr, flush=True)
     return page
 
@@ -194,12 +223,19 @@ def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> N
     """Whoever can reach the page can read the books in it: other machines only with a password.
 
     Raises:
-        InvalidSetting: the page could be reached from elsewhere without one.
+        InvalidSetting: the page could be reached from elsewhere without one, or with a short one.
     """
-    if auth is None and (share or not is_loopback(host)):
-        way = "--share" if share else f"--host {host}"
+    if not share and is_loopback(host):
+        return
+    way = "--share" if share else f"--host {host}"
+    if auth is None:
         raise InvalidSetting(
             f"{way} lets other machines reach your books.", hint="Add --auth NAME:PASSWORD, or leave it out."
+        )
+    if len(auth[1]) < SHORTEST_PASSWORD:
+        raise InvalidSetting(
+            f"{way} lets other machines try passwords, and this one is short.",
+            hint=f"Take one of {SHORTEST_PASSWORD} characters or more.",
         )
 
 
@@ -245,14 +281,13 @@ def data_dir(chosen: Path | str | None) -> Path:
         InvalidSetting: it cannot be made or written to.
     """
     folder = data_place(chosen)
-    uploads = folder / "uploads"
     try:
-        uploads.mkdir(parents=True, exist_ok=True, mode=0o700)
+        dropped = uploads.make_folder(folder)
     except OSError as error:
         raise InvalidSetting(
             f"The data folder {folder} cannot be made ({error.strerror}).", hint="Choose another with --data-dir."
         ) from error
-    if not os.access(uploads, os.W_OK):
+    if not os.access(dropped, os.W_OK):
         raise InvalidSetting(f"The data folder {folder} cannot be written to.", hint="Choose another with --data-dir.")
     return folder
 
@@ -265,7 +300,7 @@ def data_place(chosen: Path | str | None) -> Path:
 def prepare_process(folder: Path) -> None:
     """Set what Gradio reads when it is imported: no analytics, uploads in our folder, no proxy to its own address."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    os.environ["GRADIO_TEMP_DIR"] = str(folder / "uploads")
+    os.environ["GRADIO_TEMP_DIR"] = str(folder / uploads.FOLDER)
     for name in ("NO_PROXY", "no_proxy"):  # it asks its own address whether it is up
         known = [host for host in os.environ.get(name, "").split(",") if host]
         os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))

@@ -56,13 +56,27 @@ def _without_math(text: str) -> tuple[str, list[str]]:
     """The text with marks in place of mathematics, and what they stand for, escaped: it is never read as Markdown."""
     formulas: list[str] = []
 
-    def take(found: re.Match[str]) -> str:
-        formulas.append(_escape(_bare(found[0])))
-        return f"\0{len(formulas) - 1}\0"
-
     for left, right in MATH:
-        text = re.sub(f"{re.escape(left)}.+?{re.escape(right)}", take, text, flags=re.DOTALL)
+        pieces: list[str] = []
+        done = 0
+        for start, end in _enclosed(text, left, right):
+            pieces += [text[done:start], f"\0{len(formulas)}\0"]
+            formulas.append(_escape(_bare(text[start:end])))
+            done = end
+        text = "".join([*pieces, text[done:]])
     return text, formulas
+
+
+def _enclosed(text: str, left: str, right: str) -> Iterator[tuple[int, int]]:
+    """Where a pair of delimiters with anything between them stands. Cost: one pass, closed or not."""
+    start = text.find(left)
+    while start >= 0:
+        end = text.find(right, start + len(left) + 1)
+        if end < 0:
+            return
+        end += len(right)
+        yield start, end
+        start = text.find(left, end)
 
 
 def _blocks(text: str) -> Iterator[tuple[bool, str]]:

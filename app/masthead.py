@@ -30,8 +30,15 @@ def masthead(state: ModelState) -> str:
 
 
 def notice(state: ModelState) -> str:
-    """The error the model's loading ended with, else nothing."""
-    return render.problem(state.error) if isinstance(state, LoadFailed) else ""
+    """The error the model's loading ended with, or why a GPU that is here does not compute; else nothing."""
+    if isinstance(state, LoadFailed):
+        return render.problem(state.error)
+    if not isinstance(state, Ready):
+        return ""
+    unused = state.machine.unused_gpu
+    if unused is None or state.info.plan.device.because != unused.because:  # the processor was asked for, or a server
+        return ""
+    return render.advice(unused.because, unused.hint)
 
 
 def limits_note(limits: str) -> str:

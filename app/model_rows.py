@@ -220,14 +220,12 @@ def _counted(name: str) -> "ModelSize":
 
 def machine_alone(state: ModelState) -> "Machine":
     """The machine as it would be without the model that is loaded."""
-    import torch
-
-    from core.hardware import this_machine, used_memory_bytes
+    from core.hardware import resolve_device, this_machine, used_memory_bytes
 
     machine = this_machine()
     if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
         return machine
-    device = torch.device(state.info.plan.device.value)
+    device = resolve_device(state.info.plan.device.value)
     used, waiting = used_memory_bytes(device), state.info.plan.host_bytes
     if device.type != "cuda":
         return replace(machine, free_ram_bytes=min(machine.ram_bytes, machine.free_ram_bytes + used))

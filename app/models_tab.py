@@ -11,6 +11,7 @@ from app import models_view as view
 from app.clicks import CLICKS
 from app.downloads import Downloads
 from app.model_rows import ModelRow, ModelSource, config_of, model_rows
+from app.pace import Pause
 from app.worker import EngineWorker, Loading, Ready
 from core.errors import CoreError, UnknownModel
 
@@ -45,7 +46,9 @@ class ModelHandlers:
         if isinstance(self._worker.state, Loading):
             yield self.drawn()
         for state in self._worker.states():
-            if not isinstance(state, Loading):
+            if isinstance(state, Pause):
+                yield {self._parts.listing: gr.skip()}
+            elif not isinstance(state, Loading):
                 yield self.drawn()
         yield from self._follow()
 

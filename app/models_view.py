@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from app import render
 from app.downloads import Fetch
 from app.model_rows import Fit, ModelRow
+from app.telling import told
 from core.errors import CoreError
 
 ABOUT = (
@@ -117,13 +118,14 @@ def loading(model: str) -> str:
 
 def not_loaded(error: CoreError) -> str:
     """Why the model that was wanted is not the one in use."""
-    text = f"{error.problem} The model before it is loaded again. {error.hint}"
+    problem, hint = told(error)
+    text = f"{problem} The model before it is loaded again. {hint}"
     return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{_close()}</div>'
 
 
 def refused(error: CoreError) -> str:
     """Why nothing happens."""
-    return f'<div class="problem" role="alert"><span>{render.escape(str(error))}</span>{_close()}</div>'
+    return f'<div class="problem" role="alert"><span>{render.escape(" ".join(told(error)))}</span>{_close()}</div>'
 
 
 def download(fetch: Fetch | None) -> str:

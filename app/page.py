@@ -1,9 +1,11 @@
 """The page: components, their places, and which handler each event calls. A view: no tensors, no threads."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gradio as gr
+from gradio.blocks import Block
 
 from app.book_view import BookView
 from app.chat_actions import ChatActions, build_list, wire_list
@@ -219,7 +221,7 @@ def wire_models(
     changed: list[Any] = []
     for clicked in (system.models.listing, system.models.doing):
         done = clicked.click(
-            models.act,
+            never_silent(models.act, system.models.listing),
             [session, system.models.act],
             shown,
             trigger_mode="multiple",  # Cancel and Use while a download is followed
@@ -228,12 +230,29 @@ def wire_models(
         if clicked is system.models.listing:
             changed.append(done.then(handlers.model_changed, [session, parts.method], parts.of_model, **quiet))
     returned = gr.Button("Returned", elem_id="returned")  # the script presses it when the page is looked at again
-    changed.append(returned.click(handlers.look_again, [session, parts.method], parts.of_model, **quiet))
+    changed.append(
+        returned.click(never_silent(handlers.look_again, parts.head), [session, parts.method], parts.of_model, **quiet)
+    )
     for seen in changed:
         seen.then(models.enter, session, shown, **quiet)
         seen.then(system.enter, session, system.shown, **quiet)
         seen.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
-        seen.then(handlers.catch_up, session, parts.of_book, **quiet)
+        seen.then(never_silent(handlers.catch_up, parts.card), session, parts.of_book, **quiet)
+
+
+def never_silent(handler: Callable[..., Iterator[Updates]], block: Block) -> Callable[..., Iterator[Updates]]:
+    """A handler that may have nothing to show: Gradio empties every output of a generator that ends without a yield.
+
+    Args:
+        block: one of its outputs; it stays as it is.
+    """
+
+    @functools.wraps(handler)
+    def speaking(*inputs: Any) -> Iterator[Updates]:
+        yield {block: gr.skip()}
+        yield from handler(*inputs)
+
+    return speaking
 
 
 def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:

@@ -5,16 +5,27 @@ sign of its own. Everything else must agree: a quotation that does not is shown 
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+from app.documents.stretches import by_stretches
 
 LEAST_WORDS = 4  # shorter ones are names and emphasis more often than quotations
 MOST_WORDS = 400  # of one that is looked for: a longer one is looked for by its beginning
 MOST_QUOTES = 40
 PAIRS = (("“", "”"), ('"', '"'), ("«", "»"), ("„", "“"), ("„", "”"))
 QUOTED = re.compile("|".join(f"{a}([^{a}{b}\n]+(?:\n[^{a}{b}\n]+)*){b}" for a, b in PAIRS))
-# What stands for the same sign, as sets of a regular expression: apostrophes, quotes, dashes.
-ALIKE = ("'\u2018-\u201b`\u00b4", '"\u201c-\u201f\u00ab\u00bb', r"\-\u2010-\u2015\u2212")
-SAME = tuple(f"[{kind}]" for kind in ALIKE)
+ALIKE = {
+    "'": "\u2018\u2019\u201a\u201b`\u00b4",
+    '"': "\u201c\u201d\u201e\u201f\u00ab\u00bb",
+    "-": "\u2010\u2011\u2012\u2013\u2014\u2015\u2212",
+}
+SPACES = "\t\n\v\f\r\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+FOLDED = {ord(char): sign for sign, chars in {**ALIKE, " ": SPACES}.items() for char in chars}
+GAP = re.compile(r"\s{2,}")
 ELISION = re.compile(r"\s*(?:\[\s*(?:…|\.\.\.)\s*\]|…|\.{3,}|\. \. \.)\s*")
 ENDING = ".,;:!?…"
 
@@ -32,7 +43,7 @@ class Quote:
 def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
     """The quotations of at least LEAST_WORDS words in an answer, each once, looked up in a text.
 
-    Cost: one search of the text for each.
+    Cost: one pass over the text, and one search of it for each.
     """
     places: dict[str, list[int]] = {}
     for match in QUOTED.finditer(answer):
@@ -40,30 +51,62 @@ def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
         if len(words) >= LEAST_WORDS:
             places.setdefault(" ".join(words), []).append(match.end())
     found = list(places.items())[:MOST_QUOTES]
-    return tuple(replace(_find(words, text), places=tuple(ends)) for words, ends in found)
+    folded = Folded(text if found else "")
+    return tuple(replace(_find(words, folded), places=tuple(ends)) for words, ends in found)
 
 
-def _find(words: str, text: str) -> Quote:
+def _find(words: str, text: "Folded") -> Quote:
     """A quotation with gaps stands where its parts do, one behind the other."""
     start: int | None = None
     end = 0
     for part in filter(None, ELISION.split(words)):
-        match = pattern(part).search(text, end)
-        if match is None:
+        place = text.find(part, end)
+        if place is None:
             return Quote(words)
-        start, end = match.start() if start is None else start, match.end()
+        start, end = place.start if start is None else start, place.stop
     return Quote(words, start, end) if start is not None else Quote(words)
 
 
-def pattern(words: str) -> re.Pattern[str]:
-    """Finds the words whatever stands for white space, quotes and dashes between and in them."""
-    parts = words.rstrip(ENDING).split()[:MOST_WORDS] or words.split()
-    first, *rest = [_word(part) for part in parts]
-    letter = parts[0][0]
-    if letter.isalpha() and letter.upper() != letter.lower() and len(letter.upper()) == len(letter.lower()) == 1:
-        first = f"[{letter.lower()}{letter.upper()}]" + _word(parts[0][1:])
-    return re.compile(r"\s+".join([first, *rest]))
+class Folded:
+    """A text with one space for all white space and one sign for all that are alike.
+
+    Words are found in it by one plain search, which takes no longer in a text that repeats itself.
+    """
+
+    def __init__(self, text: str) -> None:
+        pieces: list[str] = []
+        self._starts = [0]  # of stretches between gaps, in the folded text
+        self._sources = [0]  # of the same, in the text
+        start = 0
+        for gap in GAP.finditer(text):
+            pieces.append(text[start : gap.start()] + " ")
+            start = gap.end()
+            self._starts.append(self._starts[-1] + len(pieces[-1]))
+            self._sources.append(start)
+        self._text = by_stretches(fold, "".join([*pieces, text[start:]]))
+
+    def find(self, words: str, start: int = 0) -> range | None:
+        """The characters of the text where words first stand, from one of its characters on; None: nowhere.
+
+        The first letter may be of another case, and the signs at the end are not looked at.
+        """
+        wanted = fold(" ".join((words.rstrip(ENDING).split() or words.split())[:MOST_WORDS]))
+        low = _across(start, self._sources, self._starts)
+        firsts = {one for one in (wanted[0], wanted[0].lower(), wanted[0].upper()) if len(one) == 1}
+        places = [at for first in firsts if (at := self._text.find(first + wanted[1:], low)) >= 0]
+        if not places:
+            return None
+        at = min(places)
+        last = _across(at + len(wanted) - 1, self._starts, self._sources)
+        return range(_across(at, self._starts, self._sources), last + 1)
 
 
-def _word(word: str) -> str:
-    return "".join(next((kind for kind in SAME if re.match(kind, char)), re.escape(char)) for char in word)
+def _across(char: int, here: Sequence[int], there: Sequence[int]) -> int:
+    """Where a character of one text stands in the other, by where stretches begin in both."""
+    at = bisect_right(here, char) - 1
+    return there[at] + char - here[at]
+
+
+def fold(text: str) -> str:
+    """Signs that are alike as one, any white space as a space."""
+    return text.translate(FOLDED)

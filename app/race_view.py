@@ -260,11 +260,14 @@ def _judged(name: str, found: Judgement) -> tuple[str, str, str]:
             much = f"The same as plain decoding’s as far as both wrote: {render.plural(found.num_compared, 'token')}"
         return "good", f"{name}: identical", f"{much}."
     assert found.index is not None, "texts that part nowhere"
-    place = f"The texts part at token {found.index + 1:,}, where the model’s best two tokens lie"
-    gap = f"{found.logit_gap or 0:.2g} apart in logits"
+    bug = "That is a bug of ours: please save the report and send it."
+    if found.logit_gap is None:
+        return "bad", f"{name}: mismatch", f"One text ends at token {found.index:,} and the other goes on. {bug}"
+    place, gap = f"The texts part at token {found.index + 1:,}, where", f"{found.logit_gap:.2g} logits"
     if found.verdict == "near_tie":
-        return "near", f"{name}: near tie", f"{place} only {gap}: rounding decides between them."
-    return "bad", f"{name}: mismatch", f"{place} {gap}. That is a bug of ours: please save the report and send it."
+        near = f"{place} both tokens lie within {gap} of the model’s best one: rounding decides between them."
+        return "near", f"{name}: near tie", near
+    return "bad", f"{name}: mismatch", f"{place} one token lies {gap} below the model’s best one. {bug}"
 
 
 def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ Everything that comes from a book, a model or a file name passes through `escape
 
 import html
 
+from app.telling import told
 from core.errors import CoreError
 
 NONE_YET = "–"  # a figure that has no value yet
@@ -106,9 +107,14 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
 
 def problem(error: CoreError) -> str:
     """What is wrong and what to do, as a box that is read out at once."""
+    what, hint = told(error)
+    return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span></div>'
+
+
+def advice(problem: str, hint: str) -> str:
+    """What could be better and how, as a box without alarm."""
     return (
-        f'<div class="problem" role="alert"><strong>{escape(error.problem)}</strong>'
-        f"<span>{escape(error.hint)}</span></div>"
+        f'<div class="problem calm" role="status"><strong>{escape(problem)}</strong><span>{escape(hint)}</span></div>'
     )
 
 

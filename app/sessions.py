@@ -5,7 +5,9 @@ import secrets
 import threading
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from app.documents.document import Document
@@ -208,9 +210,14 @@ class OtherBook(CoreError):
 
 
 class Sessions:
-    """All open pages, by id."""
+    """All open pages, by id.
 
-    def __init__(self) -> None:
+    Args:
+        is_busy: says of a session that something is done for it: it is not forgotten then.
+    """
+
+    def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False) -> None:
+        self._is_busy = is_busy
         self._by_id: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -222,8 +229,9 @@ class Sessions:
                 return self._by_id[session_id]
             session = Session(session_id if ID.fullmatch(session_id) else secrets.token_hex(16))
             self._by_id[session.id] = session
-            while len(self._by_id) > MOST_SESSIONS:
-                self._by_id.popitem(last=False)
+            idle = (old for old, one in self._by_id.items() if one is not session and not self._is_busy(one))
+            for old in list(islice(idle, max(0, len(self._by_id) - MOST_SESSIONS))):
+                del self._by_id[old]
             return session
 
     def get(self, session_id: str) -> Session:

@@ -222,7 +222,7 @@ def recalled(
     try:
         values = json.loads(packed or "null")
         wish(*values[:1], *values[2:])
-    except (ValueError, TypeError, RecursionError, CoreError):
+    except (ArithmeticError, LookupError, ValueError, TypeError, RecursionError, CoreError):
         return {}
     choices = [variant for _, variant in VARIANTS]
     if len(values) != len(kept) or values[7] not in choices or values[8] not in (ADAPTIVE, FIXED):

@@ -17,6 +17,7 @@ from app.system_view import (
     seen,
     with_tilde,
 )
+from app.telling import told
 from app.trace import Race
 from app.worker import LoadFailed, Loading, ModelState, Ready
 from core.stats import DecodeStats, LevelStats
@@ -55,7 +56,7 @@ def _state_facts(state: ModelState) -> list[Fact]:
         case Loading():
             return [Fact("State", "the model is being loaded")]
         case LoadFailed(error=error):
-            return [Fact("State", "the model could not be loaded"), Fact("Problem", error.problem, error.hint)]
+            return [Fact("State", "the model could not be loaded"), Fact("Problem", *told(error))]
         case Ready():
             return [Fact("State", "ready")]
 

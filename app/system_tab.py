@@ -12,6 +12,7 @@ from gradio.blocks import Block
 
 from app.handlers import Updates
 from app.models_tab import ModelParts, build_models
+from app.pace import Pause
 from app.remote.names import is_remote
 from app.system_report import report
 from app.system_view import Kept, Snapshot, Usage, accepted, system, written
@@ -46,6 +47,9 @@ class SystemHandlers:
     def enter(self, session_id: str) -> Iterator[Updates]:
         """The tab is looked at: show what there is, and again when loading has ended."""
         for state in self._worker.states():
+            if isinstance(state, Pause):
+                yield {self._view: gr.skip()}
+                continue
             shot = self.snapshot(session_id, state)
             yield {self._view: system(shot), self._text: report(shot), self._copied: ""}
 
@@ -110,11 +114,9 @@ def usage_of(state: ModelState) -> Usage | None:
     """Memory of this process on the model's device; None before the model is loaded."""
     if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
         return None
-    import torch
+    from core.hardware import peak_memory_bytes, resolve_device, used_memory_bytes
 
-    from core.hardware import peak_memory_bytes, used_memory_bytes
-
-    device = torch.device(state.info.plan.device.value)
+    device = resolve_device(state.info.plan.device.value)
     return Usage(used_bytes=used_memory_bytes(device), peak_bytes=peak_memory_bytes(device))
 
 

@@ -339,14 +339,25 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
             for number, gpu in enumerate(machine.gpus)
         ),
     ]
-    if not machine.gpus:
+    if machine.unused_gpu is not None:
+        rows.append(Fact("GPU", f"{machine.unused_gpu.gpu}, not used", machine.unused_gpu.advice))
+    elif not machine.gpus:
         rows.append(Fact("GPU", "none", "no CUDA device found"))
+    elif len(machine.gpus) > 1:
+        rows.append(Fact("Several GPUs", "one computes", several_gpus(shot.system)))
     if isinstance(shot.state, Ready) and not is_remote(shot.state.info.plan.device.value):
         info = shot.state.info
         rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
         if machine.gpus:
             rows.append(Fact("CUDA graphs", "on" if info.graphs.value else "off", info.graphs.because))
     return rows
+
+
+def several_gpus(system: str) -> str:
+    """How they share a model, if they can there."""
+    if system.startswith("Windows"):
+        return "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
+    return "start with --gpus N to share the model between N of them"
 
 
 def data_facts(shot: Snapshot) -> list[Fact]:

@@ -75,7 +75,7 @@ class Judgement:
 
     verdict: Literal["identical", "near_tie", "mismatch"]
     index: int | None  # of the first token that differs
-    logit_gap: float | None  # between the target's best two tokens there
+    logit_gap: float | None  # from the target's best token to the worse of the two; None: one text lacks it
     num_compared: int
     whole: bool  # both had ended by themselves; else only as many tokens as both wrote were compared
 

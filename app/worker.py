@@ -24,7 +24,7 @@ from app.keeping import BookMoving, Keeping, disk_state
 from app.library import Shelf
 from app.looking import Looking
 from app.opening import forget_tokens, open_shelf, recount
-from app.pace import INTERVAL_SECONDS, Pause
+from app.pace import INTERVAL_SECONDS, SIGN_OF_LIFE_SECONDS, Pause
 from app.prompts import answer_ids, prompt_of
 from app.recording import CUT, AnswerComplete, ExchangeGone, Place, Recording, check_place, streamed_text
 from app.sessions import Exchange, NoBook, OtherBook, Session, Sessions
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
 log = logging.getLogger(__name__)
 
 CUT_SHORT = {"time_up", "cancelled"}
+MOST_WAITING = 8  # answers and races of one page
 MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 
 Kind = Literal["counting", "reading", "answer", "race", "survey", "keeping"]
@@ -129,10 +130,23 @@ class EngineFault(CoreError):
     """A bug of ours, or something outside that went wrong: the page goes on working."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(
-            f"The engine stopped with an error ({type(error).__name__}: {error}).",
-            hint="Try again; if it comes back, start the reader again and report what the terminal shows.",
-        )
+        if isinstance(error, MemoryError):
+            super().__init__(
+                "The memory was not enough for this.",
+                hint="Close other programs, or choose a smaller context or model.",
+            )
+        else:
+            super().__init__(
+                f"The engine stopped with an error ({type(error).__name__}).",
+                hint="Try again; if it comes back, start the reader again and report what the terminal shows.",
+            )
+
+
+class TooMuchWaits(CoreError):
+    """One page has asked for more than can be done in reasonable time."""
+
+    def __init__(self) -> None:
+        super().__init__("Too many of this page's questions wait already.", hint="Let them be answered, or stop them.")
 
 
 class ModelBusy(CoreError):
@@ -172,7 +186,8 @@ class EngineWorker:
         keeping: Keeping | None = None,
     ) -> None:
         self.keeping = keeping or Keeping()
-        self.sessions, self.conversations = Sessions(), conversations or Conversations()
+        self.sessions = Sessions(is_busy=self._is_busy)
+        self.conversations = conversations or Conversations()
         self._load, self._seed = load, seed
         self._engine: Engine | None = None
         self._state: ModelState = Loading()
@@ -204,14 +219,21 @@ class EngineWorker:
         """The model's state now."""
         return self._state
 
-    def states(self) -> Iterator[ModelState]:
-        """The model's state now, and again once loading has ended."""
+    def states(self) -> Iterator[ModelState | Pause]:
+        """The model's state now, and again once loading has ended; a pause a second until then.
+
+        Only at a yield does Gradio notice that the page was closed, and give its thread to another.
+        """
         first = self._state
         yield first
         if isinstance(first, Loading):  # even if loading has ended while that was shown
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading))
+            while not self._has_loaded(SIGN_OF_LIFE_SECONDS):
+                yield Pause()
             yield self._state
+
+    def _has_loaded(self, timeout_seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed or not isinstance(self._state, Loading), timeout_seconds)
 
     def switch(self, load: Load, model: str) -> None:
         """Load another model in place of the present one; returns at once, `states` tells the rest.
@@ -475,6 +497,10 @@ class EngineWorker:
         """An answer of the session is being written, or waits for its turn."""
         return any(job.session.id == session_id and job.kind == "answer" for job in self._jobs)
 
+    def _is_busy(self, session: Session) -> bool:
+        """Something is done for a page, or waits: it must not be forgotten now."""
+        return session.intake.extracting or any(job.session is session and job.kind != "survey" for job in self._jobs)
+
     def stop_reading(self, session_id: str) -> None:
         """Stop extracting, counting or reading. What was read stays read, what is on the shelf stays there."""
         self.sessions.get(session_id).intake.stop()
@@ -501,6 +527,9 @@ class EngineWorker:
         """Queue a job and hand on its events; closing this generator cancels the job."""
         job = _Job(session, kind, work)
         with self._changed:
+            own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
+            if kind in ("answer", "race") and own >= MOST_WAITING:
+                raise TooMuchWaits
             self._jobs.append(job)
             self._changed.notify_all()
         told: Waiting | None = None
@@ -576,13 +605,14 @@ class EngineWorker:
         """Let go of the engine, and of all that knows it."""
         from core.hardware import return_memory  # loads torch, which is there by now
 
-        if self._engine is not None:
-            self._engine.close()
-        self._engine = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            _surely(engine.close)
+        del engine
         self.keeping.leave()
         for session in self.sessions.all():
             forget_tokens(session)
-        return_memory()
+        _surely(return_memory)
 
     def _loaded(self, load: Load) -> ModelState:
         started = time.perf_counter()
@@ -591,7 +621,7 @@ class EngineWorker:
         except CoreError as error:
             let_go(error)
             return LoadFailed(error)
-        except Exception as error:
+        except BaseException as error:  # panics of tokenizers and safetensors are no Exceptions
             log.exception("loading the model failed")
             let_go(error)
             return LoadFailed(EngineFault(error))
@@ -621,7 +651,7 @@ class EngineWorker:
         except CoreError as error:
             let_go(error)  # the page keeps it, and the engine may have to go
             job.events.put(error)
-        except Exception as error:  # the one broad except: this thread must outlive every bug
+        except BaseException as error:  # this thread must outlive every bug; panics of libraries are no Exceptions
             log.exception("a job failed")
             let_go(error)
             job.events.put(EngineFault(error))
@@ -754,6 +784,15 @@ class EngineWorker:
         finally:
             race.ended = True
         yield RaceEnded()
+
+
+def _surely(step: Callable[[], None]) -> None:
+    """Do it, or go on without it: the next model is loaded all the same."""
+    try:
+        step()
+    except BaseException as error:
+        log.exception("a model could not be freed cleanly")
+        let_go(error)
 
 
 def _extract_one(arrival: Arrival, file: Path) -> Iterator[Extracting]:

@@ -1,5 +1,6 @@
 """One answer being written, whatever decodes it."""
 
+import hashlib
 import time
 from collections.abc import Sequence
 
@@ -17,6 +18,21 @@ from core.tokens import Context
 
 # Rows a round may need beyond the committed tokens: every guess and its bonus. Kept free at the end of the context.
 LONGEST_ROUND = 64
+
+
+def dice_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> Dice:
+    """The draws of an answer with this seed, `num_written` tokens of which are there already.
+
+    Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it leaves
+    out as many and goes on as if it had never stopped. How many draws speculation took is not known, as guesses that
+    were rejected took some: it begins at a place of its own for every seed and length, which nobody has drawn from.
+    """
+    if not speculative:
+        dice = Dice(rng.manual_seed(seed))
+        dice.skip(num_written, vocab)
+        return dice
+    digest = hashlib.blake2b(f"{seed} {num_written}".encode(), digest_size=8).digest()
+    return Dice(rng.manual_seed(int.from_bytes(digest, "little") >> 1))
 
 
 class Answer:
@@ -51,11 +67,11 @@ class Answer:
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
         self._dice: Dice = CertainDice()
         if not config.sampling.greedy:
-            self._dice = Dice(Generator(device=decoder.full_judge.device).manual_seed(config.seed))
-            self._dice.skip(len(written), decoder.vocab)
+            rng = Generator(device=decoder.full_judge.device)
+            self._dice = dice_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
         self._shown = [self._watcher.push(self._stream.push(token)) for token in written]
         self._round = 0
-        self.seconds = 0.0  # of decoding, this answer's own
+        self.seconds = 0.0  # of decoding, this answer's own; recording passes is set-up
         self._plain_bytes = 0
         self.stop_reason: StopReason | None = None
 
@@ -66,22 +82,20 @@ class Answer:
 
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
-        started = time.perf_counter()
+        started, recording = time.perf_counter(), self.decoder.recording_seconds
         verdict = self.relief.retry(
             lambda: self.decoder.step(Context(self.tokens), self._dice),
             (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
         )
         shown, records = self._commit(verdict)
         self._round += 1
-        self.seconds += time.perf_counter() - started
+        self.seconds += time.perf_counter() - started - (self.decoder.recording_seconds - recording)
         self._shown.append(shown)
         return RoundDone(text=shown, tokens=tuple(records), stats=self.stats())
 
     def _commit(self, verdict: Verdict) -> tuple[str, list[TokenRecord]]:
         shown, records = "", []
-        for token, origin, p, q in zip(
-            verdict.tokens, verdict.origins, verdict.p_of_tokens, verdict.q_of_tokens, strict=True
-        ):
+        for token, origin, p, q in zip(verdict.tokens, verdict.origins, *verdict.p_and_q(), strict=True):
             self.tokens.append(token)
             self._plain_bytes += len(self.tokens) * self._kv_bytes
             ended = token in self._text.eos_ids

@@ -13,6 +13,12 @@ AttentionWish = Literal["auto", "torch", "compiled", "flash-attn", "flex"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 MOST_GIB = 1 << 20  # that anybody may say a device has
 MOST_GPUS = 8
+MOST_QUERIES = 64  # that vote for chunks: the full cache logs twice as many, and a round may take the others back
+LEAST_TEMPERATURE = 1e-5  # below it logits over temperature leave float32; the law is a point mass long before
+# Guesses of a round that the full cache judges, unless more are asked for. 24 make passes of 25 rows: up to 32 are
+# recorded, and come out as each alone on a processor. Where layers come over the link nothing is recorded and rows are
+# next to free; query log, newest rows on the device and the end of the context leave 64 to a round.
+MOST_GUESSES, MOST_GUESSES_OVER_LINK = 24, 48
 MOST_HOST_SHARE = 0.9  # of the blocks in host memory: the link carries the rest
 
 
@@ -36,8 +42,8 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """True where the law is a point mass on the most likely token."""
-        return self.temperature == 0
+        """True where the law is a point mass on the most likely token: at temperatures from 0 to LEAST_TEMPERATURE."""
+        return self.temperature < LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +67,16 @@ class RetrievalConfig:
             f"and a local window of {self.local_window} is not usable.",
             hint,
         )
+        _require(
+            self.local_window > 0, f"A local window of {self.local_window} is not usable.", "Use 1 or more, as 128."
+        )
         _require(0 <= self.spill <= 1, f"A spill of {self.spill:g} is not usable.", "Use 0 (off) to 1.")
-        _require(self.query_window > 0 and self.reselect_interval > 0, "Retrieval windows must be positive.", hint)
+        _require(self.reselect_interval > 0, "The interval between selections must be positive.", "Use for example 8.")
+        _require(
+            0 < self.query_window <= MOST_QUERIES,
+            f"A window of {self.query_window} queries is not usable.",
+            f"Use 1 to {MOST_QUERIES}.",
+        )
 
     @property
     def num_chunks(self) -> int:
@@ -79,9 +93,9 @@ class DraftConfig:
 
     def __post_init__(self) -> None:
         _require(
-            self.num_sink >= 0 and self.window >= self.num_sink + 64,
+            self.num_sink > 0 and self.window >= self.num_sink + 64,
             f"A draft window of {self.window} with {self.num_sink} sink tokens is not usable.",
-            "Use a window of at least 64 tokens more than the sink.",
+            "Use at least one sink token, and a window of 64 tokens more than the sink or larger.",
         )
 
 
@@ -93,13 +107,14 @@ class SpeculationConfig:
     gamma2: int = 8
     adaptive: bool = True
     max_gamma1: int = 6
-    max_gamma2: int = 24
+    max_gamma2: int | None = None  # None: by where the full cache lies, see `planner.choose_most_guesses`
 
     def __post_init__(self) -> None:
+        most = MOST_GUESSES if self.max_gamma2 is None else self.max_gamma2
         _require(
-            1 <= self.gamma1 <= self.max_gamma1 <= 16 and 1 <= self.gamma2 <= self.max_gamma2 <= 48,
+            1 <= self.gamma1 <= self.max_gamma1 <= 16 and 1 <= self.gamma2 <= most <= MOST_GUESSES_OVER_LINK,
             f"gamma1 {self.gamma1} and gamma2 {self.gamma2} are not usable.",
-            f"Use 1 to {self.max_gamma1} and 1 to {self.max_gamma2}.",
+            f"Use 1 to {self.max_gamma1} and 1 to {most}.",
         )
 
 

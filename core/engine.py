@@ -7,9 +7,11 @@ prefix, so a second question, an edit or a regenerate never reads the book again
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -24,11 +26,12 @@ from core.caches.retrieval import RetrievalCache
 from core.caches.selection import LOSSY_POLICIES, ChunkPolicy, TopChunks, chosen_weights
 from core.caches.streaming import StreamingCache
 from core.config import EngineConfig, GenerationConfig
+from core.decoding.adaptive import PassCost
 from core.decoding.lookup import TokenIndex
 from core.decoding.methods import Decoder, Parts, judges_of
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Event, LaneEvent, PrefillProgress
-from core.hardware import cap_memory, free_memory_bytes, this_machine
+from core.hardware import cap_memory, free_memory_bytes, resolve_device, this_machine
 from core.loading import LoadedPair, PairFiles
 from core.models.drafting import drafting_bytes
 from core.models.graphed import GraphedPasses
@@ -46,7 +49,7 @@ from core.parallel.shares import one_share, told
 from core.planner import CacheSizes, Choice, Plan, block_changed, choose_coattention, make_plan, placed
 from core.prefill import Prefill, Step, reading_cost
 from core.race import Lane
-from core.roofline import ROW_SLOPE, measure_link, measure_sharing, pass_seconds, share_of
+from core.roofline import PassReads, measure_link, measure_sharing, pass_cost, share_of
 from core.shelf.identity import Family, family_of
 from core.text import ChatText
 from core.tokens import Context, common_prefix
@@ -54,10 +57,11 @@ from core.tokens import Context, common_prefix
 log = logging.getLogger(__name__)
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
-# Largest top-2 logit gap at a divergence that rounding explains: some ulps of logits around 20, over many layers.
+# How far below the best a token may lie that rounding explains: some ulps of logits around 20, over many layers.
 NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are switched off (--no-graphs)")
 GRAPHS_ON = f"passes of up to {MOST_ROWS} new tokens are recorded once and then replayed in one launch"
+DRAFT_GRAPHS = f"{GRAPHS_ON}, the draft's alone: several processes share the target, and would have to record its sums"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +103,8 @@ class Equality:
     """How a text compares with plain decoding's."""
 
     verdict: EqualityVerdict
-    index: int | None  # of the first token that differs
-    logit_gap: float | None  # between the target's best two tokens there
+    index: int | None  # of the first token that differs, or that one text lacks
+    logit_gap: float | None  # from the target's best token to the worse of the two written there; None: one is missing
 
 
 class Engine:
@@ -174,8 +178,8 @@ class Engine:
             vocab=target.dims.vocab_size,
             evicting=self._evicting_judge,
             config=config.retrieval,
-            nominal_seconds=self._nominal_seconds,
-            row_slope=ROW_SLOPE[device.type],
+            nominal_cost=self._nominal_cost,
+            most_guesses=lambda: self.plan.most_guesses.value,
         )
         layers = DecoderLayers.of(target.module) if crew is None else None
         if layers is None and plan.prefill_block.value:
@@ -222,17 +226,21 @@ class Engine:
     def _passes(
         self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache, backend: Backend
     ) -> GraphedPasses | None:
-        return GraphedPasses(name, model, cache.fixed, self._graphs, backend=backend) if self._graphs else None
+        if self._graphs is None or (self._crew and name != "draft"):  # it lives on rank 0, and needs no other one
+            return None
+        return GraphedPasses(name, model, cache, self._graphs, backend=backend)
 
     def _try_graphs(self, graphs: Graphs) -> None:
         """Record a first pass of each judge, so that what cannot work is known before it is needed."""
         for judge in filter(None, (self._parts.full, self._parts.retrieval, self._parts.draft)):
-            judge.logits(Context([0]), 1)
-            judge.cache.truncate(0)
+            if judge.graphs is not None:
+                judge.logits(Context([0]), 1)
+                judge.cache.truncate(0)
         self._tell_graphs(graphs)
 
     def _tell_graphs(self, graphs: Graphs) -> None:
-        self.info = replace(self.info, graphs=Choice(not graphs.failure, graphs.failure or GRAPHS_ON))
+        on = DRAFT_GRAPHS if self._crew else GRAPHS_ON
+        self.info = replace(self.info, graphs=Choice(not graphs.failure, graphs.failure or on))
 
     @classmethod
     def load(cls, config: EngineConfig) -> "Engine":
@@ -251,13 +259,16 @@ class Engine:
             if entry.widened is not None:
                 raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
             dims, machine = one_share(entry.target, dims, config, machine)
+        unused = machine.unused_gpu
+        if unused is not None and unused.known_from == "torch" and config.device == "auto":  # launch.py tells the rest
+            log.warning("%s %s", unused.because, unused.hint)
         plan = told(make_plan(dims, files.draft, config, machine, files.counted(config)), config.num_gpus)
-        device = torch.device(plan.device.value)
+        device = resolve_device(plan.device.value)
         cap_memory(device, config.gpu_memory_gib)
         if config.num_gpus > 1:
-            pair = LoadedPair.load_shared(replace(files, target=dims), config, plan)
+            pair = LoadedPair.load_shared(replace(files, target=dims), config, plan, device)
         else:
-            pair = LoadedPair.load(files, config, plan)
+            pair = LoadedPair.load(files, config, plan, device)
         return cls.of(pair, config, plan)
 
     @classmethod
@@ -268,6 +279,7 @@ class Engine:
             NotEnoughMemory: the device has no room for the caches, whatever the plan says.
         """
         entry, device = pair.files.entry, pair.target.shape.device
+        recorded = config.graphs and device.type == "cuda" and (pair.crew is None or pair.draft is not None)
         return cls(
             config,
             plan,
@@ -280,8 +292,7 @@ class Engine:
             draft_because=entry.draft_because,
             backend=pair.backend,
             crew=pair.crew,
-            # ranks would have to record and replay the same passes, collectives among them
-            graphs=Graphs(device) if config.graphs and device.type == "cuda" and pair.crew is None else None,
+            graphs=Graphs(device) if recorded else None,
             drafting=pair.drafting,
         )
 
@@ -395,11 +406,15 @@ class Engine:
         return family_of(target.module, target.shape, self.text.identity, pieces=pieces, known=known)
 
     @contextmanager
-    def refilled(self, token_ids: Sequence[int]) -> Iterator[FullCache]:
-        """Somebody else brings the rows of these tokens. As many as were committed count, even if that ends early."""
+    def refilled(self, token_ids: Sequence[int], *, logged: int) -> Iterator[FullCache]:
+        """Somebody else brings the rows of these tokens. As many as were committed count, even if that ends early.
+
+        Args:
+            logged: the length at which the newest queries were saved.
+        """
         self._rewind(0)
         try:
-            with self._full.refilled(len(token_ids)):
+            with self._full.refilled(len(token_ids), logged):
                 yield self._full
         finally:
             self._seen = list(token_ids[: self._full.length])
@@ -457,12 +472,20 @@ class Engine:
         context = Context(list(prompt_ids))
         reused = min(self.cached_prefix(prompt_ids), total)
         self._rewind(reused)
+        voting = max(0, total - self._chunks.query_window)  # from here on queries choose the chunks
+        if reused > voting and self._full.queries_start() > voting:  # they are gone: ask them again
+            reused = voting
+            self._rewind(reused)
+        if reused == total:
+            self._full.remember_queries(self._chunks.query_window)
         started, done = time.perf_counter(), reused
         yield _progress(Step(done, done, reading_cost(done)), total, reused, 0.0)
         with closing(self._steps(context, done, boundary, total)) as steps:
             while not (cancel and cancel.is_set()) and (step := next(steps, None)):
                 self._seen[done:] = prompt_ids[done : step.kept]
                 done = step.kept
+                if done == total:
+                    self._full.remember_queries(self._chunks.query_window)
                 yield _progress(step, total, reused, time.perf_counter() - started)
 
     def _steps(self, context: Context, done: int, *ends: int) -> Generator[Step]:
@@ -549,7 +572,8 @@ class Engine:
         """Several methods answer the same prompt in fair turns: read once, then slices of a quarter of a second.
 
         A lane's clock runs only while it computes, so the lanes advance side by side and none slows another. Between
-        slices a lane's own rows lie aside; moving them, and choosing chunks anew after that, is on no clock.
+        slices a lane's own rows and what its smaller caches hold lie aside; moving them is on no clock. Every lane
+        writes what it would write alone, with a seed too: when its turns come changes nothing.
 
         Args:
             configs: the retrieval budget is one for all lanes, the first one's.
@@ -558,7 +582,7 @@ class Engine:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
         self.use_budget(configs[0].budget)
-        decoders = [Decoder(config.method, self._parts, config.sampling, config.speculation) for config in configs]
+        decoders = self._lane_decoders(configs)
         reused, prefill_seconds = 0, 0.0
         for progress in self.read(prompt_ids, cancel):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
@@ -580,9 +604,20 @@ class Engine:
                         ended = lane.answer.finished(reused_tokens=reused, prefill_seconds=prefill_seconds)
                         yield LaneEvent(number, ended)
         finally:
-            for lane in lanes:
-                lane.end()
-            self._settle(list(prompt_ids))  # as far as they were read
+            with ExitStack() as ending:  # in reverse; one that fails keeps none of the others from it
+                ending.callback(self._settle, list(prompt_ids))  # as far as they were read
+                for lane in lanes:
+                    ending.callback(lane.end)
+
+    def _lane_decoders(self, configs: Sequence[GenerationConfig]) -> list[Decoder]:
+        """One for each lane. The cache of a lossy method is all its lane has, so two lanes of it need two."""
+        before: Counter[str] = Counter()
+        decoders = []
+        for config in configs:
+            parts = replace(self._parts, evicting=partial(self._evicting_judge, lane=before[config.method]))
+            decoders.append(Decoder(config.method, parts, config.sampling, config.speculation))
+            before[config.method] += 1
+        return decoders
 
     def _settle(self, tokens: list[int]) -> None:
         """Committed tokens [S]: caches keep at most all but the newest."""
@@ -593,25 +628,33 @@ class Engine:
             self._tell_graphs(self._graphs)
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
-        """Greedy token ids of two methods after the same prompt: where they part, and whether rounding explains it."""
+        """Greedy token ids of two methods after the same prompt: where they part, and whether rounding explains it.
+
+        It does where both tokens lie within `NEAR_TIE_GAP` of the best one. Behind that place the texts answer
+        different prompts, so nothing is compared there. A text that ends where the other goes on is a mismatch.
+        """
         shared = common_prefix(list(plain), list(other))
         if shared == len(plain) == len(other):
             return Equality("identical", None, None)
+        if shared in (len(plain), len(other)):
+            return Equality("mismatch", shared, None)
         prompt = [*prompt_ids, *plain[:shared]]
         for _ in self.read(prompt):
             pass
         logits = self._relief.retry(
             lambda: self._parts.full.logits(Context(prompt), 1), lambda: self._full.truncate(len(prompt) - 1)
         )
-        best = logits[0].float().topk(2).values
+        written = logits[0, [plain[shared], other[shared]]].float()
+        gap = float(logits[0].float().max() - written.min())
         self._settle(prompt)
-        gap = float(best[0] - best[1])
         near = gap <= NEAR_TIE_GAP[self.plan.dtype.value]
         return Equality("near_tie" if near else "mismatch", shared, gap)
 
-    def _evicting_judge(self, name: str) -> Judge:
+    def _evicting_judge(self, method: str, lane: int = 0) -> Judge:
+        name = f"{method}-{lane + 1}" if lane else method
         if name not in self._evicting:
-            cache = self._part_of_full(name, LOSSY_POLICIES[name](self._full, self._chunks))
+            policy = LOSSY_POLICIES[method](self._full, self._chunks)  # its rows are no part of the plan
+            cache = self._relief.retry(lambda: self._part_of_full(name, policy), lambda: None)
             self._evicting[name] = self._target_judge(name, cache)
         return self._evicting[name]
 
@@ -627,16 +670,25 @@ class Engine:
         model = self._target.module if model is None else model
         return Judge(name, model, cache, self._target.shape.device, lead, graphed=graphed)
 
-    def _nominal_seconds(self, judge: Judge) -> float:
+    def _nominal_cost(self, judge: Judge) -> PassCost:
+        """What the plan says that a pass costs: a seed draws the same text wherever the plan is the same.
+
+        So the host attends to the share that was asked for, not to one that was measured. A layer that had to move
+        changed the plan, and counts from the next round on: the one that broke off has drawn in vain already.
+        """
         model = self._draft if judge is self._parts.draft else self._target
         assert model is not None
-        weight_bytes, device = self._weights_read.get(judge.name), model.shape.device.type
+        weight_bytes, device = self._weights_read.get(judge.name), self.plan.device.value
         if weight_bytes is None:  # counting takes longer than deciding how long a round should be
             weight_bytes = model.weight_bytes
             if judge is self._parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
                 weight_bytes = sum(parameter.nbytes for parameter in judge.model.parameters())
             self._weights_read[judge.name] = weight_bytes
-        return pass_seconds(device, model.dims.num_layers, weight_bytes + judge.cache.nbytes)
+        layers, away = model.dims.num_layers, judge is self._parts.full
+        share = choose_coattention(self.config, device, away=True).value or 0.0
+        resident = self.plan.resident_layers if away else None
+        reads = PassReads.of(layers, weight_bytes, judge.cache.nbytes, resident, share)
+        return pass_cost(device, reads, self.plan.nominal)
 
 
 def _progress(step: Step, total: int, reused: int, elapsed: float) -> PrefillProgress:

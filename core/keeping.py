@@ -132,7 +132,7 @@ class Keeper:
         rows = header.row_blocks(usable)
         with (
             closing(cast("Generator[Tensor]", reader.read([*header.side_blocks, *rows]))) as contents,
-            self.engine.refilled(token_ids) as cache,
+            self.engine.refilled(token_ids, logged=header.label.num_tokens) as cache,
         ):
             try:
                 for layer in range(cache.shape.num_layers):

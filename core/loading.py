@@ -64,14 +64,16 @@ class LoadedPair:
     drafting: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
 
     @classmethod
-    def load(cls, files: PairFiles, config: EngineConfig, plan: Plan) -> "LoadedPair":
+    def load(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
         """Load both; the target quantised, and once more in 4 bits, where the settings say so.
 
+        Args:
+            device: the plan's, see `core.hardware.resolve_device`.
         Raises:
             InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
         """
         flush_denormals()
-        device, dtype = torch.device(plan.device.value), plan.dtype.value
+        dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
@@ -79,16 +81,17 @@ class LoadedPair:
         return cls(files, tokenizer, target, draft, backend, drafting=drafting)
 
     @classmethod
-    def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan) -> "LoadedPair":
+    def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
         """Load the draft here, and a share of the target here and in each of the other processes, which it starts.
 
         Args:
             files: with the share of the target that each rank holds.
+            device: of rank 0.
         Raises:
             InvalidSetting, UnsupportedModel, DamagedAssets, WorkerLost: see `core.errors`.
         """
         flush_denormals()
-        device, dtype = torch.device(plan.device.value), plan.dtype.value
+        dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         crew, target = load_shared(

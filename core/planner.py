@@ -10,10 +10,10 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 
-from core.caches.full import Offload
+from core.caches.full import QUERY_LOG, QUERY_SAMPLE_STRIDE, Offload
 from core.caches.retrieval import GROWTH
-from core.caches.stores import tail_rows
-from core.config import EngineConfig
+from core.caches.stores import KEPT_ROWS, tail_rows
+from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.hardware import Machine
 from core.models.census import ModelSize
@@ -22,6 +22,7 @@ from core.models.drafting import LEAVE_OUT
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 from core.ops.graphs import graph_bytes
+from core.rigs import HOST_BANDWIDTH, LIKE, gpu_kinds, kind_of
 
 MOST_CONTEXT = 131_072
 # torch, transformers and Python themselves, measured: 0.55 GB on CPU (a CUDA context takes about as much on the GPU)
@@ -35,8 +36,9 @@ PIECE_BYTES = 8 << 20
 FEWEST_BLOCKS = 16  # of a full context: pieces of a short one are smaller
 LEAST_BLOCK = 64  # rows
 # Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: at 100
-# TFLOP/s and 25 GB/s both last equally long where T = 4096 H_kv / H. Longer pieces of a prompt read no faster.
-LINK_BOUND_ROWS = 4096
+# TFLOP/s and 25 GB/s both last equally long where T = 4000 H_kv / H, here in whole STEPs. Longer pieces of a prompt
+# read no faster.
+LINK_BOUND_ROWS = 3968
 # Part of the free memory that a plan may use: the rest stays for the system and for what cannot be foreseen.
 USABLE_SHARE = 0.9
 TARGET_WEIGHTS, RETRIEVAL = "target weights", "retrieval cache"
@@ -45,7 +47,8 @@ PREFILL_BLOCK = "prefill, layer by layer"
 # Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link, chunk by chunk as often with the
 # number of chunks for n. The fewest tokens of a block are an eighth of the context; what is left may make it longer.
 MOST_PREFILL_BLOCKS = 8
-MOST_HIDDEN_BYTES = 512 << 20  # hidden states of a block
+MOST_HIDDEN_BYTES = 528 << 20  # hidden states of a block: of Llama2-7B's, 64K tokens in whole pieces
+USUAL_MLP = 4  # times as wide as hidden states, where the configuration does not say
 
 
 T = TypeVar("T")
@@ -58,6 +61,31 @@ class Choice(Generic[T]):
 
     value: T
     because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """Bytes per second, of each device."""
+
+    memory: Choice[float]  # that the device computes from
+    link: Choice[float] | None  # from host memory to a GPU; None on the processor
+    host: Choice[float] | None = None  # of host memory, where the host attends; None: it does not
+
+
+def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
+    """Of a GPU with this name, or of the processor; from data sheets, so that nothing measured is in it."""
+    host = Choice(HOST_BANDWIDTH, "nominal, as of two server cores")
+    if device != "cuda":
+        return Bandwidths(host, None)
+    known = kind_of(gpu)
+    kind = known or gpu_kinds()[LIKE]
+    because = f"nominal, as of an {kind.name}" + ("" if known or not gpu else f", as {gpu} is not known")
+    return Bandwidths(
+        Choice(1e9 * kind.memory_gb_per_second, because), Choice(1e9 * kind.link_gb_per_second, because), host
+    )
+
+
+NOMINAL_CPU = nominal_bandwidths("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +117,17 @@ class Plan:
     offload: Offload | None = None  # None: the full cache is resident
     host_rows: tuple[PlanRow, ...] = ()
     host_available_bytes: int = 0
+    nominal: Bandwidths = NOMINAL_CPU  # that rounds are shaped by where nothing measured may count
 
     @property
     def num_layers(self) -> int:
         """Of the target."""
         return self.cache_sizes.layers
+
+    @property
+    def most_guesses(self) -> Choice[int]:
+        """Of a round that the full cache judges."""
+        return choose_most_guesses(self.device.value, away=self.resident_layers < self.num_layers)
 
     @property
     def total_bytes(self) -> int:
@@ -113,12 +147,18 @@ class CacheSizes:
     layers: int
     shares: int  # devices that share each layer by heads
     row_bytes: int  # keys and values of one token in one layer, on each device
-    side_bytes: int  # landmarks and query log of one token in all layers, on each device
+    side_bytes: int  # landmarks and sampled queries of one token in all layers, on each device
     chunk_size: int
+    fixed_bytes: int = 0  # beside them whatever the context is: the newest queries, in all layers, on each device
     hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
+    # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
+    # layer computes; 0: on a processor, which stores at once.
+    sending_rows: int = 0
 
     @classmethod
-    def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, shares: int = 1) -> "CacheSizes":
+    def of(
+        cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, shares: int = 1, device: str = "cpu"
+    ) -> "CacheSizes":
         """For a model."""
         kv = kv_bytes_per_token(dims, dtype)
         side = context_bytes_per_token(dims, config, dtype) - kv
@@ -128,8 +168,18 @@ class CacheSizes:
             row_bytes=kv // dims.num_layers // shares,
             side_bytes=-(-side // shares),
             chunk_size=config.retrieval.chunk_size,
+            fixed_bytes=-(-beside_bytes(dims, dtype) // shares),
             hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
+            sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
         )
+
+    def layer_bytes(self, context: int) -> int:
+        """Keys and values of one layer that lies on each device whole, an odd number of rows (`KVShape.allocate`)."""
+        return self.row_bytes * (context | 1)
+
+    def beside_bytes(self, context: int) -> int:
+        """Landmarks and query log of all layers, which lie on each device wherever keys and values do."""
+        return self.side_bytes * context + self.fixed_bytes
 
     def block_rows(self, context: int) -> int:
         """Rows of one layer that cross the link in one piece; a multiple of the chunk size."""
@@ -137,17 +187,19 @@ class CacheSizes:
         return -(-rows // self.chunk_size) * self.chunk_size
 
     def ring_bytes(self, context: int) -> int:
-        """Buffers on each device for pieces on their way."""
-        return RING_SLOTS * self.block_rows(context) * self.row_bytes
+        """Buffers on each device for pieces on their way: to it, and one from it, with the rows that this one takes."""
+        storing = self.block_rows(context) + self.sending_rows if self.sending_rows else 0
+        return (RING_SLOTS * self.block_rows(context) + storing) * self.row_bytes
 
     def tail_bytes(self, context: int) -> int:
-        """Newest rows of one offloaded layer that stay on each device; twice, as a long pass keeps old and new."""
-        return 2 * tail_rows(self.block_rows(context)) * self.row_bytes
+        """Newest rows of one offloaded layer that stay on each device, and those that a long pass keeps beside them."""
+        block = self.block_rows(context)
+        return ((tail_rows(block) | 1) + KEPT_ROWS + block - 1) * self.row_bytes
 
     def device_bytes(self, context: int, resident: int) -> int:
         """All of it on each device, with so many resident layers."""
         away = self.layers - resident
-        rows = resident * self.row_bytes * context + self.side_bytes * context
+        rows = resident * self.layer_bytes(context) + self.beside_bytes(context)
         return rows + (self.ring_bytes(context) + away * self.tail_bytes(context) if away else 0)
 
     def host_bytes(self, context: int, resident: int) -> int:
@@ -175,7 +227,7 @@ class CacheSizes:
         Args:
             lent: bytes that stand empty meanwhile, the retrieval cache's.
         """
-        return max(0, context * self.row_bytes + block * self.hidden_bytes - lent) if block else 0
+        return max(0, self.layer_bytes(context) + block * self.hidden_bytes - lent) if block else 0
 
     def fit(self, context: int, room: "Rooms", most: int) -> "Fit | None":
         """Resident layers and the block to read; the latter may cost some of the former. None: nothing fits."""
@@ -189,13 +241,13 @@ class CacheSizes:
         fewer = self.layers_that_fit(context, 0, room.offloaded - extra, room.host, min(most, layers))
         if fewer is None or fewer == self.layers:
             return Fit(layers, 0)
-        left = room.offloaded - self.device_bytes(context, fewer) + room.lent - context * self.row_bytes
+        left = room.offloaded - self.device_bytes(context, fewer) + room.lent - self.layer_bytes(context)
         possible = min(left, MOST_HIDDEN_BYTES) // self.hidden_bytes // room.chunk * room.chunk
         return Fit(fewer, min(max(least, possible), -(-context // room.chunk) * room.chunk))
 
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
         """What `device_bytes` consists of."""
-        kept, side = resident * self.row_bytes * context, self.side_bytes * context
+        kept, side = resident * self.layer_bytes(context), self.beside_bytes(context)
         if resident == self.layers:
             return (PlanRow("full cache, landmarks, query log", kept + side),)
         kept_rows = [PlanRow(f"full cache, {resident} of {self.layers} layers", kept)] if resident else []
@@ -276,11 +328,13 @@ def make_plan(
     if config.context is not None and config.context > possible:
         raise ContextTooSmall(config.context, possible, possible=possible)
     room = _Room.of(device.value, config, machine)
-    sizes = CacheSizes.of(target, config, dtype.value)
-    chunks = [choose_prefill_chunk(target, config, device.value, offloaded=offloaded) for offloaded in (False, True)]
+    sizes = CacheSizes.of(target, config, dtype.value, device=device.value)
+    ways = (False, True)  # nothing is offloaded, or something
+    chunks = [choose_prefill_chunk(target, config, device.value, offloaded=away) for away in ways]
+    configs = [replace(config, prefill_chunk=chunk.value) for chunk in chunks]
     fixed = [
-        _fixed_rows(target, draft, replace(config, prefill_chunk=chunk.value), device.value, dtype.value)
-        for chunk in chunks
+        _fixed_rows(target, draft, own, device.value, dtype.value, offloaded=away)
+        for own, away in zip(configs, ways, strict=True)
     ]
     if bits.value in FORMATS:
         assert size is not None, "quantised weights are planned from counted parameters"
@@ -313,7 +367,7 @@ def make_plan(
         )
     if config.context is not None and config.context > fits:
         buffers = taken[1] + sizes.device_bytes(config.context, 0)
-        needed = taken[0] + sizes.row_bytes * sizes.layers * config.context + sizes.side_bytes * config.context
+        needed = taken[0] + sizes.device_bytes(config.context, sizes.layers)
         beside = f", {gib(host)} in host memory" if host else ""
         what = f"needs {gib(needed)}"
         if host and buffers > room.device:
@@ -352,6 +406,7 @@ def make_plan(
         offload=sizes.offload(context.value, here),
         host_rows=sizes.host_rows(context.value, here),
         host_available_bytes=room.host_available if away else 0,
+        nominal=nominal_bandwidths(device.value, machine.gpus[0].name if machine.gpus else ""),
     )
 
 
@@ -460,6 +515,19 @@ def choose_coattention(config: EngineConfig, device: str, *, away: bool) -> Choi
     return Choice(None, "measured when the model is loaded")
 
 
+def choose_most_guesses(device: str, *, away: bool) -> Choice[int]:
+    """The longest round that adapting may choose.
+
+    Args:
+        away: whether passes over the full cache bring any layer over the link.
+    """
+    if device == "cuda" and away:
+        return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it judges")
+    if device == "cuda":
+        return Choice(MOST_GUESSES, "passes of more rows are not recorded")
+    return Choice(MOST_GUESSES, "more rows would not come out as each does alone, to the last bit")
+
+
 def block_changed(plan: Plan, block: int, because: str) -> Plan:
     """The plan with another block to read."""
     lent = sum(row.size_bytes for row in plan.rows if row.name == RETRIEVAL)
@@ -483,10 +551,15 @@ def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
     Raises:
         NotEnoughMemory: CUDA was asked for and is not there.
     """
+    unused = machine.unused_gpu
+    if config.device == "cuda" and unused is not None:
+        raise NotEnoughMemory(unused.because, hint=unused.hint)
     if config.device == "cuda" and not machine.gpus:
         raise NotEnoughMemory("There is no CUDA device on this machine.", hint="Use --device cpu.")
     if config.device != "auto":
         return Choice(config.device, "asked for")
+    if unused is not None:
+        return Choice("cpu", unused.because)
     return Choice("cuda", f"found {machine.gpus[0].name}") if machine.gpus else Choice("cpu", "no CUDA device found")
 
 
@@ -531,35 +604,67 @@ def _quantised_rows(rows: tuple[PlanRow, ...], size: ModelSize, bits: int, dtype
 
 
 def _fixed_rows(
-    target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, dtype: torch.dtype
+    target: ModelDims,
+    draft: ModelDims | None,
+    config: EngineConfig,
+    device: str,
+    dtype: torch.dtype,
+    *,
+    offloaded: bool,
 ) -> tuple[PlanRow, ...]:
     rows = [
         PlanRow("runtime", RUNTIME_BYTES),
         PlanRow(TARGET_WEIGHTS, _weight_bytes(target, dtype)),
         PlanRow(RETRIEVAL, retrieval_bytes(target, config, dtype)),
-        PlanRow("prefill buffers", prefill_bytes(target, config)),
+        PlanRow("prefill buffers", prefill_bytes(target, config, dtype, offloaded=offloaded)),
     ]
     if draft is not None:
         rows.append(PlanRow("draft weights", _weight_bytes(draft, dtype)))
-        rows.append(PlanRow("streaming cache", config.draft.window * kv_bytes_per_token(draft, dtype)))
-    return (*rows, *graph_rows(target, config, device, config.num_gpus))
+        rows.append(PlanRow("streaming cache", streaming_bytes(draft, config, dtype)))
+    return (*rows, *graph_rows(target, draft, config, device, config.num_gpus))
 
 
-def graph_rows(target: ModelDims, config: EngineConfig, device: str, num_shares: int) -> tuple[PlanRow, ...]:
-    """What recorded passes take, where passes are recorded: on a GPU that has the model for itself."""
-    recorded = device == "cuda" and config.graphs and num_shares == 1
-    return (PlanRow("CUDA graphs", graph_bytes(target.num_layers)),) if recorded else ()
+def graph_rows(
+    target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, num_shares: int
+) -> tuple[PlanRow, ...]:
+    """What recorded passes take on a GPU. Where several share the target, only the draft's are recorded.
+
+    Args:
+        draft: None also on a GPU that holds none.
+    """
+    largest = target if num_shares == 1 else draft
+    if device != "cuda" or not config.graphs or largest is None:
+        return ()
+    return (PlanRow("CUDA graphs", graph_bytes(largest.num_layers)),)
 
 
 def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the retrieval cache: the budget, and room to grow between two selections."""
+    """All rows of the retrieval cache: the budget, and room to grow between two selections; the chunks' numbers."""
     retrieval = config.retrieval
-    return (retrieval.budget + retrieval.chunk_size + GROWTH) * kv_bytes_per_token(target, dtype)
+    numbers = retrieval.num_chunks * target.num_layers * target.num_kv_heads * torch.int64.itemsize
+    return ((retrieval.budget + retrieval.chunk_size + GROWTH) | 1) * kv_bytes_per_token(target, dtype) + numbers
 
 
-def prefill_bytes(target: ModelDims, config: EngineConfig) -> int:
-    """Float32 activations of one chunk of the prompt, MLP included."""
-    return config.prefill_chunk * 4 * target.hidden_size * 6
+def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
+    """All rows of the streaming cache."""
+    return (config.draft.window | 1) * kv_bytes_per_token(draft, dtype)
+
+
+def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *, offloaded: bool) -> int:
+    """Activations of one chunk of the prompt where most are alive, in the MLP or where parts of attention are merged.
+
+    Args:
+        offloaded: any layer is; a part is then added to the sum of those before, in float32.
+    """
+    wide, hidden = torch.float32.itemsize, target.hidden_size * dtype.itemsize
+    heads = target.num_heads * target.head_dim
+    # Embeddings, a layer's input, its sum with attention, the norm of that; gate, its activation, the other factor
+    mlp = 4 * hidden + 3 * (target.intermediate_size or USUAL_MLP * target.hidden_size) * dtype.itemsize
+    # Embeddings, a layer's input, the norm of that; queries, perhaps folded too, and one or two parts; their sum
+    merging = 3 * hidden + heads * (3 * (dtype.itemsize + wide) if offloaded else 4 * dtype.itemsize + 2 * wide)
+    merging += 8 * wide * target.num_heads  # log-sum-exps
+    rotary = 2 * target.head_dim * dtype.itemsize + 4 * torch.int64.itemsize  # cosines, sines, positions
+    return config.prefill_chunk * (max(mlp, merging) + rotary)
 
 
 def _weight_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
@@ -569,10 +674,22 @@ def _weight_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
 def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """What a token of context takes. Full cache; a landmark per chunk (keys only), its score; every 64th query."""
     kv = kv_bytes_per_token(target, dtype)
-    landmark = kv // 2 // config.retrieval.chunk_size
+    landmark = -(-kv // (2 * config.retrieval.chunk_size))
     score = -(-4 * target.num_layers * target.num_kv_heads // config.retrieval.chunk_size)
-    samples = target.num_layers * target.num_heads * target.head_dim * dtype.itemsize // 64
+    samples = -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
     return kv + landmark + score + samples
+
+
+def beside_bytes(target: ModelDims, dtype: torch.dtype) -> int:
+    """What lies beside the full cache whatever the context is: the newest queries, and rows that are rounded up to.
+
+    Of sampled queries the row that takes no sample, and the last one, begun; a landmark, as their rows are odd.
+    """
+    return (QUERY_LOG + 2) * _query_bytes(target, dtype) + kv_bytes_per_token(target, dtype) // 2
+
+
+def _query_bytes(target: ModelDims, dtype: torch.dtype) -> int:
+    return target.num_layers * target.num_heads * target.head_dim * dtype.itemsize
 
 
 def gib(size_bytes: int) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from core.answering import Answer
 from core.caches.full import FullCache, Tail
+from core.decoding.methods import Aside
 from core.events import RoundDone
 from core.models.judge import PassMeter
-from core.tokens import Context
 
 SLICE_SECONDS = 0.25  # of computing, before another lane's turn
 
@@ -20,7 +20,8 @@ class Lane:
         self._base = full.length  # tokens that all lanes share
         self._meters = [PassMeter(judge.device) for judge in answer.decoder.judges]
         self._tail: Tail | None = None
-        self._inside = self._begun = False
+        self._held: Aside | None = None
+        self._inside = False
 
     def slice(self, cancel: threading.Event | None, seconds: float | None) -> Iterator[RoundDone]:
         """Rounds until the slice is over or the answer has ended; at least one unless it is cancelled."""
@@ -35,7 +36,10 @@ class Lane:
                     self.answer.stop_reason = "time_up"
             if self.answer.seconds >= until:
                 break
-        self.leave()
+        if self.answer.stop_reason is None:
+            self.leave()
+        else:
+            self.end()
 
     def _enter(self) -> None:
         decoder = self.answer.decoder
@@ -45,24 +49,31 @@ class Lane:
         if (tail := self._tail) is not None:
             retry(lambda: self._full.attach(tail), lambda: self._full.truncate(self._base))
             self._tail = None
-        if self._begun:
-            retry(lambda: decoder.resume(Context(self.answer.tokens)), lambda: None)
+        if (held := self._held) is not None:
+            retry(lambda: decoder.put_back(held, self._base), lambda: None)
+            self._held = None
         else:
             decoder.reset_meters()
             for judge in decoder.judges[:-1]:
                 judge.cache.truncate(self._base)  # rows behind it may be another lane's
             retry(decoder.start, decoder.forget)
-        self._inside = self._begun = True
+        self._inside = True
+
+    def leave(self) -> None:
+        """Put aside what belongs to this lane alone: its rows of the full cache, what the smaller ones hold."""
+        retry = self.answer.relief.retry
+        self._held = retry(self.answer.decoder.set_aside, lambda: None)
+        self._tail = retry(lambda: self._full.detach(self._base), lambda: None)
+        self._inside = False
 
     def end(self) -> None:
-        """Leave for good."""
-        self.leave()
+        """Leave for good: nothing of the lane stays. Ending twice is harmless."""
+        if self._inside:
+            self._inside = False
+            self._full.truncate(self._base)
+        if self._held is not None:
+            self.answer.decoder.drop(self._held)
+            self._held = None
         if self._tail is not None:
             self._full.forget(self._tail)
             self._tail = None
-
-    def leave(self) -> None:
-        """Put the lane's rows aside. Leaving twice is harmless."""
-        if self._inside:
-            self._tail = self.answer.relief.retry(lambda: self._full.detach(self._base), lambda: None)
-            self._inside = False

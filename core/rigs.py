@@ -11,7 +11,8 @@ from core.errors import InvalidSetting
 from core.hardware import Gpu, Machine, gpus_in_words
 
 DEVICES_FILE = Path(__file__).with_name("devices.json")
-LIKE = "4090"  # whose nominal bandwidths a GPU has of which only the memory is given
+LIKE = "4090"  # whose nominal bandwidths a GPU has of which only the memory is given, or whose name is not known
+HOST_BANDWIDTH = 12e9  # nominal, of the memory of two server cores, bytes per second
 GIB = 1 << 30
 
 
@@ -45,6 +46,12 @@ def gpu_kinds() -> dict[str, GpuKind]:
     return {key: GpuKind(**row) for key, row in rows.items()}
 
 
+def kind_of(name: str) -> GpuKind | None:
+    """What is known of a GPU with this name, the driver's or a data sheet's."""
+    found = (kind for key, kind in gpu_kinds().items() if re.search(rf"(?<!\w){key}(?!\d)", name.lower()))
+    return next(found, None)
+
+
 def make_rig(
     here: Machine,
     *,
@@ -66,15 +73,18 @@ def make_rig(
     _check(assume, gpu_gib, num_gpus, host_gib)
     machine, assumed, kind = here, [], None
     if assume == "cpu":
-        machine = replace(machine, gpus=())
+        machine = replace(machine, gpus=(), unused_gpu=None)
         assumed.append("no GPU")
     elif assume is not None or gpu_gib is not None:
         count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu_kinds()[LIKE])
         gib = kind.gib if gpu_gib is None else gpu_gib
         name = kind.name if assume is not None else f"{gib:g} GiB GPU"
-        machine = replace(machine, gpus=(Gpu(name, int(gib * GIB), int(gib * GIB)),) * count)
+        gpu = Gpu(name, int(gib * GIB), int(gib * GIB))
+        machine = replace(machine, gpus=(gpu,) * count, unused_gpu=None)
         assumed.append(f"{count} x {name} with {gib:g} GiB" if assume is not None else f"{count} x {name}")
     elif num_gpus is not None and num_gpus > len(here.gpus):
+        if here.unused_gpu is not None:
+            raise InvalidSetting(here.unused_gpu.because, hint=here.unused_gpu.hint)
         raise InvalidSetting(
             f"This machine has {gpus_in_words(len(here.gpus))}.",
             hint="Add --gpu-memory N to plan for a machine with more.",

@@ -1,20 +1,23 @@
 """What a pass should cost, from bytes and bandwidth: the yardstick that `doctor` shows and benchmarks meet.
 
-A pass reads its weights and its keys and values once and pays a fixed overhead per layer. Predictions, never results.
-What the link carries and what the host attends to meanwhile are measured, and the host's share follows from both.
+A pass reads its weights and its keys and values once and pays a fixed overhead per layer. Predictions, never results;
+rounds of sampled texts are shaped by the same function that forecasts. What the link carries and what the host attends
+to meanwhile are measured, and the host's share follows from both.
 """
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from core.config import MOST_HOST_SHARE, SpeculationConfig
+from core.config import MOST_GUESSES, MOST_HOST_SHARE
+from core.decoding.adaptive import PassCost
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
-from core.planner import Choice
+from core.planner import Bandwidths, Choice
 
 # Fixed cost of a layer in a pass, in seconds: module calls and small kernels. CPU: 2.4 ms for 6 layers, measured on
 # two server cores; CUDA: eager launches.
@@ -22,17 +25,52 @@ LAYER_OVERHEAD = {"cpu": 4e-4, "cuda": 2.5e-4}
 # Relative cost of each further row in a pass over the cache. CPU: 12 rows cost 1.6 times one; CUDA: the paper's A100.
 ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}
 LINK_BYTES = 64 << 20  # beyond the caches of processors; 2.6 ms at 25 GB/s
-# Nominal bandwidth where none was measured, bytes per second: two server cores; an RTX 4090.
-NOMINAL_BANDWIDTH = {"cpu": 12e9, "cuda": 900e9}
 SHARING_BYTES = 128 << 20  # of blocks, beyond the caches of processors
-SHARING_ROWS = SpeculationConfig().gamma2 + 1  # of a round's verification
+SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: where the link bounds a pass, rounds are long
 LEAST_GAIN = 0.1  # of the link's time: less is not worth a thread
 SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one machine choose the same
 
 
-def pass_seconds(device: str, num_layers: int, bytes_read: int, bandwidth: float | None = None) -> float:
-    """One row through one model: overhead and bytes."""
-    return LAYER_OVERHEAD[device] * num_layers + bytes_read / (bandwidth or NOMINAL_BANDWIDTH[device])
+@dataclass(frozen=True, slots=True)
+class PassReads:
+    """What a pass through one model reads, in bytes, on each device."""
+
+    layers: int
+    here: int  # weights, keys and values where the device computes
+    link: int = 0  # keys and values that come from host memory
+    host: int = 0  # that the host attends to where they lie
+
+    @classmethod
+    def of(cls, layers: int, weights: int, kv: int, resident: int | None = None, attended: float = 0.0) -> "PassReads":
+        """Of a cache of `kv` bytes.
+
+        Args:
+            resident: layers of it that lie on the device; None: all.
+            attended: share of the others' bytes that the host attends to.
+        """
+        away = 0 if resident is None else kv - kv * resident // layers
+        host = round(attended * away)
+        return cls(layers, weights + kv - away, away - host, host)
+
+
+def fixed_seconds(device: str, num_layers: int) -> float:
+    """What a pass takes whatever it reads."""
+    return LAYER_OVERHEAD[device] * num_layers
+
+
+def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
+    """Fixed cost, and the slowest of three beside each other: device, link and host.
+
+    Further rows make the device's part longer; the link carries the same bytes for one row and for many. Where there is
+    no link (on a processor both memories are one) everything is read here.
+    """
+    fixed, here = fixed_seconds(device, reads.layers), reads.here
+    here += 0 if rates.link else reads.link
+    here += 0 if rates.host else reads.host
+    carried = reads.link / rates.link.value if rates.link else 0.0
+    attended = reads.host / rates.host.value if rates.host else 0.0
+    beside = fixed + max(carried, attended) if max(carried, attended) else 0.0
+    return PassCost(fixed + here / rates.memory.value, ROW_SLOPE[device], beside)
 
 
 def measure_bandwidth(device: torch.device, size_bytes: int = 256 << 20) -> float:

@@ -19,13 +19,14 @@ from core.models.census import STORED_BITS, ModelSize
 from core.models.drafting import BITS as DRAFTING_BITS
 from core.models.drafting import LEAVE_OUT
 from core.models.quantised import FORMATS
-from core.parallel.shares import check_heads
+from core.parallel.shares import ON_WINDOWS, check_heads
 from core.planner import (
     DRAFTING_WEIGHTS,
     MOST_CONTEXT,
     RUNTIME_BYTES,
     STEP,
     USABLE_SHARE,
+    Bandwidths,
     CacheSizes,
     Choice,
     Fit,
@@ -38,11 +39,12 @@ from core.planner import (
     choose_prefill_chunk,
     gib,
     graph_rows,
-    kv_bytes_per_token,
     largest_context,
+    nominal_bandwidths,
     prefill_bytes,
     prefill_rows,
     retrieval_bytes,
+    streaming_bytes,
 )
 from core.rigs import Rig
 
@@ -86,6 +88,7 @@ class TierPlan:
     runs: Choice[bool]  # whether this version can do it
     # Share of the blocks in host memory that the host attends to; None: to be measured where the plan is carried out.
     coattention: Choice[float | None]
+    nominal: Bandwidths
 
     @property
     def host_share(self) -> float:
@@ -143,7 +146,7 @@ class _Planner:
             raise InvalidSetting(f"Weights of {bits} bits are not usable.", hint="Use --bits 16, 8 or 4.")
         width = 8 * self.dtype.value.itemsize
         self.bits = Choice(width, f"what the {self._place} computes in") if bits is None else Choice(bits, "asked for")
-        self.sizes = CacheSizes.of(target.dims, config, self.dtype.value, self._shares)
+        self.sizes = CacheSizes.of(target.dims, config, self.dtype.value, self._shares, self.device.value)
         usable = [gpu.free_bytes for gpu in machine.gpus] if self.on_gpu else [machine.free_ram_bytes]
         self._usable = [int(size * USABLE_SHARE) for size in usable]
         self._usable_host = int(machine.free_ram_bytes * USABLE_SHARE)
@@ -185,20 +188,21 @@ class _Planner:
         """What a device holds whatever the context is."""
         dims, dtype = self._target.dims, self.dtype.value
         chunk = choose_prefill_chunk(dims, self._config, self.device.value, offloaded=offloaded).value
+        read = replace(self._config, prefill_chunk=chunk)
         bits, shares = bits or self.bits.value, shares or self._shares
         rows = [
             PlanRow("runtime", RUNTIME_BYTES),
             PlanRow("target weights", self._target.weight_bytes(bits, shares)),
             PlanRow("retrieval cache", retrieval_bytes(dims, self._config, dtype) // shares),
-            PlanRow("prefill buffers", prefill_bytes(dims, replace(self._config, prefill_chunk=chunk))),
+            PlanRow("prefill buffers", prefill_bytes(dims, read, dtype, offloaded=offloaded)),
         ]
         if self._drafts_apart:
             rows.append(PlanRow(DRAFTING_WEIGHTS, self._target.drafting_bytes // shares))
         if self._draft is not None and number == 0:
             rows.append(PlanRow("draft weights", self._draft.weight_bytes(8 * dtype.itemsize)))
-            window = self._config.draft.window
-            rows.append(PlanRow("streaming cache", window * kv_bytes_per_token(self._draft.dims, dtype)))
-        return (*rows, *graph_rows(dims, self._config, self.device.value, shares))
+            rows.append(PlanRow("streaming cache", streaming_bytes(self._draft.dims, self._config, dtype)))
+        draft = self._draft.dims if self._draft is not None and number == 0 else None
+        return (*rows, *graph_rows(dims, draft, self._config, self.device.value, shares))
 
     # -------------------- what fits
 
@@ -234,7 +238,13 @@ class _Planner:
             tiers=tuple(self._tiers(fit, context.value)),
             runs=self._runs(here),
             coattention=self._coattention(here),
+            nominal=self._nominal,
         )
+
+    @property
+    def _nominal(self) -> Bandwidths:
+        gpus, kind = self._rig.machine.gpus, self._rig.kind
+        return nominal_bandwidths(self.device.value, kind.name if kind else gpus[0].name if gpus else "")
 
     def _coattention(self, here: int) -> Choice[float | None]:
         if self.num_gpus > 1 and here < self.sizes.layers:
@@ -271,6 +281,8 @@ class _Planner:
         return [*tiers, Tier("host memory", machine.ram_bytes, machine.free_ram_bytes, host)]
 
     def _runs(self, here: int) -> Choice[bool]:
+        if self.num_gpus > 1 and ON_WINDOWS and self._rig.gpus_are_here:
+            return Choice(False, "GPUs cannot share a model under Windows, where torch comes without NCCL: use WSL2")
         if self.num_gpus > 1 and not self._target.divisible:
             return Choice(False, "this version cannot share the layers of this family between GPUs by heads")
         if self.num_gpus > 1 and self.bits.value in FORMATS:

@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "core"
 LAYERS = [
-    "errors", "files", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "planner",
-    "parallel", "rigs", "tiers", "decoding", "roofline", "forecast", "text", "session", "shelf", "answering", "race",
+    "errors", "files", "nvidia", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "rigs",
+    "planner", "parallel", "tiers", "decoding", "roofline", "forecast", "text", "session", "shelf", "answering", "race",
     "loading", "prefill", "engine", "keeping", "bench",
 ]  # fmt: skip
 

@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import launch
+from core import nvidia
+from tests.fake_driver import answer, pretend, put_smi
 
 REPOSITORY = Path(launch.__file__).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -35,7 +37,7 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "a check out"
     (root / "app" / "commands").mkdir(parents=True)
     (root / "core").mkdir()
-    for file in ("launch.py", "core/errors.py"):
+    for file in ("launch.py", "core/errors.py", "core/nvidia.py"):
         shutil.copy(REPOSITORY / file, root / file)
     (root / "requirements.txt").write_text("pytest>=9  # met by the environment of the tests\n\n")
     (root / "requirements-dev.txt").write_text("pytest>=9\n")
@@ -117,6 +119,13 @@ def test_lists_are_written_with_commas() -> None:
 def test_the_tests_pass_unknown_arguments_on_in_their_order() -> None:
     args = launch.parse_arguments(["test", "--no-venv", "tests/core", "-k", "cache and not slow", "-x"])
     assert args.pytest_args == ["tests/core", "-k", "cache and not slow", "-x"]
+
+
+def test_the_long_tests_get_their_arguments(run: Run, checkout: Path) -> None:
+    (checkout / "tests").mkdir(exist_ok=True)
+    (checkout / "tests/long.py").write_text("import sys; print(sys.argv[1:]); sys.exit(3)\n")
+    done = run("test", "--long", "--case", "b12", "--json", "F")
+    assert done.stdout.strip() == "['--case', 'b12', '--json', 'F']" and done.returncode == 3
 
 
 @pytest.mark.parametrize(
@@ -345,3 +354,317 @@ def test_two_first_starts_at_once_do_not_disturb_each_other(
     outputs = [process.communicate() for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert sum(b"Setting up" in errors for _, errors in outputs) == 1
+
+
+# -------------------- torch for this machine's GPU
+
+
+class Pip:
+    """In place of a Python with pip: notes what it was asked to install."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.python, self._log, self._refused = folder / "python", folder / "log", folder / "refused"
+        self.python.write_text(
+            f'#!/bin/sh\necho "$@" >> "{self._log}"\n'
+            f'while read -r word; do case "$*" in *"$word"*) echo "ERROR: No $word" >&2; exit 1;; esac; done'
+            f' < "{self._refused}"\n'
+        )
+        self.python.chmod(0o755)
+        self._refused.write_text("")
+
+    def refuse(self, word: str) -> None:
+        """Fail where the command line contains a word."""
+        self._refused.write_text(f"{word}\n")
+
+    @property
+    def asked(self) -> list[str]:
+        """What followed the options that every installation has."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        common = "-m pip install --no-input --disable-pip-version-check "
+        assert all(line.startswith(common) for line in lines)
+        return [line.removeprefix(common) for line in lines]
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """A `.venv` whose Python is a stand-in, on Linux, without a GPU."""
+    pip, venv = Pip(tmp_path / "pip"), tmp_path / "venv"
+    venv.mkdir()
+    monkeypatch.setattr(launch, "VENV", venv)
+    monkeypatch.setattr(launch, "VENV_PYTHON", pip.python)
+    monkeypatch.setattr(launch, "STAMP", venv / "stamp")
+    monkeypatch.setattr(launch, "venv_works", lambda: True)
+    monkeypatch.delenv(launch.TORCH_WHEELS_VARIABLE, raising=False)
+    pretend(monkeypatch, tmp_path / "bin")
+    return pip
+
+
+PLACE = launch.TORCH_WHEELS
+REST = f"-r {launch.REQUIREMENTS}"
+RTX = "as NVIDIA GeForce RTX 4090 was found"
+UPDATE = "Update the NVIDIA driver to {} or newer, then run: python launch.py repair"
+
+
+@pytest.mark.parametrize(
+    ("system", "smi", "device", "build", "line"),
+    [
+        ("linux", None, "auto", None, "from your package index, as no NVIDIA GPU was found."),
+        ("win32", None, "auto", None, "from your package index, as no NVIDIA GPU was found."),
+        (
+            "linux",
+            [answer("470.82.01")],
+            "auto",
+            "cpu",
+            f"the CPU build for now, {RTX}, but its driver 470.82.01 is too old for torch 2.13. "
+            + UPDATE.format("525.60.13"),
+        ),
+        (
+            "win32",
+            [answer("472.12")],
+            "auto",
+            "cpu",
+            f"the CPU build for now, {RTX}, but its driver 472.12 is too old for torch 2.13. "
+            + UPDATE.format("528.33"),
+        ),
+        (
+            "linux",
+            [answer("550.54.14")],
+            "auto",
+            "cu126",
+            f"the build for CUDA 12.6, {RTX} and it has driver 550.54.14.",
+        ),
+        ("win32", [answer("551.61")], "auto", "cu126", f"the build for CUDA 12.6, {RTX} and it has driver 551.61."),
+        (
+            "linux",
+            [answer("580.65.06")],
+            "cuda",
+            "cu130",
+            f"the build for CUDA 13.0, {RTX} and it has driver 580.65.06.",
+        ),
+        ("win32", [answer("581.42")], "auto", "cu130", f"the build for CUDA 13.0, {RTX} and it has driver 581.42."),
+        ("linux", [answer("580.65.06")], "cpu", None, "from your package index, as --device cpu was given."),
+        ("darwin", [answer("580.65.06")], "auto", None, "from your package index, as no NVIDIA GPU was found."),
+        ("linux", "fails", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and fails: No driver."),
+        ("linux", "hangs", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and does not answer within"),
+    ],
+)
+def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
+    system: str,
+    smi: list[str] | str | None,
+    device: str,
+    build: str | None,
+    line: str,
+    pip: Pip,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The public index has CPU builds for Windows and CUDA 13 for Linux: neither serves a GPU with an older driver."""
+    monkeypatch.setattr(nvidia, "SYSTEM", system)
+    if smi == "hangs":
+        monkeypatch.setattr(nvidia, "SMI_SECONDS", 0.3)
+        put_smi(tmp_path / "bin", hangs=True)
+    elif smi == "fails":
+        put_smi(tmp_path / "bin", "No driver.", code=9)
+    elif smi is not None:
+        put_smi(tmp_path / "bin", *smi)
+    launch.fill_venv(device)
+    own = [f"--no-deps --index-url {PLACE}/{build} torch==2.13.0+{build}"] if build else []
+    assert pip.asked == [*own, REST], "torch alone from PyTorch's wheels, all else from the user's index"
+    (told,) = capfd.readouterr().err.splitlines()
+    assert told.startswith(f"torch: {line}")
+    assert launch.STAMP.read_text() == launch.digest()
+
+
+def test_another_place_for_the_wheels_can_be_named_or_none(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_smi(tmp_path / "bin", answer("580.65.06"))
+    monkeypatch.setenv(launch.TORCH_WHEELS_VARIABLE, "file:///mirror/")
+    launch.fill_venv("auto")
+    monkeypatch.setenv(launch.TORCH_WHEELS_VARIABLE, "")
+    launch.fill_venv("auto")
+    assert pip.asked == ["--no-deps --index-url file:///mirror/cu130 torch==2.13.0+cu130", REST, REST]
+
+
+def test_wheels_that_cannot_be_had_are_one_line(pip: Pip, tmp_path: Path) -> None:
+    put_smi(tmp_path / "bin", answer("580.65.06"))
+    pip.refuse("+cu130")
+    with pytest.raises(launch.Situation) as caught:
+        launch.fill_venv("auto")
+    assert f"torch 2.13.0+cu130 was not to be had from {PLACE}." in str(caught.value)
+    assert "start with --device cpu" in str(caught.value) and not launch.STAMP.exists()
+
+
+def test_the_known_builds_are_those_of_the_pinned_torch() -> None:
+    version = launch.torch_version()
+    assert version is not None and version.startswith(f"{nvidia.BUILDS_OF}.")
+
+
+def test_requirements_without_torch_install_none(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_smi(tmp_path / "bin", answer("580.65.06"))
+    other = tmp_path / "requirements.txt"
+    other.write_text("tiny==1.0\n")
+    monkeypatch.setattr(launch, "REQUIREMENTS", other)
+    launch.fill_venv("auto")
+    assert pip.asked == [f"-r {other}"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "driver", "line"),
+    [
+        (
+            nvidia.InstalledTorch("2.13.0+cpu", None),
+            "581.42",
+            "torch 2.13.0+cpu is a build without CUDA. Run: python launch.py repair",
+        ),
+        (
+            nvidia.InstalledTorch("2.13.0", (13, 0)),
+            "570.133.07",
+            "its driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0. Run: python launch.py repair",
+        ),
+        (
+            nvidia.InstalledTorch("2.13.0+cpu", None),
+            "470.82.01",
+            f"its driver 470.82.01 is too old for torch 2.13. {UPDATE.format('525.60.13')}",
+        ),
+        (nvidia.InstalledTorch("2.13.0+cu130", (13, 0)), "581.42", None),
+        (nvidia.InstalledTorch("2.13.0+cpu", None), None, None),
+    ],
+)
+def test_the_first_line_of_a_start_tells_of_a_gpu_that_torch_cannot_use(
+    installed: nvidia.InstalledTorch,
+    driver: str | None,
+    line: str | None,
+    pip: Pip,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: installed)
+    if driver is not None:
+        put_smi(tmp_path / "bin", answer(driver))
+    monkeypatch.setattr(launch, "prepare_environment", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "hand_over", lambda args: print("handed over", file=sys.stderr) or 0)
+    expected = [] if line is None else [f"note: NVIDIA GeForce RTX 4090 is not used: {line}"]
+    for argv in ([], ["ask", "a.pdf", "-q", "Who?"], ["doctor", "--offline"]):
+        assert launch.main(argv) == 0
+        assert capfd.readouterr().err.splitlines() == [*expected, "handed over"]
+    for argv in (["--device", "cpu"], ["doctor", "--device", "cpu"], ["models"], ["--remote", "http://127.0.0.1:1"]):
+        assert launch.main(argv) == 0
+        assert capfd.readouterr().err == "handed over\n", "nobody asked for a GPU"
+    assert pip.asked == []
+
+
+@pytest.fixture
+def broken(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """A ready `.venv` in which this runs, with a CPU build beside a GPU."""
+    monkeypatch.setattr(sys, "executable", str(pip.python))
+    monkeypatch.setattr(sys, "prefix", str(launch.VENV))
+    launch.STAMP.write_text(launch.digest())
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: nvidia.InstalledTorch("2.13.0+cpu", None))
+    put_smi(tmp_path / "bin", answer("551.61"))
+    return pip
+
+
+def test_repair_installs_the_build_that_suits_the_gpu(broken: Pip, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["repair"]) == 0
+    assert broken.asked == [f"--no-deps --index-url {PLACE}/cu126 torch==2.13.0+cu126", REST]
+    assert launch.STAMP.read_text() == launch.digest()
+    first, last = capfd.readouterr().err.splitlines()
+    assert "is a build without CUDA. Installing torch 2.13.0+cu126 in" in first and "Start with" in last
+
+
+@pytest.mark.parametrize(("refused", "stamp"), [("+cu126", True), ("requirements.txt", False)])
+def test_a_repair_that_fails_leaves_what_works_or_what_the_next_start_completes(
+    refused: str, stamp: bool, broken: Pip, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken.refuse(refused)
+    assert launch.main(["repair"]) == 1
+    assert capfd.readouterr().err.splitlines()[-1].startswith("error: ")
+    assert launch.STAMP.exists() is stamp and launch.venv_ready() is stamp
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "words"),
+    [
+        ([answer("470.82.01")], 1, UPDATE.format("525.60.13")),
+        (["No devices were found"], 0, "There is nothing to repair: no NVIDIA GPU was found."),
+    ],
+)
+def test_repair_installs_nothing_where_that_mends_nothing(
+    lines: list[str], code: int, words: str, broken: Pip, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    put_smi(tmp_path / "bin", *lines, code=0 if code else 6)
+    assert launch.main(["repair"]) == code
+    assert words in capfd.readouterr().err and broken.asked == []
+
+
+def test_repair_finds_a_build_that_suits(
+    broken: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: nvidia.InstalledTorch("2.13.0+cu126", (12, 6)))
+    assert launch.main(["repair"]) == 0
+    assert "nothing to repair: torch 2.13.0+cu126 suits NVIDIA" in capfd.readouterr().err and broken.asked == []
+
+
+def test_repair_says_what_keeps_it_from_the_wheels(
+    broken: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(launch.TORCH_WHEELS_VARIABLE, "")
+    assert launch.main(["repair"]) == 1
+    assert "TRIFORCE_TORCH_INDEX is empty. Unset it" in capfd.readouterr().err and broken.asked == []
+
+
+def tiny_torch(folder: Path, version: str, cuda: str | None) -> None:
+    """A wheel that calls itself torch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"torch-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr("torch/__init__.py", "")
+        archive.writestr("torch/version.py", f"__version__ = '{version}'\ncuda = {cuda!r}\n")
+        needs = "Requires-Dist: tiny\n"  # which PyTorch's wheels need not have
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n{needs}")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "darwin", reason="no NVIDIA GPU is looked for on macOS")
+def test_a_real_pip_installs_the_build_for_the_gpu_and_repair_replaces_a_cpu_build(
+    run: Run, checkout: Path, wheel: dict[str, str], tmp_path: Path
+) -> None:
+    (checkout / "requirements.txt").write_text("torch==2.13.0\ntiny==1.0\n")
+    tiny_torch(Path(wheel["PIP_FIND_LINKS"]), "2.13.0", None)  # the user's own index has a CPU build, as for Windows
+    for build, cuda in (("cu130", "13.0"), ("cu126", "12.6")):
+        tiny_torch(tmp_path / "index" / build / "torch", f"2.13.0+{build}", cuda)
+        links = "".join(
+            f'<a href="{file.name}">{file.name}</a>' for file in (tmp_path / "index" / build).rglob("*.whl")
+        )
+        (tmp_path / "index" / build / "torch" / "index.html").write_text(f"<!DOCTYPE html><html>{links}</html>")
+    settings = {key: value for key, value in wheel.items() if key != "PIP_NO_INDEX"} | {
+        "PIP_INDEX_URL": "http://127.0.0.1:9/simple",  # nobody is there: all else comes from the user's folder
+        "PIP_RETRIES": "0",
+        "TRIFORCE_TORCH_INDEX": (tmp_path / "index").as_uri(),
+    }
+    path = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+    def version() -> str:
+        (found,) = (checkout / ".venv").rglob("torch-*.dist-info")
+        return found.name.removeprefix("torch-").removesuffix(".dist-info")
+
+    put_smi(tmp_path / "bin", answer("580.65.06"))
+    first = run("doctor", **settings, **path)
+    assert first.returncode == 0, first
+    assert version() == "2.13.0+cu130" and "note:" not in first.stderr
+    put_smi(tmp_path / "bin", answer("560.28.03"))  # the card moves to a machine with an older driver
+    offline = {"PIP_NO_INDEX": "1"} | path
+    second = run("doctor", **offline)
+    if not nvidia.DRIVER_MODULE.is_file():
+        assert "note:" in second.stderr and "built with CUDA 13.0. Run: python launch.py repair" in second.stderr
+    assert run("repair", **settings, **path).returncode == 0
+    assert version() == "2.13.0+cu126"
+    third = run("doctor", **offline)
+    assert (third.returncode, third.stderr) == (0, "log\n")
+    assert "nothing to repair" in run("repair", **offline).stderr

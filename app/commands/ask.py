@@ -118,7 +118,7 @@ def read_questions(file: Path, books: list[Path]) -> list[str]:
         rows = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadQuestions(file, "cannot be read") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadQuestions(file, "is not JSON") from error
     if not isinstance(rows, list):
         raise BadQuestions(file, "is not a list")

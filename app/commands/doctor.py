@@ -199,6 +199,7 @@ def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) ->
         f"GPU        {gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB free"
         for gpu in machine.gpus
     ]
+    missing = "none" if machine.unused_gpu is None else f"{machine.unused_gpu.because} {machine.unused_gpu.hint}"
     described = [f"Assumed    {', '.join(rig.assumed)}: this is no plan for the machine you are at"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
     kv = kv_bytes_per_token(target.dims, plan.dtype.value)
@@ -206,7 +207,7 @@ def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) ->
         *(described if rig.assumed else []),
         f"Processor  {machine.cpu}, {machine.num_cores} cores",
         f"Memory     {machine.free_ram_bytes / GIB:.1f} of {machine.ram_bytes / GIB:.1f} GiB free",
-        *(gpus or ["GPU        none"]),
+        *(gpus or [f"GPU        {missing}"]),
         "",
         f"Model      {subject.name}: {subject.description}",
         f"Sizes      {target.num_parameters / 1e9:.3g} billion parameters, {weights} GiB at 16 / 8 / 4 bits; "

@@ -103,7 +103,9 @@ class ServedPage:
             self.worker = EngineWorker(load)
             ending.callback(self.worker.close)
             port = _free_port()
-            options = argparse.Namespace(host="127.0.0.1", port=port, browser=False, share=False, auth=None)
+            options = argparse.Namespace(
+                host="127.0.0.1", port=port, browser=False, share=False, auth=None, allow_host=None
+            )
             source = ModelSource(
                 config=lambda _: self.watch.config, load=lambda _: load, unavailable="This model is being measured."
             )

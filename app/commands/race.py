@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         for name, result in finished.items():
             print(f"[{name}]\n{result.text}\n", flush=True)
-    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=args.temperature == 0))
+    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=configs[0].sampling.greedy))
     speedup = speed_ratio(finished)
     if args.json:
         print_json(

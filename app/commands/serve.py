@@ -6,6 +6,7 @@ import sys
 
 from app.commands.options import engine_config
 from app.commands.reading import print_json
+from app.doors import Hosts
 from app.main import PortInUse, check_port, is_loopback, load
 from app.serving.api import Api
 from app.worker import EngineWorker, LoadFailed, Ready
@@ -31,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     worker.start()
     try:
         ready = loaded(worker)
-        api = Api(worker, ready, key=key, origins=args.allow_origin or (), most_waiting=args.queue)
+        hosts = Hosts(args.host, args.port, args.allow_host or ())
+        origins = args.allow_origin or ()
+        api = Api(worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue)
         server = uvicorn.Server(
             uvicorn.Config(
                 api.app,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from app.documents.document import Chapter
 from app.documents.messages import Opened, PageRead
+from app.documents.stretches import bounds
 
 MIN_CHAPTERS = 2  # a single heading divides nothing
 MAX_CHAPTERS, MAX_HEADINGS = 5_000, 50_000
@@ -36,7 +37,8 @@ NUMBER = rf"(?:\d{{1,4}}|[ivxlc]{{1,9}}|(?:{TENS})(?:[- ](?:{ONES}))?|{TEENS}|{O
 NAMES = "prologue|epilogue|introduction|foreword|preface|interlude|conclusion|afterword|appendix(?: [a-z0-9])?"
 CHINESE = "第[ \t]*[0-9一二三四五六七八九十百千零\u3007两]{1,8}[ \t]*[章回卷部]"
 HEADING_LINE = re.compile(
-    rf"^[ \t]*(?P<line>(?:(?P<kind>{KINDS})[ \t]+{NUMBER}\b|(?:{NAMES})(?=[.:]?[ \t]*$)|(?P<chinese>{CHINESE}))"
+    rf"^[ \t]*+(?=[^\W_])(?P<line>(?:(?P<kind>{KINDS})[ \t]+{NUMBER}\b"
+    rf"|(?:{NAMES})(?=[.:]?[ \t]*$)|(?P<chinese>{CHINESE}))"
     rf"(?P<rest>[^\n]{{0,{MAX_LINE}}}))$",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -168,12 +170,20 @@ def text_headings(text: str, page_starts: Sequence[int] = ()) -> Iterator[Found]
     """Lines that look like the heading of a chapter, alone in their paragraph or at the top of a page."""
     tops = frozenset(page_starts)
     listed_to = -1  # the end of the last heading: lists of contents have no empty lines
-    for match in HEADING_LINE.finditer(text):
+    for match in heading_lines(text):
         start = match.start()
         begins = start in tops or start == listed_to or not line_before(text, start).strip()
         if begins and len(match["line"]) <= MAX_LINE and (heading := read_line(text, match)):
             listed_to = heading.char_end + 1
             yield heading
+
+
+def heading_lines(text: str) -> Iterator[re.Match[str]]:
+    """The lines that begin like a heading."""
+    for start, end in bounds(text):
+        for match in HEADING_LINE.finditer(text, start, end):
+            if match.end() == len(text) or text[match.end()] == "\n":  # a longer line ends where a stretch does
+                yield match
 
 
 def read_line(text: str, match: re.Match[str]) -> Found | None:

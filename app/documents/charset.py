@@ -2,6 +2,7 @@
 
 import re
 
+from app.documents.encodings import codec_of
 from app.documents.plain import decode
 
 DECLARED_WITHIN = 1024  # bytes, as browsers do (HTML, section "prescan a byte stream")
@@ -13,6 +14,12 @@ DECLARATIONS = re.compile(
 ESCAPE = b"\x1b"  # with it, what looks like ASCII switches to other characters (ISO-2022)
 
 
+def declared(encoded: bytes) -> str | None:
+    """The encoding that markup says it is in, as it says it."""
+    found = DECLARATIONS.search(encoded[:DECLARED_WITHIN])
+    return (found[1] or found[2]).decode("ascii") if found else None
+
+
 def decode_markup(encoded: bytes) -> str | None:
     """Text from bytes. UTF-8, which most markup is in, is believed before a declaration; None: no text at all."""
     try:
@@ -20,11 +27,12 @@ def decode_markup(encoded: bytes) -> str | None:
             return encoded.decode("utf-8-sig")
     except UnicodeDecodeError:
         pass
-    declared = DECLARATIONS.search(encoded[:DECLARED_WITHIN])
+    label = declared(encoded)
+    codec = codec_of(label) if label else None
     try:
-        if declared:
-            return encoded.decode((declared[1] or declared[2]).decode("ascii"))
-    except (LookupError, ValueError):
-        pass  # unknown, no text encoding, or not the one it is in
+        if codec:
+            return encoded.decode(codec)
+    except UnicodeDecodeError:
+        pass  # not the one it is in
     decoded = decode(encoded)
     return decoded.text if decoded else None

@@ -72,6 +72,12 @@ class Extracting:
     num_pages: int | None  # None until known
 
 
+def stem_of(name: str) -> str:
+    """What to call a document that has no title: its file's name for display, without the kind."""
+    stem, dot, _ = name.strip().rpartition(".")
+    return (stem if dot else name).strip() or name.strip() or "Untitled"
+
+
 def make_pages(char_starts: Sequence[int], num_chars: int, labels: Sequence[str] | None = None) -> tuple[Page, ...]:
     """Pages that begin at `char_starts` (ascending, the first is 0) and cover a text of `num_chars` characters.
 

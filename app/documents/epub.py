@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.documents.chapters import marked_chapters
-from app.documents.document import Document, Extracting, make_pages
+from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
@@ -32,7 +32,7 @@ class Joined(NamedTuple):
 def extract_epub(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
     """Read an EPUB; see `readers.extract_document`."""
     opened, sections = yield from parse(EPUB, file, name, limits)
-    yield to_document(name, file.stem, opened, sections)
+    yield to_document(name, stem_of(name), opened, sections)
 
 
 def to_document(name: str, stem: str, opened: Opened, sections: Sequence[PageRead]) -> Document:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from app.documents.chapters import marked_chapters
-from app.documents.document import Document, Extracting, make_pages
+from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import EmptyDocument
 from app.documents.messages import Opened, PageRead
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
@@ -51,7 +51,7 @@ def extract_flowing(
     """Read a file that has no pages of its own; see `readers.extract_document`."""
     opened, parts = yield from parse(FORMATS[kind].parser, file, name, limits)
     assert len(parts) == 1, f"{len(parts)} texts in {name}"
-    yield to_document(kind, name, file.stem, opened, parts[0])
+    yield to_document(kind, name, stem_of(name), opened, parts[0])
 
 
 def to_document(kind: Flowing, name: str, stem: str, opened: Opened, part: PageRead) -> Document:

@@ -4,12 +4,11 @@ Knows nothing of the markup: `xhtml.py` and `word.py` say what begins and ends, 
 """
 
 import re
-import unicodedata
 from typing import NamedTuple
 
 from app.documents.messages import Heading
 from app.documents.plain import NO_CONTROLS
-from app.documents.prose import LETTER_TABLE, SOFT_HYPHEN
+from app.documents.prose import LETTER_TABLE, SOFT_HYPHEN, composed
 
 CELL_BORDER = " | "
 # Around headings until the text is clean, as cleaning moves characters. Noncharacters: they never occur in a text.
@@ -140,4 +139,4 @@ def clean(text: str) -> str:
     """Plain letters: no ligatures, no invisible hyphens, no control characters."""
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     letters = text.translate(LETTER_TABLE).replace(SOFT_HYPHEN, "").translate(NO_CONTROLS)
-    return unicodedata.normalize("NFC", letters).strip("\n")
+    return composed(letters).strip("\n")

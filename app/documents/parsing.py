@@ -7,14 +7,12 @@ import json
 import logging
 import queue
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from app.documents.document import Extracting
 from app.documents.errors import (
@@ -27,18 +25,22 @@ from app.documents.errors import (
     UnsupportedFormat,
 )
 from app.documents.messages import Message, Opened, PageRead, Reason
+from app.documents.process import ParsingProcess
 
 log = logging.getLogger(__name__)
 
-PROJECT = Path(__file__).parents[2]
 HEARTBEAT_SECONDS = 0.1
+MOST_PARSERS = 2  # at once, of this program: fifty files may be dropped together
+BYTES_PER_CHAR = 6  # of a message, at most
+MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
+_turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsingLimits:
     """What reading one file may take. A plain PDF book of 1,000 pages takes about 0.1 GB and ten seconds."""
 
-    memory_bytes: int = 2 << 30  # address space of the worker; a bare one maps about 0.3 GB
+    memory_bytes: int = 2 << 30  # of the worker's RAM, on Linux of its address space; a bare one maps about 0.3 GB
     cpu_seconds: int = 900
     silence_seconds: float = 60  # without a new page
     chars: int = 20_000_000  # thirty times what 128K tokens take
@@ -86,45 +88,33 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
 
 
 def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Opened | PageRead | None]:
-    """What the worker says, and None whenever it says nothing for a moment. Ends after its Done."""
-    arguments = [str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", parser.module, *arguments],
-        cwd=PROJECT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout and process.stderr
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    forwarder = threading.Thread(target=forward, args=(process.stdout, lines), daemon=True)
-    forwarder.start()
+    """What the worker says, and None whenever it says nothing for a moment. Ends after its Done.
+
+    At most MOST_PARSERS work at once; the next one waits for its turn.
+    """
+    while not _turns.acquire(timeout=HEARTBEAT_SECONDS):
+        yield None
     try:
-        yield from receive(lines, process, parser, name, limits)
+        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
+        line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
+        process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
+        try:
+            yield from receive(process, parser, name, limits)
+        finally:
+            process.close()
     finally:
-        process.kill()
-        process.wait()
-        forwarder.join()
-        process.stdout.close()
-        process.stderr.close()
-
-
-def forward(pipe: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    """Put each line of a pipe into a queue, and an empty one at its end. (A wait with a limit, on Windows too.)"""
-    for line in pipe:
-        lines.put(line)
-    lines.put(b"")
+        _turns.release()
 
 
 def receive(
-    lines: queue.SimpleQueue[bytes], process: subprocess.Popen[bytes], parser: Parser, name: str, limits: ParsingLimits
+    process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits
 ) -> Iterator[Opened | PageRead | None]:
     """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises what is wrong with the document."""
     heard = time.monotonic()
     while True:
         try:
             left = heard + limits.silence_seconds - time.monotonic()
-            line = lines.get(timeout=min(HEARTBEAT_SECONDS, max(0.0, left)))
+            line = process.line(min(HEARTBEAT_SECONDS, max(0.0, left)))
         except queue.Empty:
             if time.monotonic() - heard >= limits.silence_seconds:
                 raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page") from None
@@ -132,6 +122,8 @@ def receive(
             continue
         if not line:
             raise explain_death(process, parser, name, limits)
+        if not line.endswith(b"\n"):
+            raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
         message: Message = json.loads(line)
         if message["kind"] == "failed":
             raise explain_failure(message["reason"], parser, name, limits)
@@ -162,17 +154,16 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
             return DamagedDocument(name, f"is damaged and cannot be read as {parser.what}")
 
 
-def explain_death(process: subprocess.Popen[bytes], parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
+def explain_death(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
     """The error for a worker that ended before it was done."""
-    complaints = process.stderr.read() if process.stderr else b""
     code = process.wait()
-    log.warning(
-        "the worker for %s ended with code %d: %s", parser.what, code, complaints.decode(errors="replace")[-2000:]
-    )
+    log.warning("the worker for %s ended with code %d: %s", parser.what, code, process.complaints)
+    if process.limit == "memory":
+        return out_of_memory(name, limits)
+    if process.limit == "time" or code == -getattr(signal, "SIGXCPU", 0):
+        return ParsingLimitReached(name, f"{limits.cpu_seconds} seconds of computing")
     if code >= 0:
         return explain_failure("damaged", parser, name, limits)
-    if code == -getattr(signal, "SIGXCPU", 0):
-        return ParsingLimitReached(name, f"{limits.cpu_seconds} seconds of computing")
     return out_of_memory(name, limits)
 
 

@@ -5,7 +5,9 @@ under limits, and can be killed. It prints one JSON object a line (see `messages
 """
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +26,7 @@ def serve(
         argv: FILE MEMORY_BYTES CPU_SECONDS.
     """
     file, memory_bytes, cpu_seconds = argv
+    threading.Thread(target=end_with_parent, daemon=True).start()
     limit_resources(int(memory_bytes), int(cpu_seconds))
     try:
         with Path(file).open("rb") as stream:
@@ -35,6 +38,13 @@ def serve(
         send(Failed(kind="failed", reason="damaged"))
 
 
+def end_with_parent() -> None:
+    """End at once when the parent does: its end of our standard input is closed then, however it ended."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
 def send(message: Message) -> None:
     """Hand one message to the parent."""
     print(json.dumps(message), flush=True)  # ASCII: the text may hold anything, lone surrogates included
@@ -43,7 +53,7 @@ def send(message: Message) -> None:
 def limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
     """Let the system stop this process when it takes too much or writes a file.
 
-    Memory is limited on Linux only; elsewhere the parent's clock is what ends a runaway.
+    Memory is limited on Linux only; elsewhere the parent watches it, too (`process.py`).
     """
     if sys.platform == "win32":
         return

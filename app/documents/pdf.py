@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.documents.chapters import marked_chapters
-from app.documents.document import Document, Extracting, make_pages
+from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
@@ -19,7 +19,7 @@ MAX_TITLE = 200
 def extract_pdf(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
     """Read a PDF; see `readers.extract_document`."""
     opened, pages = yield from parse(PDF, file, name, limits)
-    yield to_document(name, file.stem, opened, pages)
+    yield to_document(name, stem_of(name), opened, pages)
 
 
 def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead]) -> Document:

@@ -31,6 +31,7 @@ MALFORMED = (
     ValueError,
 )
 END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
+MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
 MAX_LABEL = 20  # characters
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # bookmarks; characters of one
 
@@ -132,8 +133,13 @@ def read_page(page: PageObject, complaints: Complaints) -> PageRead:
     """
     complaints.sources.clear()
     try:
-        text = page.extract_text()
-        damaged = "pypdf.filters" in complaints.sources or bool(complaints.sources and not text.strip())
+        whole = page.extract_text()
+        text = whole[:MAX_PAGE]
+        damaged = (
+            len(whole) > MAX_PAGE
+            or "pypdf.filters" in complaints.sources
+            or bool(complaints.sources and not text.strip())
+        )
     except MALFORMED:
         text, damaged = "", True
     return PageRead(kind="page", text=text, has_image=has_image(page), damaged=damaged, headings=[])

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
-from app.documents.document import Document, Extracting, make_pages
+from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFormat
 from app.documents.quality import garbled
+from app.documents.stretches import by_stretches
 
 MAX_BYTES = 64_000_000  # a hundred times what 128K tokens take
 CHARS_PER_PAGE = 1_800  # a printed page
@@ -50,7 +51,7 @@ def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
     markdown = file.suffix.lower() in MARKDOWN_SUFFIXES
     yield Document(
         name=name,
-        title=(markdown_title(text) if markdown else None) or file.stem,
+        title=(markdown_title(text) if markdown else None) or stem_of(name),
         format="markdown" if markdown else "text",
         text=text,
         pages=make_pages(starts, len(text)),
@@ -125,7 +126,7 @@ def paginate(raw: str) -> tuple[str, list[int]]:
         The text (line ends normalised, control characters gone, a form feed now the blank line between two pages)
         and the offset of each page.
     """
-    text = raw.replace("\r\n", "\n").replace("\r", "\n").translate(NO_CONTROLS)
+    text = by_stretches(lambda part: part.translate(NO_CONTROLS), raw.replace("\r\n", "\n").replace("\r", "\n"))
     if "\f" not in text:
         return text, page_starts(text)
     parts = [part.strip("\n") + "\n\n" for part in text.split("\f")]

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
+from app.documents.stretches import by_stretches
+
 SOFT_HYPHEN = "\N{SOFT HYPHEN}"
 LETTERS = {  # what fonts and typesetters use for plain letters
     "ﬀ": "ff",
@@ -32,6 +34,9 @@ HEADING = re.compile(
     rf"(?:chapter|part|book)\s+(?:\d+|[ivxlc]+|(?:{NUMBER_WORDS})(?:teen|ty)?)\b.{{0,40}}$", re.IGNORECASE
 )
 WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+MOST_MARKS = 30  # upon one letter, as many as Unicode's format for streams allows (UAX 15, section 13)
+HEAP = re.compile(rf"[^\w\s!-~]{{{MOST_MARKS + 1},}}+")  # no mark is a letter, a space or one of ASCII's signs
+LONGEST_WORD = 200  # characters before a hyphen that are looked at
 FULL_LINE = 0.85  # of the usual width: a shorter line, if the next line's first word had fitted, ends on purpose
 NEVER_FULL = 1_000_000  # characters; the width of a page on which every line was ended on purpose
 MIN_LINES = 5  # fewer tell nothing about a page's width
@@ -62,11 +67,36 @@ class Joint(NamedTuple):
 def clean_lines(page_text: str) -> list[str]:
     """A page's lines in plain letters: no ligatures, control characters or odd spaces. Blank lines stay, as ""."""
     text = page_text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # pairs up or replaces surrogates
-    text = re.sub(r"\r\n?|[\v\f\x85\u2028\u2029]", "\n", text).translate(LETTER_TABLE)
-    text = re.sub(rf"{SOFT_HYPHEN}(?!\s*(?:\n|$))", "", text)  # at the end of a line it says that the word goes on
+    text = by_stretches(plain_letters, text.replace("\r\n", "\n"))
+    return [line.strip() for line in text.split("\n")]
+
+
+def plain_letters(text: str) -> str:
+    """Some lines without what only printing needs."""
+    text = re.sub(r"[\r\v\f\x85\u2028\u2029]", "\n", text).translate(LETTER_TABLE)
+    text = re.sub(rf"{SOFT_HYPHEN}(?![^\S\n]*+$)", "", text, flags=re.MULTILINE)  # there it says that the word goes on
     text = re.sub(r"[^\S\n]+", " ", text)
     text = "".join(char for char in text if char == "\n" or unicodedata.category(char) != "Cc")
-    return [line.strip() for line in unicodedata.normalize("NFC", text).split("\n")]
+    return composed(text)
+
+
+def composed(text: str) -> str:
+    """Letters and their marks as one character where there is one (NFC).
+
+    Of a heap of marks only the first are kept: putting marks in order takes a time that grows with their square.
+    """
+    return unicodedata.normalize("NFC", HEAP.sub(without_heap, text))
+
+
+def without_heap(found: re.Match[str]) -> str:
+    """Characters that are no letters, with at most MOST_MARKS marks one upon the other."""
+    kept: list[str] = []
+    num_marks = 0
+    for char in found[0]:
+        num_marks = num_marks + 1 if unicodedata.combining(char) else 0
+        if num_marks <= MOST_MARKS:
+            kept.append(char)
+    return "".join(kept)
 
 
 def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
@@ -110,7 +140,7 @@ def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint |
     tail = WORD.match(following)
     if not (re.search(r"\w-$", line) and re.match(r"\w", following)):
         return None
-    head = re.search(rf"(?:{WORD.pattern})-$", line)
+    head = re.search(rf"(?:{WORD.pattern})-$", line[-LONGEST_WORD:])
     if not (head and tail and following[0].islower()):
         return Joint(0, "")  # Anglo-Saxon, 1990-1995
     kept = (head.group() + tail.group()).casefold()  # as in well-known
@@ -146,8 +176,8 @@ def usual_widths(pages: Sequence[Sequence[str]]) -> list[int]:
     """For each page the length, in characters, that one line in ten exceeds: the width of its text."""
     filled = [[line for line in page if line] for page in pages]
     everywhere = [line for page in filled for line in page]
-    samples = (page if len(page) >= MIN_LINES else everywhere for page in filled)
-    return [NEVER_FULL if is_verse(page) else nine_tenths(sample) for page, sample in zip(filled, samples, strict=True)]
+    usual = nine_tenths(everywhere)
+    return [NEVER_FULL if is_verse(page) else nine_tenths(page) if len(page) >= MIN_LINES else usual for page in filled]
 
 
 def is_verse(lines: Sequence[str]) -> bool:

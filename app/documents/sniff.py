@@ -18,7 +18,9 @@ EPUB = re.compile(rb"PK\x03\x04.*(?:mimetype.{0,64}application/epub\+zip|META-IN
 OFFICE = re.compile(rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|word/)", re.DOTALL)
 COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 WEB_PAGE = re.compile(
-    r"(?:<\?xml[^>]{0,200}>)?(?:\s|<!--.*?-->)*<(?:!doctype\s+html|html[\s>]|head[\s>]|body[\s>])",
+    # possessive: nothing is read twice, so that "<!-- -->" a hundred times costs no more than it is long
+    r"(?:<\?xml[^>]{0,200}+>)?+(?:\s++|<!--(?:(?!-->).)*+-->)*+"
+    r"<(?:!doctype\s+html|html[\s>]|head[\s>]|body[\s>])",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from app.documents.archive import Refused
+from app.documents.charset import declared
+from app.documents.encodings import codec_of
 from app.documents.plain import decode_utf8
 
 
@@ -48,7 +50,16 @@ def feed(encoded: bytes, handler: Handler) -> None:
     parser.CharacterDataHandler = handler.data
     parser.EntityDeclHandler = refuse_entities
     decoded = decode_utf8(encoded)
-    parser.Parse(decoded.text if decoded and not decoded.warning else encoded, True)
+    label = declared(encoded)
+    if decoded and not decoded.warning:
+        parser.Parse(decoded.text, True)
+    elif label and not label.lower().startswith("utf-16"):  # expat itself knows these two
+        codec = codec_of(label)
+        if codec is None:
+            raise LookupError(f"no encoding of documents: {label}")
+        parser.Parse(encoded.decode(codec), True)
+    else:
+        parser.Parse(encoded, True)
 
 
 def whole_text(element: ElementTree.Element) -> str:

@@ -75,9 +75,9 @@ def read_styles(root: ElementTree.Element | None) -> dict[str, Style]:
     elements = {} if root is None else {element.get("styleId", ""): element for element in root.iter("style")}
     styles: dict[str, Style] = {}
     for style_id in elements:
-        chain: list[str] = []
+        chain: dict[str, None] = {}  # in order
         while style_id in elements and style_id not in chain and style_id not in styles:
-            chain.append(style_id)
+            chain[style_id] = None
             style_id = value(elements[style_id], "basedOn")
         for each in reversed(chain):
             base = styles.get(value(elements[each], "basedOn"), Style())

@@ -19,10 +19,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from app.doors import Hosts
 from app.pace import Pause
+from app.serving.bodies import STALLED_SECONDS, Bodies
 from app.serving.doors import Doors
-from app.serving.errors import BadRequest, Failed, NotFound, RequestError, TooLarge
-from app.serving.request import ChatRequest, parse_chat, parse_json
+from app.serving.errors import BadRequest, Failed, NotFound, RequestError
+from app.serving.request import ChatRequest, parse_chat, parse_json, quoted
 from app.serving.response import DONE, Head, chunk, completion, event, last_chunk, remark, usage_chunk
 from app.serving.turns import MOST_WAITING, Timing, Turns, ended_early
 from app.worker import EngineWorker, Ready
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NEED_DRAFT = ("triforce", "triforce-lookup", "draft")
-MOST_BYTES = 64 << 20  # 128K tokens are less than 1 MB of English, 6 MB where every letter is escaped
 ALIVE_SECONDS = 5.0  # between remarks while nothing is written
 EVENT_STREAM = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -48,7 +49,7 @@ class Api:
 
     Args:
         ready: the model, as the worker tells it.
-        key, origins: see `Doors`.
+        hosts, key, origins: see `Doors`.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class Api:
         worker: EngineWorker,
         ready: Ready,
         *,
+        hosts: Hosts,
         key: str | None = None,
         origins: Sequence[str] = (),
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self._turns = Turns(worker, most_waiting=most_waiting)
+        self._bodies = Bodies(ready.context, most_waiting + 1)
         self._ready, self._created = ready, int(time.time())
         self._methods = [name for name in METHODS if ready.info.has_draft or name not in NEED_DRAFT]
         if not ready.info.has_draft:
@@ -74,7 +77,7 @@ class Api:
         ]
         self.app = Starlette(
             routes=routes,
-            middleware=[Middleware(Doors, key=key, origins=origins)],
+            middleware=[Middleware(Doors, hosts=hosts, key=key, origins=origins)],
             exception_handlers={
                 RequestError: _refused,
                 HTTPException: _misdirected,
@@ -98,7 +101,7 @@ class Api:
 
     async def tokenize(self, request: Request) -> Response:
         """A text's tokens."""
-        body = parse_json(await _body(request))
+        body = parse_json(await self._bodies.read(request))
         if "model" in body:
             self._check_name(body["model"])
         words = body.get("prompt")
@@ -114,7 +117,7 @@ class Api:
     async def chat(self, request: Request) -> Response:
         """An answer to messages, whole or streamed."""
         timing = Timing(time.perf_counter())
-        asked = parse_chat(parse_json(await _body(request)), default_method=self._methods[0])
+        asked = parse_chat(parse_json(await self._bodies.read(request)), default_method=self._methods[0])
         self._check_name(asked.model)
         head = Head(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
         if not asked.stream:
@@ -165,7 +168,7 @@ class Api:
     def _check_name(self, name: object) -> None:
         if name != self._ready.info.model:
             raise NotFound(
-                f"There is no model {name!r} here; this server has {self._ready.info.model!r}.",
+                f"There is no model {quoted(name)} here; this server has {self._ready.info.model!r}.",
                 param="model",
                 code="model_not_found",
             )
@@ -188,7 +191,7 @@ class Api:
 
 
 class EventStream(Response):
-    """Parts of an answer as they come; the answer is cancelled when the client goes away."""
+    """Parts of an answer as they come; the answer is cancelled when the client goes away, or takes nothing any more."""
 
     def __init__(self, request: Request, first: bytes, parts: AsyncGenerator[bytes]) -> None:
         super().__init__(headers=EVENT_STREAM)
@@ -197,34 +200,24 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+
+        async def take(part: bytes, *, more: bool = True) -> None:
+            async with asyncio.timeout(STALLED_SECONDS):
+                await send({"type": "http.response.body", "body": part, "more_body": more})
 
         async def stream() -> None:
-            await send({"type": "http.response.body", "body": self._first, "more_body": True})
-            async with aclosing(self._parts) as parts:
-                try:
-                    async for part in parts:
-                        await send({"type": "http.response.body", "body": part, "more_body": True})
-                except RequestError as error:  # too late for a status
-                    await send({"type": "http.response.body", "body": event(error.body()) + DONE, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await take(self._first)
+            try:
+                async for part in self._parts:
+                    await take(part)
+            except RequestError as error:  # too late for a status
+                await take(event(error.body()) + DONE)
+            await take(b"", more=False)
 
-        await _unless_gone(self._request, stream())
-
-
-async def _body(request: Request) -> bytes:
-    """The whole body.
-
-    Raises:
-        TooLarge: before more than MOST_BYTES are held.
-    """
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MOST_BYTES:
-            raise TooLarge(f"The request has more than {MOST_BYTES >> 20} MiB.", code="request_too_large")
-        parts.append(part)
-    return b"".join(parts)
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with aclosing(self._parts):
+            with contextlib.suppress(TimeoutError):  # the connection is closed, as it was not sent to its end
+                await _unless_gone(self._request, stream())
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T | None:
@@ -262,6 +255,6 @@ async def _gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=499)  # nobody reads it
 
 
-async def _broken(_request: Request, error: Exception) -> Response:
+async def _broken(_request: Request, _error: Exception) -> Response:
     """A bug of ours; uvicorn's log has the traceback."""
-    return JSONResponse(Failed(f"The server stopped with an error ({type(error).__name__}).").body(), 500)
+    return JSONResponse(Failed("The server stopped with an error. Its terminal says which.").body(), 500)

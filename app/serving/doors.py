@@ -1,7 +1,7 @@
 """Who may use the server: those with its key, if it has one, and no web page of another origin unless it was named.
 
-A browser sends `Origin` with every request that a page of another site makes, and with those of a page that has got
-hold of our address by DNS rebinding; programs send none. So on 127.0.0.1 without a key no web page can use the model.
+A browser tells the name under which it speaks to us, the page that asks and how far both are apart; `app.doors` says
+what is made of that. Programs send no more than the name. So on 127.0.0.1 without a key no web page can use the model.
 """
 
 import hmac
@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.doors import Hosts, comes_from_afar, own_origins
 from app.serving.errors import NotAllowed
 
 OPEN = ("/health",)  # tells nothing but that the server is up
@@ -26,16 +27,21 @@ class Doors:
 
     Args:
         key: what clients send as `Authorization: Bearer KEY`; None: they need none.
+        hosts: what the server may be called.
         origins: web pages that may use the server, for example http://localhost:3000; "*" for all.
     """
 
-    def __init__(self, app: ASGIApp, *, key: str | None = None, origins: Sequence[str] = ()) -> None:
-        self._app, self._key, self._origins = app, key, frozenset(one.rstrip("/") for one in origins)
+    def __init__(self, app: ASGIApp, *, hosts: Hosts, key: str | None = None, origins: Sequence[str] = ()) -> None:
+        self._app, self._hosts, self._key = app, hosts, key
+        self._origins = frozenset(one.rstrip("/") for one in origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})  # there is none here
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
@@ -44,6 +50,9 @@ class Doors:
             if message["type"] == "http.response.start":
                 added = MutableHeaders(scope=message)
                 added["X-Content-Type-Options"] = "nosniff"
+                added["Cross-Origin-Resource-Policy"] = (
+                    "same-origin"  # for pages that do not ask as --allow-origin must
+                )
                 if origin is not None and self._known(origin):
                     added["Access-Control-Allow-Origin"], added["Vary"] = origin, "Origin"
             await send(message)
@@ -60,7 +69,13 @@ class Doors:
         return "*" in self._origins or origin in self._origins
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str | None) -> NotAllowed | None:
-        if origin is not None and not self._known(origin):
+        if not own_origins(scope, self._hosts):
+            return NotAllowed(
+                "The server is not known by this name. Use its address, or start it with --allow-host NAME.",
+                status=421,
+                code="host_not_allowed",
+            )
+        if not self._known(origin) if origin is not None else comes_from_afar(headers):
             return NotAllowed(
                 "Web pages of other origins may not use this server. Start it with --allow-origin to let one in.",
                 status=403,

@@ -2,7 +2,7 @@
 
 RequestError
 ├── BadRequest      400 the request cannot be understood, or asks for what cannot be done
-├── NotAllowed      401/403 no key or a wrong one; a web page of another origin
+├── NotAllowed      401/403/421 no key or a wrong one; a web page of another origin; another server's name
 ├── NotFound        404 no such model, no such address
 ├── TooLarge        413 more bytes than any prompt has
 ├── Overloaded      503 too many requests wait already
@@ -11,6 +11,7 @@ RequestError
 
 from typing import Any
 
+from app.telling import told as told_to_all
 from app.worker import EngineFault
 from core.answering import LONGEST_ROUND
 from core.errors import ContextTooSmall, CoreError
@@ -38,7 +39,7 @@ class BadRequest(RequestError):
 
 
 class NotAllowed(RequestError):
-    """No key or a wrong one (401); a web page of another origin (403)."""
+    """No key or a wrong one (401); a web page of another origin (403); not our name (421)."""
 
     def __init__(self, message: str, *, status: int, code: str) -> None:
         super().__init__(message, code=code, headers={"WWW-Authenticate": "Bearer"} if status == 401 else None)
@@ -81,8 +82,8 @@ def told(error: CoreError) -> RequestError:
     if isinstance(error, ContextTooSmall):
         return too_long(error.needed - LONGEST_ROUND, error.capacity - LONGEST_ROUND)
     if isinstance(error, EngineFault):
-        return Failed(error.problem, code="engine_error")
-    return BadRequest(f"{error.problem} {error.hint}")
+        return Failed(told_to_all(error)[0], code="engine_error")
+    return BadRequest(" ".join(told_to_all(error)))
 
 
 def too_long(num_tokens: int, most: int) -> BadRequest:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from app.serving.errors import BadRequest
+from app.telling import told
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.methods import METHODS
 from core.errors import CoreError
@@ -79,8 +80,9 @@ def parse_json(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise BadRequest(f"The body is not JSON: {reason}.", code="invalid_json") from error
+        where = f" (character {error.pos})" if isinstance(error, json.JSONDecodeError) else ""
+        reason = "nested too deeply" if isinstance(error, RecursionError) else f"not JSON{where}"
+        raise BadRequest(f"The body is {reason}.", code="invalid_json") from error
     if not isinstance(found, dict):
         raise BadRequest("The body is not a JSON object.", code="invalid_json")
     return found
@@ -97,7 +99,7 @@ def parse_chat(body: Mapping[str, Any], *, default_method: str = "triforce") -> 
     for name, harmless in REFUSED.items():
         value = body.get(name)
         if value is not None and not any(value == same and type(value) is type(same) for same in _alike(harmless)):
-            raise BadRequest(f"This server cannot do {name}={_shown(value)}. Leave it out.", param=name)
+            raise BadRequest(f"This server cannot do {name}={quoted(value)}. Leave it out.", param=name)
     stream = _flag(body, "stream")
     options = body.get("stream_options")
     if options is not None:
@@ -140,7 +142,7 @@ def _message(value: object, where: str) -> Message:
     role = value.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise BadRequest(
-            f"{where} has the role {_shown(role)}; this server knows {', '.join(ROLES)}.", param=f"{where}.role"
+            f"{where} has the role {quoted(role)}; this server knows {', '.join(ROLES)}.", param=f"{where}.role"
         )
     if value.get("tool_calls") or value.get("function_call"):
         raise BadRequest(f"{where} calls tools, which this server cannot do.", param=f"{where}.tool_calls")
@@ -156,8 +158,8 @@ def _part(part: object, where: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     text = part.get("text") if isinstance(part, dict) else None
     if kind != "text" or not isinstance(text, str):
-        shown = _shown(kind) if kind not in (None, "text") else "something else"
-        raise BadRequest(f"{where} must be text, this server reads nothing else; it is {shown}.", param=where)
+        what = quoted(kind) if kind not in (None, "text") else "something else"
+        raise BadRequest(f"{where} must be text, this server reads nothing else; it is {what}.", param=where)
     if not text.isascii():
         try:
             text.encode()
@@ -185,7 +187,7 @@ def _generation(body: Mapping[str, Any], default_method: str) -> GenerationConfi
             stop_strings=_stops(body.get("stop")),
         )
     except CoreError as error:
-        raise BadRequest(f"{error.problem} {error.hint}") from error
+        raise BadRequest(" ".join(told(error))) from error
 
 
 def _method(body: Mapping[str, Any]) -> str | None:
@@ -197,7 +199,7 @@ def _method(body: Mapping[str, Any]) -> str | None:
         return None
     if not isinstance(method, str) or method not in METHODS:
         raise BadRequest(
-            f"There is no method {_shown(method)}; use one of {', '.join(METHODS)}.", param="triforce.method"
+            f"There is no method {quoted(method)}; use one of {', '.join(METHODS)}.", param="triforce.method"
         )
     return method
 
@@ -215,14 +217,14 @@ def _number(body: Mapping[str, Any], name: str, default: float | None, *, whole:
         return default
     kinds = (int,) if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not abs(value) <= MOST_NUMBER:
-        raise BadRequest(f"{name} must be a {'whole ' if whole else ''}number, not {_shown(value)}.", param=name)
+        raise BadRequest(f"{name} must be a {'whole ' if whole else ''}number, not {quoted(value)}.", param=name)
     return cast(float, value)
 
 
 def _flag(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name)
     if value is not None and not isinstance(value, bool):
-        raise BadRequest(f"{name} must be true or false, not {_shown(value)}.", param=name)
+        raise BadRequest(f"{name} must be true or false, not {quoted(value)}.", param=name)
     return bool(value)
 
 
@@ -238,7 +240,7 @@ def _alike(harmless: tuple[Any, ...]) -> list[Any]:
     return [*harmless, *(float(one) for one in harmless if type(one) is int)]
 
 
-def _shown(value: object) -> str:
+def quoted(value: object) -> str:
     """A value in a message, cut to what a line holds."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

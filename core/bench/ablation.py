@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from core.bench.speed import ADAPTIVE, SpeedRow, run_speed
 from core.config import EngineConfig, SpeculationConfig
 from core.engine import Engine, EngineInfo
 from core.errors import InvalidSetting, NotEnoughMemory
-from core.hardware import cap_memory, this_machine
+from core.hardware import cap_memory, resolve_device, this_machine
 from core.loading import LoadedPair, PairFiles
 from core.planner import Plan, make_plan
 
@@ -108,8 +106,9 @@ class Ablation:
             config = replace(config, context=context)
         self.config = config
         plan = self._plan(config)
-        cap_memory(torch.device(plan.device.value), config.gpu_memory_gib)
-        self._pair = LoadedPair.load(self._files, config, plan)
+        device = resolve_device(plan.device.value)
+        cap_memory(device, config.gpu_memory_gib)
+        self._pair = LoadedPair.load(self._files, config, plan, device)
         self._shipped: Engine | None = Engine.of(self._pair, config, plan)
         self.info: EngineInfo = self._shipped.info
 

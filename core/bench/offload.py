@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
 from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.events import Finished, PrefillProgress
 from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
-from core.hardware import Machine, cap_memory, peak_memory_bytes, reset_peak_memory, this_machine
+from core.hardware import Machine, cap_memory, peak_memory_bytes, reset_peak_memory, resolve_device, this_machine
 from core.loading import LoadedPair, PairFiles
 from core.models.census import size_of
 from core.models.shapes import find_shape
@@ -90,9 +88,9 @@ class Bench:
         least = replace(config, context=64, placement="auto")
         plan = make_plan(self._files.target, self._files.draft, least, self.machine, self._files.counted(config))
         self.model = self._files.entry.name
-        self.plan, self._device = plan, torch.device(plan.device.value)
+        self.plan, self._device = plan, resolve_device(plan.device.value)
         cap_memory(self._device, None)
-        self._pair = LoadedPair.load(self._files, config, plan)
+        self._pair = LoadedPair.load(self._files, config, plan, self._device)
         self.skipped: list[Skipped] = []
 
     def rows(

@@ -16,7 +16,7 @@ from core.config import GenerationConfig, SpeculationConfig
 from core.engine import Engine
 from core.errors import ContextTooSmall
 from core.events import Finished
-from core.hardware import peak_memory_bytes, reset_peak_memory, used_memory_bytes
+from core.hardware import peak_memory_bytes, reset_peak_memory, resolve_device, used_memory_bytes
 from core.session import Conversation
 from core.stats import LevelStats
 from core.text import ChatText
@@ -119,7 +119,7 @@ class _Read:
 
 
 def _device(engine: Engine) -> torch.device:
-    return torch.device(engine.info.plan.device.value)
+    return resolve_device(engine.info.plan.device.value)
 
 
 def _prompt(text: ChatText, context: int, seed: int) -> list[int]:

@@ -17,6 +17,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from core.errors import UnsupportedModel
+
 
 class KVShape(NamedTuple):
     """What a cache must know of its model."""
@@ -32,6 +34,20 @@ class KVShape(NamedTuple):
     def bytes_per_token(self) -> int:
         """Keys and values of one token in all layers, in bytes."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+    def check(self, k: Tensor, v: Tensor) -> None:
+        """See that a layer's k, v [1, H_kv, T, D] are of this shape; a copy would spread a single head over all.
+
+        Raises:
+            UnsupportedModel: they are not.
+        """
+        fits = (1, self.num_kv_heads, k.shape[2], self.head_dim)
+        if k.shape != fits or v.shape != fits:
+            raise UnsupportedModel(
+                f"A layer of this model has keys {tuple(k.shape)} and values {tuple(v.shape)} (text, heads, tokens, "
+                f"dimensions), its config.json says {fits}.",
+                hint="Choose another model.",
+            )
 
     def allocate(self, num_rows: int) -> Tensor:
         """One layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost no memory).
@@ -55,6 +71,31 @@ class FixedRows(NamedTuple):
     def capacity(self) -> int:
         """Rows of the buffers."""
         return self.k[0].shape[2]
+
+
+class Moving:
+    """Whom to tell before rows leave their places. Recorded passes hold on to the memory they were recorded with."""
+
+    def __init__(self) -> None:
+        self._keepers: list[Callable[[], None]] = []
+
+    def tell(self, keeper: Callable[[], None]) -> None:
+        """Call `keeper` each time before rows are given up, replaced or moved."""
+        self._keepers.append(keeper)
+
+    def __call__(self) -> None:
+        """Rows are about to leave their places."""
+        for keeper in self._keepers:
+            keeper()
+
+
+class Recordable(Protocol):
+    """A cache over which passes can be recorded."""
+
+    moving: Moving
+
+    def fixed(self) -> FixedRows | None:
+        """Where the rows lie; None while they do not lie at fixed places."""
 
 
 class RunningPass(Protocol):

@@ -12,15 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.caches.base import FixedRows, KVShape
+from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.layerwise import LayerwisePass
 from core.caches.stores import SHORT_PASS, HostShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
+from core.ops.graphs import MOST_ROWS, padded_rows
 from core.ops.host_attention import HostAttention
+from core.ops.streams import to_device
 from core.ops.transfer import Conveyor, HostRows
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
+MOST_MARKS = 8  # lengths whose newest queries are kept for a rewind to exactly there: the newest prompts
 QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
 
 
@@ -67,6 +70,8 @@ class FullCache:
         self._landmarks = [shape.allocate(chunks)[0] for _ in range(shape.num_layers)]  # each [H_kv, C, D]
         self._num_landmarks = 0
         self._queries = QueryLog(shape, capacity)
+        self.moving = Moving()
+        self._marks: dict[int, Tensor] = {}  # by length: the newest queries then, [L, H, W, D] in host memory
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if offload is None or self._conveyor is None or layer < offload.num_resident:
@@ -122,6 +127,7 @@ class FullCache:
         store = self._layers[number]
         assert isinstance(store, ResidentLayer), f"layer {number} is not resident"
         self._offload = self._offload or Offload(block_rows=block_rows)
+        self.moving()
         saved = store.take_out(self._length)
         try:
             if self._conveyor is None:
@@ -152,6 +158,7 @@ class FullCache:
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         if start + num_new > self.capacity:
             raise ContextTooSmall(start + num_new, self.capacity, possible=self._possible)
+        self._queries.open(start, num_new)
         for layer in self._layers:
             layer.open(help)
         if self._conveyor is not None:
@@ -166,6 +173,7 @@ class FullCache:
 
     def stage_in(self, store: LayerStore, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """As `stage`, for tokens from `start` on, in the place where the layer's rows [0, start) lie now."""
+        self.shape.check(k, v)
         first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
         if last > first:
             begun, _ = store.rows(first * self.chunk_size, start)
@@ -200,16 +208,32 @@ class FullCache:
         Raises:
             ContextTooSmall: they do not fit.
         """
+        queries = self.saved_queries()
         self._open(self._length, num_new, None)  # however short: each layer is worked on whole
-        return LayerwisePass(self, self._layers, num_new, work)
+        return LayerwisePass(self, self._layers, num_new, work, queries)
 
-    def saved_queries(self) -> list[Tensor]:
+    def saved_queries(self) -> "SavedQueries":
         """The newest queries of every layer, in ordinary host memory."""
         return self._queries.saved(torch.device("cpu"))
 
-    def restore_queries(self, saved: list[Tensor]) -> None:
+    def restore_queries(self, saved: "SavedQueries") -> None:
         """The newest queries as they were when saved."""
         self._queries.restore(saved)
+
+    def remember_queries(self, num_queries: int) -> None:
+        """Keep the newest queries: a rewind to this length finds them again, however much was written since.
+
+        Cost: L x H x num_queries x D numbers cross to host memory once.
+        """
+        self._marks.pop(self._length, None)
+        newest = [self.recent_queries(layer, num_queries) for layer in range(self.shape.num_layers)]
+        self._marks[self._length] = torch.stack(newest).cpu()
+        if len(self._marks) > MOST_MARKS:
+            del self._marks[next(iter(self._marks))]
+
+    def queries_start(self) -> int:
+        """The queries of tokens from here up to `length` are known; `recent_queries` gives no others."""
+        return min(self._queries.first, self._length)
 
     @property
     def link_traffic(self) -> tuple[int, int]:
@@ -233,6 +257,12 @@ class FullCache:
         for store in self._layers:
             store.truncate(self._length)
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
+        self._queries.truncate(self._length)
+        for mark in [mark for mark in self._marks if mark > self._length]:
+            del self._marks[mark]  # other tokens will stand there
+        known = self._marks.get(self._length)
+        if known is not None and self._queries.first > self._length - known.shape[2]:
+            self._queries.put(self._length - known.shape[2], known.to(self.shape.device))
 
     def detach(self, start: int) -> "Tail":
         """Take out what was seen from `start` on, so that another continuation can stand there; see `attach`."""
@@ -264,10 +294,15 @@ class FullCache:
         return landmarks, *self._queries.views(layer, length)
 
     @contextmanager
-    def refilled(self, length: int) -> Iterator[None]:
-        """`beside` was filled for rows [0, length), and `stage` and `commit` will bring these. Ending early is fine."""
+    def refilled(self, length: int, logged: int) -> Iterator[None]:
+        """Inside, `beside` is filled for rows [0, length), then `stage` and `commit` bring these. Ending early is fine.
+
+        Args:
+            logged: the length at which the newest queries were saved; at least `length`.
+        """
         assert self._length == 0, f"{self._length} rows are there"
         self._num_landmarks = length // self.chunk_size
+        self._queries.first = max(0, logged - QUERY_LOG)
         try:
             yield
         finally:
@@ -279,7 +314,7 @@ class FullCache:
         return self._landmarks[layer][:, :num_chunks]
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
-        """The newest queries of committed tokens, [H, W, D] with W <= num_queries."""
+        """The newest queries of committed tokens, [H, W, D], as far back as they are known: W <= num_queries."""
         return self._queries.recent(layer, self._length, num_queries)
 
     def sampled_queries(self, layer: int) -> tuple[Tensor, Tensor]:
@@ -294,9 +329,33 @@ class FullCache:
         """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]."""
         return self._layers[layer].rows(start, stop)
 
-    def gather(self, layer: int, heads: Tensor, chunks: Tensor) -> tuple[Tensor, Tensor]:
-        """Copies of chosen chunks: heads, chunks [N] int64 -> k, v [N, chunk_size * D]."""
-        return self._layers[layer].gather(heads, chunks, self.chunk_size)
+    def gather(self, layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator["Gathered"]:
+        """Copies of chosen chunks of heads of layers, [N] int64 each, on the device: layer by layer, as they are asked.
+
+        Waits for the device once, to learn the numbers; for offloaded layers the host then gathers beside the copies.
+        """
+        away = torch.tensor([store.chunks_away(self.chunk_size) for store in self._layers])
+        wanted = torch.stack((layer, head, chunk)).cpu()  # [3, N]
+        place = 2 * wanted[0] + (wanted[2] >= away[wanted[0]])  # by layer, within it what lies on the host first
+        counts = torch.bincount(place, minlength=2 * len(away)).view(-1, 2)
+        order = place.argsort(stable=True)
+        which = torch.split(to_device(order, self.shape.device), counts.sum(1).tolist())
+        hosts = torch.split(wanted[1:, order], counts.flatten().tolist(), 1)[::2]
+        if self._conveyor is not None and bool(counts[:, 0].any()):
+            self._conveyor.settle()
+        for number, (own, host) in enumerate(zip(which, hosts, strict=True)):
+            if len(own):
+                k, v = self._layers[number].gather(head[own], chunk[own], host, self.chunk_size)
+                yield Gathered(number, own, k, v)
+
+
+class Gathered(NamedTuple):
+    """Chosen chunks of one layer."""
+
+    layer: int
+    which: Tensor  # [n] int64: which of those that were asked for
+    k: Tensor  # [n, chunk_size * D]
+    v: Tensor
 
 
 class Tail(NamedTuple):
@@ -304,11 +363,22 @@ class Tail(NamedTuple):
 
     start: int
     rows: list[tuple[Tensor, Tensor]]  # per layer k, v: [H_kv, T, D]
-    queries: list[Tensor]
+    queries: "SavedQueries"
+
+
+class SavedQueries(NamedTuple):
+    """A copy of the newest queries."""
+
+    rings: list[Tensor]  # per layer [H, QUERY_LOG, D]
+    first: int  # the oldest token whose query is there
 
 
 class QueryLog:
-    """Queries as they were asked, after RoPE: the newest ones in a ring, and a sparse sample of all."""
+    """Queries as they were asked, after RoPE: the newest ones in a ring, and a sparse sample of all.
+
+    The ring holds those of tokens [first, length): what was written behind a token that is now the last one has
+    overwritten older ones, and a rewind does not bring them back.
+    """
 
     def __init__(self, shape: KVShape, capacity: int) -> None:
         def allocate(rows: int) -> list[Tensor]:
@@ -317,6 +387,23 @@ class QueryLog:
 
         self._ring = allocate(QUERY_LOG)
         self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes what is no sample
+        self.first = 0
+
+    def open(self, start: int, num_new: int) -> None:
+        """A pass over tokens [start, start + num_new) will write, a recorded one up to the next power of two."""
+        width = padded_rows(num_new) if num_new <= MOST_ROWS else num_new
+        self.first = max(self.first, start + width - QUERY_LOG)
+
+    def truncate(self, length: int) -> None:
+        """Tokens from `length` on are forgotten."""
+        self.first = min(self.first, length)
+
+    def put(self, start: int, queries: Tensor) -> None:
+        """Queries [L, H, W, D] of tokens [start, start + W), the last ones there are."""
+        for ring, own in zip(self._ring, queries, strict=True):
+            at = torch.arange(start, start + own.shape[1], device=ring.device) % QUERY_LOG
+            ring[:, at] = own
+        self.first = start
 
     def write(self, layer: int, start: int, q: Tensor) -> None:
         """Log q [1, H, T, D] of tokens [start, start + T)."""
@@ -341,25 +428,27 @@ class QueryLog:
         slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
         samples.index_copy_(1, slots, q[0])
 
-    def saved(self, device: torch.device | None = None) -> list[Tensor]:
+    def saved(self, device: torch.device | None = None) -> SavedQueries:
         """A copy, on `device` if one is given, of the newest queries of every layer.
 
         The sparse sample is written anew as a text is read again, and serves no method that speculates.
         """
-        return [ring.to(device or ring.device, copy=True) for ring in self._ring]
+        return SavedQueries([ring.to(device or ring.device, copy=True) for ring in self._ring], self.first)
 
-    def restore(self, saved: list[Tensor]) -> None:
+    def restore(self, saved: SavedQueries) -> None:
         """The newest queries as they were when saved."""
-        for ring, copy in zip(self._ring, saved, strict=True):
+        for ring, copy in zip(self._ring, saved.rings, strict=True):
             ring.copy_(copy)
+        self.first = saved.first
 
     def views(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
         """The ring [H, QUERY_LOG, D], and the sample of the first `length` queries [H, N, D]."""
         return self._ring[layer], self._samples[layer][:, : -(-length // QUERY_SAMPLE_STRIDE)]
 
     def recent(self, layer: int, length: int, num_queries: int) -> Tensor:
-        """Queries of the last tokens before `length`, [H, min(num_queries, length), D], oldest first."""
-        positions = torch.arange(max(0, length - num_queries), length, device=self._ring[layer].device)
+        """Queries of the last tokens before `length`, oldest first, [H, W, D] with W <= num_queries."""
+        start = min(max(self.first, length - num_queries), length)
+        positions = torch.arange(start, length, device=self._ring[layer].device)
         return self._ring[layer][:, positions % QUERY_LOG]
 
     def sampled(self, layer: int, length: int) -> tuple[Tensor, Tensor]:

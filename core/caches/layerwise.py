@@ -14,22 +14,26 @@ from torch import Tensor
 from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer
 
 if TYPE_CHECKING:
-    from core.caches.full import FullCache
+    from core.caches.full import FullCache, SavedQueries
 
 
 class LayerwisePass:
     """`num_new` tokens behind what `full` has seen.
 
     Layers in order, each `enter`, for every chunk `begin` and a model layer that calls `stage` and `attend`, `leave`;
-    after the last one `commit`; always `close`.
+    after the last one `commit`; always `close`. `queries`: the newest ones before it.
     """
 
     def __init__(
-        self, full: "FullCache", stores: Sequence[LayerStore], num_new: int, work: ResidentLayer | None
+        self,
+        full: "FullCache",
+        stores: Sequence[LayerStore],
+        num_new: int,
+        work: ResidentLayer | None,
+        queries: "SavedQueries",
     ) -> None:
-        self._full, self._stores, self._work = full, stores, work
+        self._full, self._stores, self._work, self._queries = full, stores, work, queries
         self._num_new, self._stop = num_new, full.length + num_new
-        self._queries = full.saved_queries()
         self._at = full.length
         self._committed = False
 
@@ -50,7 +54,7 @@ class LayerwisePass:
         store = self._stores[layer]
         if isinstance(store, OffloadedLayer):
             assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
-            store.keep(self._work, self._stop)
+            store.kept(self._work, self._stop)
 
     def begin(self, start: int, num_new: int) -> Tensor:
         """Go on with the chunk [start, start + num_new) of the layer; its RoPE positions, [T] int64."""
@@ -64,7 +68,12 @@ class LayerwisePass:
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
         """Causal attention of q [1, H, T, D] to all tokens up to the chunk's own; also logs the queries."""
-        return self._full.attend_in(self._place(layer), layer, self._at, q, scaling)
+        found = self._full.attend_in(self._place(layer), layer, self._at, q, scaling)
+        store = self._stores[layer]
+        if isinstance(store, OffloadedLayer):
+            assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
+            store.keep(self._work, self._at + q.shape[2], self._stop)  # beside what the layer computes from here on
+        return found
 
     def _place(self, layer: int) -> LayerStore:
         store = self._stores[layer]

@@ -105,7 +105,9 @@ class Relief:
             raise NotEnoughMemory(
                 "The device ran out of memory, and the whole full cache lies on the host already.", hint=HINT
             )
-        needed = full.capacity * full.shape.bytes_per_token // full.shape.num_layers
+        # whole blocks, and for a moment the rows that were seen, on their way there
+        blocks = -(-full.capacity // self._block_rows) * self._block_rows
+        needed = (blocks + full.length) * full.shape.bytes_per_token // full.shape.num_layers
         if needed > self._free_host_bytes():
             raise NotEnoughMemory(
                 "The device ran out of memory, and host memory has no room for a layer of the full cache.",

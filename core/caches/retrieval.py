@@ -5,15 +5,25 @@ true position, so the order of rows does not matter and a re-selection moves onl
 policy the same cache is a lossy eviction method (StreamingLLM, H2O) for comparison. TriForce, arXiv 2404.11912, sec. 4.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from core.caches.base import FixedRows, KVShape
+from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
 from core.caches.selection import ChunkPolicy
 from core.caches.stores import by_chunk
 
 GROWTH = 192  # recent rows beyond the local window before old ones must go; bounds tokens between two selections
+
+
+class HeldPart(NamedTuple):
+    """What a retrieval cache holds, by number: its rows are copies of the full cache's."""
+
+    held: Tensor  # [L, H_kv, n] int64 chunk numbers by slot
+    recent_start: int
+    length: int
 
 
 class RetrievalCache:
@@ -23,6 +33,7 @@ class RetrievalCache:
         self._full = full
         self.shape: KVShape = full.shape
         self._scaling = self.shape.head_dim**-0.5
+        self.moving = Moving()
         self.adopt(policy)
 
     def adopt(self, policy: ChunkPolicy) -> None:
@@ -37,6 +48,7 @@ class RetrievalCache:
 
     def lend_rows(self) -> None:
         """Forget everything and give the memory up, until `take_rows`; no pass may run meanwhile."""
+        self.moving()
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
         none = (self.shape.num_layers, self.shape.num_kv_heads, 0)
@@ -102,22 +114,21 @@ class RetrievalCache:
         want = _membership(wanted, num_eligible)  # [L, H_kv, C + 1]
         have = _membership(held, num_eligible)
         layer, head, chunk = (want & ~have)[..., :-1].nonzero(as_tuple=True)  # to bring in, by layer, then by head
-        free_layer, free_head, slot = (~want.gather(2, held)).nonzero(as_tuple=True)
-        same = torch.equal(layer, free_layer) and torch.equal(head, free_head)
-        assert same, "a head must free as many slots as it fills"
+        slot = (~want.gather(2, held)).nonzero(as_tuple=True)[2]  # each head frees as many as it fills
+        assert len(slot) == len(chunk), f"{len(chunk)} chunks for {len(slot)} slots"
         self._held = self._held[..., :0]  # if copying breaks off, nothing is held
-        counts = torch.bincount(layer, minlength=self.shape.num_layers).tolist()  # waits for the device
-        parts = zip(*(torch.split(numbers, counts) for numbers in (head, chunk, slot)), strict=True)
-        for number, (heads, chunks, slots) in enumerate(parts):
-            if len(heads):
-                self._bring(number, heads, chunks, slots)
+        self._bring_all(layer, head, chunk, slot)
         held[layer, head, slot] = chunk
         self._held, self.chunks_moved = held, len(chunk)
 
-    def _bring(self, layer: int, heads: Tensor, chunks: Tensor, slots: Tensor) -> None:
-        """Copy chunks of heads into their slots, [N] each."""
+    def _bring_all(self, layer: Tensor, head: Tensor, chunk: Tensor, slot: Tensor) -> None:
+        """Copy chunks of heads of layers into their slots, [N] each."""
+        for number, which, k, v in self._full.gather(layer, head, chunk):
+            self._put(number, head[which], slot[which], k, v)
+
+    def _put(self, layer: int, heads: Tensor, slots: Tensor, k: Tensor, v: Tensor) -> None:
+        """Chunks k, v [N, chunk_size * D] of heads into their slots, [N] each."""
         size = self._full.chunk_size
-        k, v = self._full.gather(layer, heads, chunks)  # [N, chunk_size * D]
         by_chunk(self.k[layer][0], size)[heads, slots] = k
         by_chunk(self.v[layer][0], size)[heads, slots] = v
 
@@ -135,6 +146,36 @@ class RetrievalCache:
     def fixed(self) -> FixedRows:
         """Where the rows lie, for recorded passes."""
         return FixedRows(self.k, self.v, self._first_recent + self._length - self._recent_start)
+
+    def set_aside(self) -> HeldPart:
+        """What is held now, to be put back after another answer used this cache. Moves nothing."""
+        return HeldPart(self._held.clone(), self._recent_start, self._length)
+
+    def put_back(self, part: HeldPart, shared: int) -> None:
+        """Hold what was set aside, each chunk in its slot; the full cache has the tokens again that it had then.
+
+        Rows of tokens that only this cache had seen are lost, and fed again. Moves what differs from what is held now.
+
+        Args:
+            shared: leading tokens that were the same in between; chunks behind them are copied in any case.
+        """
+        size, held = self._full.chunk_size, self._held
+        changed = part.held >= shared // size
+        if held.shape == part.held.shape:
+            changed |= held != part.held
+        else:
+            changed = torch.ones_like(changed)
+        self._held = held[..., :0]  # if copying breaks off, nothing is held
+        self._length = self._synced = self._recent_start = 0
+        layer, head, slot = changed.nonzero(as_tuple=True)
+        self._bring_all(layer, head, part.held[layer, head, slot], slot)
+        self._held, self._recent_start = part.held.clone(), part.recent_start
+        self._length = self._synced = min(part.length, self._full.length)
+        for number in range(self.shape.num_layers):
+            self._copy_recent(number, self._recent_start, self._length)
+
+    def forget(self, part: HeldPart) -> None:
+        """What was set aside will not be put back."""
 
     def missing(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""
@@ -163,6 +204,7 @@ class RetrievalCache:
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the recent rows."""
+        self.shape.check(k, v)
         at = self._first_recent + self._length - self._recent_start
         self.k[layer][:, :, at : at + k.shape[2]] = k
         self.v[layer][:, :, at : at + k.shape[2]] = v

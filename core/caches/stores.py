@@ -73,8 +73,18 @@ class LayerStore(Protocol):
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of rows [start, stop) on the device, each [H_kv, stop - start, D]."""
 
-    def gather(self, heads: Tensor, chunks: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-        """Copies of chosen chunks on the device: heads, chunks [N] int64 -> k, v [N, chunk_size * D]."""
+    def chunks_away(self, chunk_size: int) -> int:
+        """Chunks before this one lie on the host, all others on the device."""
+
+    def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
+        """Copies of chosen chunks on the device.
+
+        Args:
+            heads, chunks: [N] int64 on the device, those that lie on the host first.
+            away: [2, A] int64 in host memory: heads and chunks of these.
+        Returns:
+            k, v [N, chunk_size * D].
+        """
 
 
 class ResidentLayer:
@@ -134,7 +144,11 @@ class ResidentLayer:
         """Views."""
         return self._k[0, :, start:stop], self._v[0, :, start:stop]
 
-    def gather(self, heads: Tensor, chunks: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
+    def chunks_away(self, chunk_size: int) -> int:
+        """None."""
+        return 0
+
+    def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
         """Copies."""
         k, v = (by_chunk(x[0], chunk_size)[heads, chunks] for x in (self._k, self._v))
         return k, v
@@ -236,24 +250,40 @@ class OffloadedLayer:
         """Complete blocks of a long pass go to the host; what remains is copied, so that the pass's own rows can go."""
         if self._new is None:
             return
-        k, v = (
-            torch.cat((old[0, :, : self._at], new[0]), 1)  # [H_kv, at + T, D]
-            for old, new in zip((self._k, self._v), self._new, strict=True)
-        )
-        self._send(k, v)
+        self._conveyor.reclaim()  # the rows of the layer before
+        old = (self._k[0, :, : self._at], self._v[0, :, : self._at])
+        new = (self._new[0][0], self._new[1][0])
+        stop = self._at + new[0].shape[1]
+        self._send([old, new], stop, stop)
+        left = [
+            torch.cat((a[:, self._sent :], b[:, max(0, self._sent - self._at) :]), 1)
+            for a, b in zip(old, new, strict=True)
+        ]
+        self._left = left[0], left[1]
         self._new = None
 
-    def _send(self, k: Tensor, v: Tensor) -> None:
-        """Rows k, v [H_kv, n, D] behind the host's valid ones: complete blocks go there, the rest is copied."""
-        blocks = max(0, k.shape[1] - KEPT_ROWS) // self._block
-        for number in range(blocks):
-            rows = slice(number * self._block, (number + 1) * self._block)
-            self._store(number, k[:, rows], v[:, rows])
+    def _send(self, spans: Sequence[tuple[Tensor, Tensor]], ready: int, stop: int) -> None:
+        """Blocks that are complete go to the host, behind the valid ones and those that were sent before.
+
+        Args:
+            spans: keys and values [H_kv, n, D] that follow one another; the first row follows the host's valid ones.
+            ready: rows of them that are there; `stop`: that there will be, of which the newest stay.
+        """
+        blocks = min(ready, max(0, stop - KEPT_ROWS)) // self._block
+        for number in range(self._sent // self._block, blocks):
+            parts, at = [], -number * self._block  # of a span's beginning, in the block
+            for k, v in spans:
+                first, last = max(at, 0), min(at + k.shape[1], self._block)
+                if first < last:
+                    rows, place = slice(first - at, last - at), slice(first, last)
+                    parts += [((0, slice(None), place), k[:, rows]), ((1, slice(None), place), v[:, rows])]
+                at += k.shape[1]
+            self._conveyor.store(self._host[self._offloaded // self._block + number], parts)
         self._sent = blocks * self._block
-        self._left = k[:, self._sent :].clone(), v[:, self._sent :].clone()
 
     def bring(self, into: ResidentLayer, length: int) -> None:
         """Copy rows [0, length) to where the layer is worked on; `pieces` arrive in their order."""
+        self._left, self._sent = None, 0
         assert not self._helped, f"{self._helped} blocks were left to the host"
         k, v = (rows[0] for rows in into.buffers)
         for number in range(self._offloaded // self._block):
@@ -263,20 +293,25 @@ class OffloadedLayer:
         for whole, newest in ((k, self._k), (v, self._v)):
             whole[:, self._offloaded : length] = newest[0, :, : length - self._offloaded]
 
-    def keep(self, worked: ResidentLayer, length: int) -> None:
-        """Take rows up to `length` from where the layer was worked on; they are scratch until `commit`.
+    def keep(self, worked: ResidentLayer, ready: int, stop: int) -> None:
+        """Take rows up to `ready` from where the layer is worked on; they are scratch until `commit`.
 
+        They go while the layer works on rows behind them, up to `stop`; `kept` when it is there.
         Cost: each block crosses the link once.
         """
-        self._send(*worked.rows(self._offloaded, length))
+        self._send([worked.rows(self._offloaded, stop)], ready - self._offloaded, stop - self._offloaded)
 
-    def _store(self, number: int, k: Tensor, v: Tensor) -> None:
-        """Copy a block k, v [H_kv, block_rows, D] into the host's `number`-th one behind the valid ones."""
-        self._conveyor.store(torch.stack((k, v)), self._host[self._offloaded // self._block + number])
+    def kept(self, worked: ResidentLayer, stop: int) -> None:
+        """All rows are there: take what is left. Another layer may be worked on in the same place then."""
+        self.keep(worked, stop, stop)
+        k, v = worked.rows(self._offloaded + self._sent, stop)
+        self._left = k.clone(), v.clone()
+        self._conveyor.reclaim()
 
     def commit(self, length: int) -> None:
         """Blocks that are complete, with enough rows behind them, go to the host."""
         self._send_away()
+        self._conveyor.reclaim()
         if self._left is not None:
             left = self._left[0].shape[1]
             for tail, rows in zip((self._k, self._v), self._left, strict=True):
@@ -284,24 +319,28 @@ class OffloadedLayer:
             self._offloaded += self._sent
             self._left, self._sent = None, 0
         while length - self._offloaded >= self._block + KEPT_ROWS:
-            self._store(0, self._k[0, :, : self._block], self._v[0, :, : self._block])
-            behind = slice(self._block, length - self._offloaded)
+            have = length - self._offloaded
+            self._send([(self._k[0, :, :have], self._v[0, :, :have])], self._block, have)
+            behind = slice(self._block, have)
             kept = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
+            self._conveyor.reclaim()
             for tail, moved in zip((self._k, self._v), kept, strict=True):
                 tail[:, :, : moved.shape[2]] = moved
             self._offloaded += self._block
+            self._sent = 0
 
     def truncate(self, length: int) -> None:
         """A block that is cut comes back to the device."""
         self._new = self._left = None
         self._sent = 0
+        self._conveyor.reclaim()
         if length >= self._offloaded:
             return
-        number, left = divmod(length, self._block)
+        first = length // self._block * self._block
         self._conveyor.settle()
-        k, v = self.memory.to_device(self._host[number, :, :, :left])
-        self._k[0, :, :left], self._v[0, :, :left] = k, v
-        self._offloaded = number * self._block
+        k, v = self._from_host(first, length)
+        self._k[0, :, : length - first], self._v[0, :, : length - first] = k, v
+        self._offloaded = first
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Copies of what lies on the host, before what lies on the device."""
@@ -311,28 +350,36 @@ class OffloadedLayer:
         if start >= at:
             return k, v
         self._conveyor.settle()
-        first, last = start // self._block, -(-min(stop, at) // self._block)
-        blocks = self._host[first:last].permute(1, 2, 0, 3, 4).flatten(2, 3)  # [2, H_kv, S, D]
-        offset = first * self._block
-        old = self.memory.to_device(blocks[:, :, start - offset : min(stop, at) - offset])
+        old = self._from_host(start, min(stop, at))
         return torch.cat((old[0], k), 1), torch.cat((old[1], v), 1)
 
-    def gather(self, heads: Tensor, chunks: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-        """Chosen by the processor where they lie on the host."""
-        per_block, dim = self._block // chunk_size, self._shape.head_dim
-        on_host = chunks < self._offloaded // chunk_size
-        k, v = self._k.new_empty(2, len(chunks), chunk_size * dim)
-        if bool(on_host.any()):
-            self._conveyor.settle()
-            head, chunk = heads[on_host].cpu(), chunks[on_host].cpu()
-            stored = self._host.view(-1, 2, self._shape.num_kv_heads, per_block, chunk_size * dim)
+    def _from_host(self, start: int, stop: int) -> Tensor:
+        """Copies of rows [start, stop) that have arrived there, [2, H_kv, stop - start, D] on the device."""
+        row = torch.arange(start, stop)
+        kind_and_head = torch.arange(2 * self._shape.num_kv_heads)[:, None]
+        numbers = (row // self._block * len(kind_and_head) + kind_and_head) * self._block + row % self._block
+        found = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.head_dim)
+        flat = found.view(-1, self._shape.head_dim)
+        self._conveyor.pick(self._host.view(-1, self._shape.head_dim), numbers.flatten(), flat)
+        return found
+
+    def chunks_away(self, chunk_size: int) -> int:
+        """Those of valid blocks."""
+        return self._offloaded // chunk_size
+
+    def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
+        """Picked by the processor where they lie on the host; what was stored must have arrived."""
+        count, width = away.shape[1], chunk_size * self._shape.head_dim
+        k, v = self._k.new_empty(2, len(chunks), width)
+        if count:
+            head, chunk = away
+            kv_heads, per_block = self._shape.num_kv_heads, self._block // chunk_size
+            keys = (chunk // per_block * 2 * kv_heads + head) * per_block + chunk % per_block
             for kind, rows in enumerate((k, v)):
-                found = stored[chunk // per_block, kind, head, chunk % per_block]
-                rows[on_host] = self.memory.to_device(found)
-        here = ~on_host
-        own = chunks[here] - self._offloaded // chunk_size
-        for tail, rows in ((self._k, k), (self._v, v)):
-            rows[here] = by_chunk(tail[0], chunk_size)[heads[here], own]
+                self._conveyor.pick(self._host.view(-1, width), keys + kind * kv_heads * per_block, rows[:count])
+        if count < len(chunks):
+            heads, own = heads[count:], chunks[count:] - self.chunks_away(chunk_size)
+            k[count:], v[count:] = (by_chunk(tail[0], chunk_size)[heads, own] for tail in (self._k, self._v))
         return k, v
 
 
@@ -344,5 +391,4 @@ def piece_shape(shape: KVShape, block_rows: int) -> tuple[int, int, int, int]:
 def _added(found: Partial, part: Partial) -> Partial:
     """The union of two disjoint parts; kept in float32, as many are added."""
     lse = torch.logaddexp(found.lse, part.lse)
-    out = merge(found, Partial(part.out.float(), part.lse))
-    return Partial(out, lse)
+    return Partial(merge(found, part), lse)

@@ -6,15 +6,24 @@ composes with the one they carry, so nothing is computed again.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from core.caches.base import FixedRows, KVShape
+from core.caches.base import FixedRows, KVShape, Moving
 from core.config import DraftConfig
 from core.ops.backend import STOCK, Backend
 
 KeyShift = Callable[[Tensor, int], Tensor]  # keys [..., D] rotated for position p -> for position p + delta
+
+
+class HeldWindow(NamedTuple):
+    """The rows of a streaming cache, per layer [1, H_kv, rows, D]."""
+
+    k: list[Tensor]
+    v: list[Tensor]
+    length: int  # conversation tokens seen
 
 
 class StreamingCache:
@@ -25,6 +34,7 @@ class StreamingCache:
         self.k = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self.v = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self._length = self._rows = 0
+        self.moving = Moving()  # nobody is ever told: the rows stay where they are
 
     @property
     def length(self) -> int:
@@ -44,6 +54,18 @@ class StreamingCache:
     def fixed(self) -> FixedRows:
         """Where the rows lie, for recorded passes."""
         return FixedRows(self.k, self.v, self._rows)
+
+    def set_aside(self) -> HeldWindow:
+        """A copy of what is held now, to be put back after another answer used this cache."""
+        k, v = ([rows[:, :, : self._rows].clone() for rows in kind] for kind in (self.k, self.v))
+        return HeldWindow(k, v, self._length)
+
+    def put_back(self, window: HeldWindow) -> None:
+        """Hold again what was set aside."""
+        self._rows, self._length = window.k[0].shape[2], window.length
+        for rows, own in ((self.k, window.k), (self.v, window.v)):
+            for layer, copy in zip(rows, own, strict=True):
+                layer[:, :, : self._rows] = copy
 
     def missing(self, total: int) -> list[range]:
         """What to feed; where more is missing than the window keeps, forget all and take the sink and the tail."""
@@ -74,6 +96,7 @@ class StreamingCache:
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the valid rows."""
+        self.shape.check(k, v)
         rows = slice(self._rows, self._rows + k.shape[2])
         self.k[layer][:, :, rows] = k
         self.v[layer][:, :, rows] = v

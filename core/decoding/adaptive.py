@@ -23,14 +23,15 @@ class RoundCost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """Modelled cost of a pass over 1 + g rows: base * (1 + slope * g)."""
+    """Modelled cost of a pass over 1 + g rows: base * (1 + slope * g), or `beside` where that is more."""
 
     base: float
     slope: float
+    beside: float = 0.0  # of what runs at the same time and does not depend on the rows
 
     def of(self, num_guesses: int) -> float:
         """Cost of judging this many guesses."""
-        return self.base * (1 + self.slope * num_guesses)
+        return max(self.base * (1 + self.slope * num_guesses), self.beside)
 
 
 @dataclass(frozen=True, slots=True)

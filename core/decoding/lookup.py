@@ -12,6 +12,7 @@ from torch import Tensor
 
 from core.decoding.verify import Guess
 from core.events import Origin
+from core.ops.streams import to_device
 from core.tokens import Context, common_prefix
 
 GRAMS = (8, 3)  # lengths indexed, longest first; a match must have the shortest at least
@@ -117,5 +118,5 @@ class Lookup:
             return None
         tokens = tuple(self._index.tokens[end : end + min(self._at_most, max(4, length))])
         probs: Tensor = torch.zeros(len(tokens), self._vocab, device=self._device)
-        probs[torch.arange(len(tokens)), torch.tensor(tokens)] = 1.0
+        probs.scatter_(1, to_device(torch.tensor(tokens), self._device)[:, None], 1.0)
         return Guess(tokens, probs, (Origin("lookup", "proposed"),) * len(tokens))

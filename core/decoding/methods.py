@@ -15,8 +15,10 @@ h2o                 target + heavy hitters and recent window alone. Not exact: c
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from core.caches.retrieval import RetrievalCache
+from core.caches.retrieval import HeldPart, RetrievalCache
+from core.caches.streaming import HeldWindow, StreamingCache
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
 from core.decoding.lookup import Lookup, TokenIndex
@@ -51,8 +53,15 @@ class Parts:
     vocab: int
     evicting: Callable[[str], Judge]  # the target through a lossy cache, by method name; made when first asked for
     config: RetrievalConfig
-    nominal_seconds: Callable[[Judge], float]  # modelled cost of a pass, a function of sizes alone
-    row_slope: float  # relative cost of one more row in a pass
+    nominal_cost: Callable[[Judge], PassCost]  # modelled, of a pass; a function of sizes and of the plan alone
+    most_guesses: Callable[[], int]  # of a round that the full cache judges, where the settings do not say
+
+
+class Aside(NamedTuple):
+    """What the smaller caches held of an answer, by judge."""
+
+    parts: dict[str, HeldPart]
+    windows: dict[str, HeldWindow]
 
 
 class Decoder:
@@ -62,7 +71,7 @@ class Decoder:
         self.name, self.exact = name, name in EXACT_METHODS
         self.judges = judges_of(name, parts)  # cheapest first, the one with the last word last
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
-        laws = [ModelLaw(judge, sampling) for judge in self.judges]
+        laws = self._laws = [ModelLaw(judge, sampling) for judge in self.judges]
         self.levels: list[Speculative] = []  # level 1 first, the top last
         self._lookup = self._make_lookup(parts) if name in LOOKUP_AT_LEAST else None
         self._top: Sampler | Speculative = Sampler(laws[0])
@@ -111,9 +120,53 @@ class Decoder:
                 judge.cache.select()
             elif judge is self._parts.draft:
                 judge.cache.truncate(0)
+        self._record()
+
+    def _record(self) -> None:
+        """Record what the first rounds replay, before the answer's clock runs. Leaves what the caches hold as it is."""
+        gammas = [0] * (len(self.judges) - len(self.levels)) + [level.gamma for level in self.levels]
+        for law, gamma in zip(self._laws, gammas, strict=True):
+            # After a guess was accepted whole, whoever made it has not seen its last token, nor the judge's own
+            most_unseen = 1 if law.judge is self.full_judge else 2
+            law.record(gamma, most_unseen, self.vocab, self.full_judge.cache.length)
+
+    @property
+    def recording_seconds(self) -> float:
+        """Spent on recording passes and laws so far, by whoever shares the recordings: no part of decoding."""
+        shared = {judge.graphs for judge in self.judges if judge.graphs is not None}
+        return sum(graphs.recording_seconds for graphs in shared)
+
+    def set_aside(self) -> "Aside":
+        """What the smaller caches hold of this answer: another one is about to use them."""
+        held = Aside({}, {})
+        for judge in self.judges[:-1]:
+            if isinstance(judge.cache, RetrievalCache):
+                held.parts[judge.name] = judge.cache.set_aside()
+            elif isinstance(judge.cache, StreamingCache):
+                held.windows[judge.name] = judge.cache.set_aside()
+        return held
+
+    def put_back(self, held: "Aside", shared: int) -> None:
+        """Go on as if no other answer had used the caches meanwhile.
+
+        Args:
+            shared: leading tokens that the answers have in common.
+        """
+        self._synced = False
+        for judge in self.judges[:-1]:
+            if isinstance(judge.cache, RetrievalCache):
+                judge.cache.put_back(held.parts[judge.name], shared)
+            elif isinstance(judge.cache, StreamingCache):
+                judge.cache.put_back(held.windows[judge.name])
+
+    def drop(self, held: "Aside") -> None:
+        """What was set aside will not be put back."""
+        for judge in self.judges[:-1]:
+            if isinstance(judge.cache, RetrievalCache):
+                judge.cache.forget(held.parts[judge.name])
 
     def resume(self, context: Context) -> None:
-        """Go on with an answer after another one used the caches: choose chunks anew, let the draft catch up."""
+        """Go on from the full cache alone: choose chunks anew, let the draft catch up."""
         self._synced = False
         for judge in self.judges[:-1]:
             judge.cache.truncate(0)
@@ -145,10 +198,10 @@ class Decoder:
             self._synced = True
         if self._speculation.adaptive and self._sampling.greedy and self._round_overhead == 0:
             self._calibrate(context)
-        started, in_passes = time.perf_counter(), self._pass_seconds()
+        started, aside = time.perf_counter(), self._pass_seconds() + self.recording_seconds
         verdict = self._top.round(context, dice)
         self._reselect(verdict)
-        overhead = time.perf_counter() - started - (self._pass_seconds() - in_passes)
+        overhead = time.perf_counter() - started - (self._pass_seconds() + self.recording_seconds - aside)
         self._round_overhead = 0.8 * (self._round_overhead or overhead) + 0.2 * overhead
         if self._speculation.adaptive:
             self._adapt()
@@ -172,7 +225,7 @@ class Decoder:
         """Set gammas to what acceptance and cost so far call for; 0, a plain draw, where guessing would lose.
 
         Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does (not its law,
-        but which sample a seed gives), so there costs are modelled from sizes and a seed stays reproducible.
+        but which sample a seed gives), so there costs are modelled from the plan and a seed stays reproducible.
         """
         below = self.judges[: -len(self.levels)]  # whoever proposes to the first level, if anybody does
         guess_cost = self._pass_cost(below[0]).of(0) if below else None
@@ -183,7 +236,9 @@ class Decoder:
                 continue
             if number and self._lookup and self._sampling.greedy:  # lookups below: what a guess really takes
                 guess_cost = level.seconds_per_guess or guess_cost
-            most = self._speculation.max_gamma2 if level is self._top else self._speculation.max_gamma1
+            most = self._speculation.max_gamma1
+            if level is self._top:
+                most = self._speculation.max_gamma2 or self._parts.most_guesses()
             acceptance = self._recent[number].update(level.proposed.snapshot())
             gamma = best_gamma(acceptance, guess_cost, cost, most)
             self._idle_rounds[number] = 0 if gamma else self._idle_rounds[number] + 1
@@ -192,7 +247,7 @@ class Decoder:
             guess_cost = cost_per_token(acceptance, guess_cost, cost, gamma)
 
     def _pass_cost(self, judge: Judge) -> RoundCost:
-        model = PassCost(self._parts.nominal_seconds(judge), self._parts.row_slope)
+        model = self._parts.nominal_cost(judge)
         if not self._sampling.greedy:
             return model
         overhead = self._round_overhead if judge is self.full_judge else 0.0

@@ -1,5 +1,7 @@
 """The one way from logits to probabilities. Every level uses it, so sampling options cannot differ between them."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Generator, Tensor
 
@@ -30,27 +32,42 @@ def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
     return probs
 
 
+class Filters(NamedTuple):
+    """Which of the filters leave tokens out at all. Each costs a sort of the vocabulary."""
+
+    top_k: bool
+    top_p: bool
+
+    @classmethod
+    def of(cls, sampling: SamplingParams, vocab: int) -> "Filters":
+        """Those that `to_probs` applies to laws over a vocabulary."""
+        return cls(0 < sampling.top_k < vocab, sampling.top_p < 1)
+
+
 def as_tensor(sampling: SamplingParams, device: torch.device) -> Tensor:
     """Temperature, top-p and top-k, [3] float32, as `to_probs_by_tensor` takes them."""
     return torch.tensor((sampling.temperature, sampling.top_p, sampling.top_k), dtype=torch.float32, device=device)
 
 
-def to_probs_by_tensor(logits: Tensor, params: Tensor) -> Tensor:
+def to_probs_by_tensor(logits: Tensor, params: Tensor, filters: Filters) -> Tensor:
     """`to_probs` with its parameters as a tensor, so that one recording serves all of them; temperature above 0.
 
     Args:
         logits: [.., V]; params: from `as_tensor`.
-    Cost: one sort more than `to_probs` where top-k and top-p are off.
+        filters: which are on; of the others the parameters are not looked at.
     """
     temperature, top_p, top_k = params.unbind()
-    scaled, vocab = logits.float() / temperature, logits.shape[-1]
-    last = torch.where((top_k > 0) & (top_k < vocab), top_k, vocab).long() - 1
-    kth = scaled.sort(-1, descending=True).values.index_select(-1, last[None])
-    probs = torch.softmax(scaled.masked_fill(scaled < kth, float("-inf")), -1)
-    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
-    outside = (ordered.cumsum(-1) - ordered >= top_p) & (top_p < 1)
-    kept = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
-    return torch.where(top_p < 1, kept / kept.sum(-1, keepdim=True), kept)
+    scaled = logits.float() / temperature
+    if filters.top_k:
+        kth = scaled.sort(-1, descending=True).values.index_select(-1, top_k.long()[None] - 1)
+        scaled = scaled.masked_fill(scaled < kth, float("-inf"))
+    probs = torch.softmax(scaled, -1)
+    if filters.top_p:
+        ordered, index = probs.sort(dim=-1, descending=True, stable=True)
+        outside = ordered.cumsum(-1) - ordered >= top_p
+        kept = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
+        probs = kept / kept.sum(-1, keepdim=True)
+    return probs
 
 
 class Dice:
@@ -65,6 +82,8 @@ class Dice:
 
     def accept(self, p: Tensor, q: Tensor) -> int:
         """Length of the accepted prefix of g guesses, each accepted with probability min(1, p / q); p, q: [g]."""
+        if not len(p):
+            return 0  # nothing to wait for
         rejected = torch.rand(p.shape, generator=self._rng, device=p.device) * q >= p
         return int(torch.cat((rejected, rejected.new_ones(1))).int().argmax())  # waits for the device
 
@@ -89,4 +108,6 @@ class CertainDice(Dice):
 
     def accept(self, p: Tensor, q: Tensor) -> int:
         """Length of the prefix of guesses that are certain in `p`."""
+        if not len(p):
+            return 0
         return int(torch.cat((p == 0, (p == 0).new_ones(1))).int().argmax())  # waits for the device

@@ -5,6 +5,7 @@ Nested once this is TriForce (arXiv 2404.11912): Speculative(Speculative(draft, 
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from core.config import SamplingParams
 from core.decoding.lookup import Lookup
-from core.decoding.sampling import Dice, as_tensor, to_probs, to_probs_by_tensor
+from core.decoding.sampling import Dice, Filters, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.verify import Guess, Verdict, no_guess, verify
 from core.events import Origin
 from core.models.judge import Judge
@@ -61,9 +62,30 @@ class ModelLaw:
     def probs(self, context: Context, keep: int) -> Tensor:
         """Laws after each of the last `keep` tokens of `context`, [keep, V] float32; feeds what is unseen."""
         logits = self.judge.logits(context, keep)
-        graphs = None if self._sampling.greedy else self.judge.graphs
-        replay = graphs and graphs.prepare(("law", *logits.shape), to_probs_by_tensor, logits, self._params)
+        replay = self._recorded(logits)
         return replay() if replay else to_probs(logits, self._sampling)
+
+    def _recorded(self, logits: Tensor) -> Callable[[], Tensor] | None:
+        graphs = self.judge.graphs
+        if self._sampling.greedy or graphs is None:
+            return None
+        filters = Filters.of(self._sampling, logits.shape[-1])
+        key = ("law", *logits.shape, logits.dtype, *filters)
+        return graphs.prepare(key, partial(to_probs_by_tensor, filters=filters), logits, self._params)
+
+    def record(self, num_guesses: int, most_unseen: int, vocab: int, seen: int) -> None:
+        """Record what the first laws behind `seen` tokens take, if anything is recorded.
+
+        Args:
+            num_guesses: that are judged at once; 0 where none is. A law of one token alone is recorded too.
+            most_unseen: tokens before them that the judge may not have seen, its first guess's or the judge above's.
+            vocab: tokens of a law.
+        """
+        if self.judge.graphs is None:
+            return
+        self.judge.record(sorted({1, *(num_guesses + unseen for unseen in range(1, most_unseen + 1))}), seen)
+        for keep in sorted({1, num_guesses + 1}):
+            self._recorded(torch.zeros(keep, vocab, dtype=self.judge.dtype, device=self.judge.device))
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on."""

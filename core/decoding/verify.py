@@ -10,6 +10,7 @@ from torch import Tensor
 
 from core.decoding.sampling import Dice
 from core.events import Origin
+from core.ops.streams import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,17 @@ class Verdict:
     probs: Tensor  # p: [a + 1, V] float32
     origins: tuple[Origin, ...]
     num_accepted: int  # a
-    p_of_tokens: tuple[float, ...]  # a + 1
-    q_of_tokens: tuple[float | None, ...]  # None for the token the judge wrote itself
+    q_of_guesses: Tensor  # [g] float32, of all guesses, the rejected ones too
+
+    def p_and_q(self) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
+        """The judge's probability of each token, a + 1, and what each was proposed with. Waits for the device once.
+
+        The token that the judge wrote itself was not proposed: None.
+        """
+        device, a = self.probs.device, self.num_accepted
+        p = self.probs[torch.arange(a + 1, device=device), to_device(torch.tensor(self.tokens), device)]
+        both = torch.cat((p, self.q_of_guesses[:a])).tolist()
+        return tuple(both[: a + 1]), (*both[a + 1 :], None)
 
 
 def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
@@ -44,6 +54,8 @@ def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict
     Guess x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from
     norm(max(p - q, 0)); after a full accept a bonus token comes from p. An empty guess makes that a plain draw.
 
+    Waits for the device twice: for the length of the accepted prefix, and for the token drawn.
+
     Args:
         guess: g tokens with laws q [g, V].
         p: [g + 1, V], the judge's laws at the same places and one further.
@@ -51,20 +63,18 @@ def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict
     """
     q, g = guess.probs, len(guess.tokens)
     assert p.shape[0] == g + 1, f"{g} guesses need {g + 1} laws, got {p.shape[0]}"
-    at, proposed = torch.arange(g, device=p.device), torch.tensor(guess.tokens, device=p.device, dtype=torch.int64)
+    at, proposed = torch.arange(g, device=p.device), to_device(torch.tensor(guess.tokens, dtype=torch.int64), p.device)
     p_proposed, q_proposed = p[at, proposed], q[at, proposed]  # [g]
     a = dice.accept(p_proposed, q_proposed)
     weights = p[a]
     if a < g:
-        residual = (p[a] - q[a]).clamp_min(0)
-        if float(residual.sum()) > 0:  # else p == q up to rounding: nothing is left over
-            weights = residual
+        residual = (weights - q[a]).clamp_min(0)
+        weights = torch.where(residual.sum() > 0, residual, weights)  # else p == q up to rounding: nothing is left over
     own = dice.draw(weights)
     return Verdict(
         tokens=(*guess.tokens[:a], own),
         probs=p[: a + 1],
         origins=(*guess.origins[:a], Origin(level, "drawn" if g == 0 else "bonus" if a == g else "corrected")),
         num_accepted=a,
-        p_of_tokens=(*p_proposed[:a].tolist(), float(p[a, own])),
-        q_of_tokens=(*q_proposed[:a].tolist(), None),
+        q_of_guesses=q_proposed,
     )

@@ -67,7 +67,7 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     """Count the parameters that a configuration describes.
 
     Raises:
-        UnsupportedModel: not a decoder-only text model, one with windowed layers, or sizes that make no model.
+        UnsupportedModel: as `dims_of`, or sizes that make no model.
     """
     dims = dims_of(config, name, weight_bytes=0)
     try:

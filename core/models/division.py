@@ -13,6 +13,29 @@ from transformers import PreTrainedConfig
 from core.errors import UnsupportedModel
 
 Cut = Literal["outputs", "inputs"]
+# Families whose shares are compared with the whole model (tests/core/parallel/test_cutting.py goes through them).
+# Others state a plan, too, but have layers or norms beside it that heads do not divide.
+SHARED = frozenset(
+    {
+        "apertus",
+        "arcee",
+        "cohere",
+        "ernie4_5",
+        "gemma",
+        "granite",
+        "helium",
+        "llama",
+        "ministral3",
+        "mistral",
+        "nemotron",
+        "olmo",
+        "qwen2",
+        "qwen3",
+        "seed_oss",
+        "smollm3",
+        "starcoder2",
+    }
+)
 CUTS: dict[str, Cut | None] = {"colwise": "outputs", "rowwise": "inputs", "replicated_with_grad_allreduce": None}
 
 
@@ -20,11 +43,13 @@ def division_of(config: PreTrainedConfig) -> dict[str, Cut]:
     """Which linear layers are cut, and how: by name within the base model, numbers as `*`.
 
     Raises:
-        UnsupportedModel: nothing is stated for the family, or something that heads alone do not divide (fused
-            projections, norms over all heads, experts).
+        UnsupportedModel: shares of the family were never compared with the whole; nothing is stated for it, or
+            something that heads alone do not divide (fused projections, norms over all heads, experts).
     """
     stated = cast("dict[str, str] | None", getattr(cast(Any, config), "base_model_tp_plan", None))
-    if not stated or not set(stated.values()) <= set(CUTS):
+    norms_of_heads = getattr(config, "use_qk_norm", False)  # Cohere's: a weight for every head
+    tested = config.model_type in SHARED and not norms_of_heads
+    if not tested or not stated or not set(stated.values()) <= set(CUTS):
         raise UnsupportedModel(
             f"Models of the family {config.model_type!r} cannot be shared between GPUs by heads.",
             hint="Leave out --gpus.",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from core.errors import CoreError, InvalidSetting, NotEnoughMemory, UnsupportedModel
-from core.models.linear import FewRowsLinear, FewRowsNorm
+from core.models.linear import FewRowsLinear, FewRowsNorm, FewRowsSiLU
 from core.models.quantised import QuantisedLinear
 
 BITS = 4
@@ -138,7 +138,7 @@ def drafting_twin(module: nn.Module, device: torch.device) -> nn.Module:
         for part in module.modules():
             if isinstance(part, PlainLinear):
                 own[id(part)] = DraftingLinear(_weight_of(part), part.bias, device)
-            elif isinstance(part, FewRowsNorm):
+            elif isinstance(part, FewRowsNorm | FewRowsSiLU):
                 own[id(part)] = part
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory("The drafting weights do not fit beside the model's own.", hint=LEAVE_OUT) from error

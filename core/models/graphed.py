@@ -5,40 +5,37 @@ tokens are padded to a power of two: the padding writes behind the rows in use, 
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from core.caches.base import FixedRows
+from core.caches.base import FixedRows, Recordable
 from core.models.seam import forward
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
 
 
 class GraphedPasses:
-    """Passes of one model over one cache, recorded by number of new tokens and by length.
-
-    Args:
-        fixed: where the cache's rows lie now; None while they do not lie at fixed places.
-    """
+    """Passes of one model over one cache, recorded by number of new tokens and by length."""
 
     def __init__(
-        self,
-        name: str,
-        model: nn.Module,
-        fixed: Callable[[], FixedRows | None],
-        graphs: Graphs,
-        *,
-        backend: Backend = STOCK,
+        self, name: str, model: nn.Module, cache: Recordable, graphs: Graphs, *, backend: Backend = STOCK
     ) -> None:
-        self._name, self._model, self._fixed, self.graphs, self._backend = name, model, fixed, graphs, backend
-        self._places: tuple[int, ...] = ()  # of the buffers that were recorded with
+        self._name, self._model, self._fixed, self.graphs, self._backend = name, model, cache.fixed, graphs, backend
+        self._places: list[Place] = []  # of the buffers that were recorded with
+        cache.moving.tell(self.forget)
+
+    def forget(self) -> None:
+        """Drop all recordings, and with them the last hold on the cache's buffers."""
+        self._places = []
+        self.graphs.forget(self._name)
 
     def _settle(self, rows: FixedRows) -> None:
-        """See whether the buffers are other ones than before, as after a change of the budget."""
-        places = tuple(buffer.data_ptr() for buffer in (*rows.k, *rows.v))
+        """See whether the buffers are other ones than before. The cache tells; this is for one that does not."""
+        places = [Place(buffer.data_ptr(), buffer.shape, buffer.stride()) for buffer in (*rows.k, *rows.v)]
         if places != self._places:
-            self.graphs.forget(self._name)
+            self.forget()
             for buffer in (*rows.k, *rows.v):
                 buffer[:, :, rows.held :].zero_()  # what a mask hides is multiplied by 0, so it must be finite
             self._places = places
@@ -50,14 +47,33 @@ class GraphedPasses:
         """
         num_new, rows = len(tokens), self._fixed()
         padded = padded_rows(num_new)
-        if rows is None or num_new > MOST_ROWS or rows.held + padded > rows.capacity:
+        if rows is None or not _fits(rows, padded):
             return None
         self._settle(rows)
-        whole = whole_rows(rows.held)
-        masked = min(masked_rows(whole, padded), rows.capacity - whole)
-        inputs = tokens.new_zeros(padded + 2)  # tokens, their first position, their first row
+        inputs = tokens.new_zeros(padded + 2)
         inputs[:num_new] = tokens
         inputs[-2], inputs[-1] = positions[0], rows.held
+        replay = self._recorded(rows, padded, inputs)
+        return replay and (lambda: replay()[num_new - keep : num_new])
+
+    def record(self, num_new: int, behind: int) -> None:
+        """Record the pass over so many tokens now, if there is one to record. Writes scratch rows only.
+
+        Args:
+            behind: tokens that will have been fed before them.
+        """
+        padded, rows = padded_rows(num_new), self._fixed()
+        if rows is None or not _fits(ahead := rows._replace(held=rows.held + behind), padded):
+            return
+        self._settle(rows)
+        inputs = torch.zeros(padded + 2, dtype=torch.int64, device=rows.k[0].device)
+        inputs[-2:] = ahead.held
+        self._recorded(ahead, padded, inputs)
+
+    def _recorded(self, rows: FixedRows, padded: int, inputs: Tensor) -> Callable[[], Tensor] | None:
+        """Inputs: `padded` tokens, their first position, their first row."""
+        whole = whole_rows(rows.held)
+        masked = min(masked_rows(whole, padded), rows.capacity - whole)
 
         def run(inputs: Tensor) -> Tensor:
             fed, position, start = inputs[:padded], inputs[-2], inputs[-1]
@@ -65,8 +81,19 @@ class GraphedPasses:
             view = _FixedView(rows, position, start, padded, whole, hidden, self._backend)
             return forward(self._model, fed, view.positions, view, padded)
 
-        replay = self.graphs.prepare((self._name, padded, whole), run, inputs)
-        return replay and (lambda: replay()[num_new - keep : num_new])
+        return self.graphs.prepare((self._name, padded, whole), run, inputs)
+
+
+def _fits(rows: FixedRows, padded: int) -> bool:
+    return padded <= MOST_ROWS and rows.held + padded <= rows.capacity
+
+
+class Place(NamedTuple):
+    """Where a buffer lies, and how: an allocator may give the same address to another shape."""
+
+    address: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
 
 
 class _FixedView:

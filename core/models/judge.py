@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from core.caches.base import KVCache
 from core.models.graphed import GraphedPasses
 from core.models.seam import forward
-from core.ops.graphs import Graphs
+from core.ops.graphs import MOST_ROWS, Graphs
+from core.ops.streams import to_device
 from core.tokens import Context
 
 # Around every pass: the judge's name, where the new tokens begin, and the tokens. Other processes do the same pass.
@@ -65,8 +66,9 @@ class PassMeter:
         self._by_rows[num_tokens] = known + RECENT * (min(seconds, 2 * known) - known)
 
     def _collect(self) -> None:
+        if self._pending:
+            self._pending[-1][2].synchronize()  # and so all before it
         for num_tokens, start, stop in self._pending:
-            stop.synchronize()
             self._took(num_tokens, start.elapsed_time(stop) / 1e3)
         self._pending.clear()
 
@@ -109,6 +111,28 @@ class Judge:
         """What records its passes, if anything does."""
         return self._graphed.graphs if self._graphed else None
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in, logits too; its weights may be kept in fewer bits."""
+        return next(weights.dtype for weights in self.model.parameters() if weights.is_floating_point())
+
+    def record(self, sizes: Sequence[int], seen: int) -> None:
+        """Record the passes that bring the cache to `seen` tokens, and those over so many more behind them.
+
+        Nothing where no passes are recorded. What the cache holds stays as it is: like a pass without a `commit`.
+        """
+        if self._graphed is None:
+            return
+        sizes, behind = [size for size in sizes if size <= MOST_ROWS], 0
+        for span in self.cache.missing(seen):
+            if span:
+                self._graphed.record(len(span), behind)
+                behind += len(span)
+        if behind == 0:
+            self.cache.begin(seen, max(sizes))
+        for size in sizes:
+            self._graphed.record(size, behind)
+
     def logits(self, context: Context, keep: int) -> Tensor:
         """Feed what the cache has not seen of `context`; logits after each of its last `keep` tokens, [keep, V].
 
@@ -127,7 +151,7 @@ class Judge:
 
     def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
         """One pass over tokens that begin at `start`, right behind what the cache has seen; logits [keep, V]."""
-        tokens = torch.tensor(token_ids, device=self.device)
+        tokens = to_device(torch.tensor(token_ids), self.device)
         if self._rows is not None:
             tokens = tokens.clamp_max(self._rows - 1)  # padding that no tokenizer makes
         positions = self.cache.begin(start, len(token_ids))

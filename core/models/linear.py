@@ -1,8 +1,10 @@
-"""Linear layers and norms whose passes of few rows run through a kernel of ours; the same weights, the same shapes.
+"""Layers whose passes of few rows run through a kernel of ours: linear, norm, SiLU; the same weights, the same shapes.
 
 Decoding multiplies every weight with one to some twenty rows. Stock matmuls take twice as long for four rows as for one
 and sum in another order, so that verified logits differ in their last bits from plain ones. The kernel does neither.
 A norm is five stock operations on a few hundred numbers, most of it calls (2 cores: 43 µs, 16 through the kernel).
+torch's SiLU computes 32 numbers of a tensor at a time and the last ones another way, which moves a row's last bits with
+the rows beside it wherever rows are not a multiple of 32 wide.
 """
 
 from collections.abc import Callable
@@ -11,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from core.ops.native import LEAST_OUT
+from core.ops.native import LEAST_OUT, MOST_TOKENS
 
 # 2 cores, all weights of the bundled target, stock / kernel ms: 1 row 2.1 / 0.9, 9 rows 4.8 / 2.0, 33 rows 7.9 / 7.2.
-MOST_ROWS = 32
+MOST_ROWS = MOST_TOKENS
 
 
 class FewRowsLinear(nn.Module):
@@ -43,7 +45,7 @@ def use_few_rows_linear(module: nn.Module, few_rows: Callable[[Tensor, Tensor], 
 
 
 class FewRowsNorm(nn.Module):
-    """RMSNorm with another way for up to MOST_ROWS rows; float32 on CPU."""
+    """RMSNorm with another way for up to MOST_ROWS tokens; float32 on CPU."""
 
     def __init__(self, weight: nn.Parameter, eps: float, few_rows: Callable[[Tensor, Tensor, float], Tensor]) -> None:
         super().__init__()
@@ -51,8 +53,8 @@ class FewRowsNorm(nn.Module):
         self._few_rows = few_rows
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., D] to the same shape."""
-        if x.numel() <= MOST_ROWS * x.shape[-1] and x.dtype == torch.float32:
+        """x [..., D] to the same shape; of hidden states [B, T, D] or of queries or keys [B, T, H, D]."""
+        if x.shape[: min(2, x.ndim - 1)].numel() <= MOST_ROWS and x.dtype == torch.float32:
             return self._few_rows(x, self.weight, self.variance_epsilon)
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
@@ -75,3 +77,25 @@ def use_few_rows_norm(module: nn.Module, few_rows: Callable[[Tensor, Tensor, flo
             with torch.inference_mode():
                 if torch.allclose(part(rows), ours(rows), rtol=1e-5, atol=1e-6):
                     setattr(parent, name, ours)
+
+
+class FewRowsSiLU(nn.Module):
+    """SiLU with another way for up to MOST_ROWS rows; float32 on CPU."""
+
+    def __init__(self, few_rows: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self._few_rows = few_rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., I] to the same shape."""
+        if x.numel() > MOST_ROWS * x.shape[-1] or x.dtype != torch.float32:
+            return functional.silu(x)
+        return self._few_rows(x)
+
+
+def use_few_rows_silu(module: nn.Module, few_rows: Callable[[Tensor], Tensor]) -> None:
+    """Replace torch's SiLU and that of transformers, in place."""
+    for parent in list(module.modules()):
+        for name, part in list(parent.named_children()):
+            if type(part).__name__ in ("SiLU", "SiLUActivation"):
+                setattr(parent, name, FewRowsSiLU(few_rows))

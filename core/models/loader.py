@@ -23,15 +23,15 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.catalog import restore_hint
+from core.models.families import FAMILIES, refusal
 from core.models.layerwise import PLAIN_FAMILIES
-from core.models.linear import use_few_rows_linear, use_few_rows_norm
+from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
 from core.models.seam import ATTENTION_NAME, register
 from core.models.store import weight_files
 from core.ops.backend import STOCK, Backend
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-ROPE_THAT_MOVES = ("dynamic", "longrope")
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
 
@@ -49,6 +49,8 @@ class ModelDims:
     weight_bytes: int  # on disk
     disk_dtype: torch.dtype
     layerwise: bool = False  # its layers can be called one by one (`core.models.layerwise`)
+    drafts: bool = True  # as a draft its keys can be moved (`core.models.rotary`)
+    intermediate_size: int = 0  # of an MLP; 0: not known
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """What a cache must know."""
@@ -101,7 +103,7 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
     """Sizes from config.json and of the weights beside it.
 
     Raises:
-        UnsupportedModel: not a decoder-only text model, or one with windowed layers.
+        UnsupportedModel: as `dims_of`.
         DamagedAssets: config.json is unreadable.
     """
     config = read_config(folder, overrides)
@@ -113,29 +115,18 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     """Sizes from a configuration.
 
     Raises:
-        UnsupportedModel: not a decoder-only text model, one with windowed layers, or one whose RoPE changes on the way.
+        UnsupportedModel: not a decoder-only text model, or one that would not run exactly (`core.models.families`).
     """
     config = cast(Any, model_config)
     built_for = [str(part) for part in getattr(config, "architectures", None) or ()]
     writes = not built_for or any(part.endswith(("ForCausalLM", "LMHeadModel")) for part in built_for)
-    if getattr(config, "is_encoder_decoder", False) or not getattr(config, "num_attention_heads", None) or not writes:
+    # One with different layers has no one number of heads to be read
+    attends = getattr(config, "is_heterogeneous", False) or getattr(config, "num_attention_heads", None)
+    if getattr(config, "is_encoder_decoder", False) or not attends or not writes:
         what = f" ({built_for[0]})" if built_for else ""
         raise UnsupportedModel(f"{name} is not a decoder-only text model{what}.", hint=DECODERS)
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    windowed = "sliding_attention" in kinds or (
-        getattr(config, "model_type", "") == "mistral" and getattr(config, "sliding_window", None)
-    )
-    if windowed or kinds - {"full_attention", "sliding_attention"}:
-        raise UnsupportedModel(
-            f"{name} does not attend to its whole context in every layer.",
-            hint="Choose a model with full attention.",
-        )
-    rope = getattr(config, "rope_parameters", None) or {}
-    if (kind := rope.get("rope_type", "default")) in ROPE_THAT_MOVES:
-        raise UnsupportedModel(
-            f"{name} changes its rotary frequencies with the length of the text ({kind}), so that keys cannot be kept.",
-            hint="Choose a model with fixed ones (default, linear, llama3 or YaRN).",
-        )
+    if (refused := refusal(model_config)) is not None:
+        raise UnsupportedModel(f"{name} {refused.problem}.", hint=refused.hint)
     heads = int(config.num_attention_heads)
     return ModelDims(
         num_layers=int(config.num_hidden_layers),
@@ -147,7 +138,9 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         max_context=int(config.max_position_embeddings),
         weight_bytes=weight_bytes,
         disk_dtype=config.dtype or torch.float32,
-        layerwise=getattr(config, "model_type", "") in PLAIN_FAMILIES,
+        layerwise=config.model_type in PLAIN_FAMILIES,
+        drafts=FAMILIES[config.model_type].drafts,
+        intermediate_size=int(getattr(config, "intermediate_size", None) or 0),
     )
 
 
@@ -238,6 +231,8 @@ def prepared(
         _column_major(module)
     if backend.norm is not None:
         use_few_rows_norm(module, backend.norm)
+    if backend.silu is not None:
+        use_few_rows_silu(module, backend.silu)
     eos: Any = getattr(cast(Any, model).generation_config, "eos_token_id", None)
     eos = cast(Any, model).config.eos_token_id if eos is None else eos
     ids = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])

@@ -26,7 +26,7 @@ def pair(name: str, wish: str = AUTO) -> ModelEntry:
         wish: "auto", "none", or a draft by name, folder or hub id.
     Raises:
         UnknownModel, ModelNotHere, IncompleteModel, DamagedAssets: as `find`, of either model.
-        UnsupportedModel: the draft asked for does not use the target's tokens.
+        UnsupportedModel: the draft asked for does not use the target's tokens, or cannot be a draft.
     """
     entry = find(name)
     require_files(entry.target, name)
@@ -39,6 +39,11 @@ def pair(name: str, wish: str = AUTO) -> ModelEntry:
             raise UnsupportedModel(
                 f"The draft {wish} does not use the tokens of {entry.name}.",
                 hint="Choose a draft of the same family, or --draft none.",
+            )
+        if not read_dims(draft).drafts:
+            raise UnsupportedModel(
+                f"The keys of {wish} cannot be moved to other positions, as a draft's must be.",
+                hint="Choose another draft, or --draft none.",
             )
         return replace(entry, draft=draft, draft_because="asked for")
     if entry.draft is not None or name in entries():
@@ -58,7 +63,7 @@ def find_draft(target: Path) -> tuple[str, Path] | None:
             small = read_dims(folder)
         except CoreError:
             continue
-        near = abs(small.vocab_size - dims.vocab_size) <= PADDING
+        near = small.drafts and abs(small.vocab_size - dims.vocab_size) <= PADDING
         if near and 0 < small.weight_bytes <= MOST_SHARE * dims.weight_bytes and folder != target:
             fitting.append((small.weight_bytes, name, folder))
     tokenizer: PreTrainedTokenizerBase | None = None

@@ -18,22 +18,22 @@ class KeyShift:
 
     @classmethod
     def of(cls, model: nn.Module, shape: KVShape) -> "KeyShift":
-        """The shift of `model`, tried on its first layer.
+        """The shift of `model`, tried on all its layers.
 
         Raises:
-            UnsupportedModel: its keys do not move this way (no RoPE, interleaved pairs).
+            UnsupportedModel: its keys do not move this way (no RoPE, interleaved pairs, layers without positions).
         """
         inv_freq = next((m.inv_freq for m in model.modules() if isinstance(getattr(m, "inv_freq", None), Tensor)), None)
         if isinstance(inv_freq, Tensor):
-            shift, probe = cls(inv_freq), _FirstKey()
-            # A token's first-layer key depends on the token and its position alone.
-            keys = []
-            for position in (0, 37):
+            shift, near, far = cls(inv_freq), _LoneKeys(), _LoneKeys()
+            for probe, position in ((near, 0), (far, 37)):
                 at = torch.tensor([position], device=shape.device)
                 forward(model, torch.ones_like(at), at, probe, 1)
-                keys.append(probe.key)
             tolerance = 1e-4 if shape.dtype == torch.float32 else 3e-2
-            if torch.allclose(shift(keys[0], 37), keys[1], rtol=tolerance, atol=tolerance * float(keys[1].abs().max())):
+            if all(
+                torch.allclose(shift(key, 37), moved, rtol=tolerance, atol=tolerance * float(moved.abs().max()))
+                for key, moved in zip(near.keys, far.keys, strict=True)
+            ):
                 return shift
         raise UnsupportedModel(
             "This draft model does not use rotary positions that can be moved.", hint="Choose another draft model."
@@ -49,15 +49,18 @@ class KeyShift:
         return torch.cat((rotated, keys[..., 2 * half :]), -1)
 
 
-class _FirstKey:
-    """A cache that only looks: keeps the first layer's key of a one-token pass."""
+class _LoneKeys:
+    """A cache that only looks: keeps every layer's key of a one-token pass, which attends to its own value.
+
+    So a key depends on the token and its position alone, in later layers too.
+    """
 
     length = 0
     nbytes = 0
     link_bytes = 0
 
     def __init__(self) -> None:
-        self.key = torch.empty(0)
+        self.keys: list[Tensor] = []
         self._value = torch.empty(0)
 
     def missing(self, total: int) -> list[range]:
@@ -67,8 +70,7 @@ class _FirstKey:
         return torch.arange(start, start + num_new)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        if layer == 0:
-            self.key = k
+        self.keys.append(k)
         self._value = v
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:

@@ -2,19 +2,29 @@
 
 `register()` makes the attention implementation "triforce" known. A model loaded with it calls `update(k, v, layer)` on
 what it was given as `past_key_values` and hands the result on as `key, value`; we return a handle there, and our
-attention function asks the handle's cache. No mask is built, because no mask function has that name. Every decoder-only
-family whose attention goes through this interface works without model code of ours.
+attention function asks the handle's cache. Every decoder-only family whose attention goes through this interface works
+without model code of ours (`core.models.families`: those that are tested).
+
+The cache attends causally to everything it has seen, and to nothing else. So whatever a layer asks for beside that, a
+window, a soft cap, sinks, is refused here: what would be left out silently is an answer of another model. Some families
+speak of their window in the mask alone, so masks are built too, as nothing or as a `Partial` that attention refuses.
 """
 
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import causal_mask_function
 
 from core.caches.base import KVCache, RunningPass
+from core.errors import UnsupportedModel
 
 ATTENTION_NAME = "triforce"
+# Keywords that change nothing in what is attended to: keys were rotated before, and caches know their rows.
+HARMLESS = frozenset(
+    {"position_ids", "cache_position", "use_cache", "logits_to_keep", "output_router_logits", "output_hidden_states"}
+)
 
 
 class PassHandle:
@@ -32,20 +42,69 @@ class PassHandle:
         """Conversation tokens seen, as transformers asks for it."""
         return self.cache.length
 
+    def get_query_offset(self, layer: int = 0) -> int:
+        """The same, for a mask."""
+        return self.cache.length
+
+    def get_mask_sizes(self, num_new: int, layer: int = 0) -> tuple[int, int]:
+        """Keys that a mask would be built for, and the number of the first."""
+        return self.cache.length + num_new, 0
+
+
+class Partial:
+    """A mask that is not the plain causal one, in place of one that was built."""
+
+
+def mask(*, mask_function: object, attention_mask: object = None, **_: object) -> Partial | None:
+    """transformers' signature of what builds a mask; None: causal, to every token."""
+    return None if mask_function is causal_mask_function and attention_mask is None else Partial()
+
 
 def attention(
-    module: nn.Module, q: Tensor, key: object, value: object, mask: object, *, scaling: float, **_: object
+    module: nn.Module,
+    q: Tensor,
+    key: object,
+    value: object,
+    mask: object,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **asked: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention signature; q: [1, H, T, D], returns [1, T, H, D]."""
+    """transformers' attention signature; q: [1, H, T, D], returns [1, T, H, D].
+
+    Raises:
+        UnsupportedModel: the layer asks for what is not implemented.
+    """
+    if dropout:
+        raise _refused(module, f"dropout={dropout}")
+    if is_causal is False or (is_causal is None and getattr(module, "is_causal", True) is False):
+        raise _refused(module, "is_causal=False")
+    for name, wanted in asked.items():
+        if wanted is not None and wanted is not False and name not in HARMLESS:
+            raise _refused(module, name if isinstance(wanted, Tensor) else f"{name}={wanted!r}")
+    if mask is not None:
+        raise _refused(module, "a mask that is not causal, or hides tokens")
     assert isinstance(key, PassHandle), f"attention got {type(key).__name__}; run models through a Judge"
+    assert value is key, f"attention got values of {type(value).__name__}"
     layer = module.layer_idx
     assert isinstance(layer, int)
+    scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # as transformers' own functions take it
     return key.cache.attend(layer, q, scaling).transpose(1, 2), None
+
+
+def _refused(module: nn.Module, what: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"The layers of this model ({type(module).__name__}) ask attention for {what}, which is not implemented.",
+        hint="Choose a model with full attention.",
+    )
 
 
 def register() -> None:
     """Make `attn_implementation="triforce"` available. Registering twice is harmless."""
     AttentionInterface.register(ATTENTION_NAME, attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, mask)
 
 
 @torch.inference_mode()

@@ -119,9 +119,13 @@ def attend_reference(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
 
 
 def merge(*parts: Partial) -> Tensor:
-    """The attention over the union of disjoint parts: weights exp(lse - max), [B, H, T, D]."""
+    """The attention over the union of disjoint parts: weights exp(lse - max), [B, H, T, D].
+
+    Sums in float32, at most two such tensors of the size of a part at a time: a long pass has many rows.
+    """
     lse = torch.stack([part.lse for part in parts])  # [P, B, H, T]
     weights = torch.softmax(lse, 0)[..., None]
-    merged = sum(weight * part.out.float() for weight, part in zip(weights, parts, strict=True))
-    assert isinstance(merged, Tensor)
+    merged = weights[0] * parts[0].out
+    for weight, part in zip(weights[1:], parts[1:], strict=True):
+        merged += weight * part.out
     return merged.to(parts[0].out.dtype)

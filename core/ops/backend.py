@@ -29,7 +29,7 @@ PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `atten
 
 
 class Backend(NamedTuple):
-    """How caches attend, and how models multiply by weights and normalise in passes of few rows."""
+    """How caches attend, and how models multiply by weights, normalise and apply SiLU in passes of few rows."""
 
     name: str
     attend: Attend
@@ -37,6 +37,7 @@ class Backend(NamedTuple):
     linear: Callable[[Tensor, Tensor], Tensor] | None = None  # x [..., I], weight [O, I]; None: torch's
     partial: PartialAttend = partial  # to a part of the keys, with its log-sum-exp
     norm: Callable[[Tensor, Tensor, float], Tensor] | None = None  # x [..., D], weight [D], eps: RMSNorm; None: torch's
+    silu: Callable[[Tensor], Tensor] | None = None  # None: torch's
 
 
 STOCK = Backend(TORCH, attend, "torch's own operations")
@@ -61,7 +62,7 @@ def choose_backend(device: torch.device, dtype: torch.dtype, wish: AttentionWish
     except NoKernel as reason:
         log.info("attention by torch: %s", reason)
         return STOCK._replace(because=str(reason))
-    return _faster(Backend(COMPILED, kernel, "", kernel.linear, norm=kernel.norm), device, dtype)
+    return _faster(Backend(COMPILED, kernel, "", kernel.linear, norm=kernel.norm, silu=kernel.silu), device, dtype)
 
 
 def choose_flash(device: torch.device, dtype: torch.dtype) -> Backend:
@@ -119,7 +120,7 @@ def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backen
     if device.type != "cpu" or dtype != torch.float32:
         raise NoKernel("the compiled kernel computes in float32 on a processor only")
     kernel = small_rows()
-    return Backend(name, kernel, because, kernel.linear, norm=kernel.norm)
+    return Backend(name, kernel, because, kernel.linear, norm=kernel.norm, silu=kernel.silu)
 
 
 def _seconds(device: torch.device, dtype: torch.dtype, *candidates: Attend) -> list[float]:

@@ -7,9 +7,10 @@ the twin that tests compare. Knows functions and tensors, nothing of models or c
 """
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -35,28 +36,48 @@ def graph_bytes(num_layers: int) -> int:
     return MOST_GRAPHS * num_layers * LAYER_BYTES
 
 
+PoolId = tuple[int, int]  # of memory that graphs share, as torch names it
+
+
 class Graphs:
-    """Recorded functions by key. With `record` off they are called instead: the slow twin."""
+    """Recorded functions by key. With `record` off they are called instead: the slow twin.
+
+    A recording holds on to whatever its function reads and writes, so it has to be forgotten before that memory can go.
+    """
 
     def __init__(self, device: torch.device, *, record: bool = True) -> None:
         assert device.type == "cuda" or not record, "only CUDA records"
         self._device, self._record = device, record
         self._kept: OrderedDict[Hashable, _Recorded] = OrderedDict()
-        self._pool = torch.cuda.graph_pool_handle() if record else None
         self._stream = torch.cuda.Stream(device) if record else None  # type: ignore[no-untyped-call]
+        self._new_pool()
         self.failure = ""  # why nothing is recorded any more; empty: all is well
+        self.recording_seconds = 0.0  # spent on recordings so far, work launched before them apart
 
     @property
     def num_kept(self) -> int:
         """Recorded functions."""
         return len(self._kept)
 
+    def _new_pool(self) -> None:
+        # torch frees a pool's memory once none of its graphs is left, and until then asserts that nobody begins another
+        # one in it (create_or_incref_pool, releasePool: c10/cuda/CUDACachingAllocator.cpp)
+        self._pool: PoolId | None = torch.cuda.graph_pool_handle() if self._record else None
+
     def forget(self, name: str) -> None:
-        """Drop what was recorded under keys that begin with a name: its tensors lie elsewhere now."""
-        if self._record:
+        """Drop what was recorded under keys that begin with a name: the tensors that it works on are about to go.
+
+        Only the last one to go takes the memory along that the recordings share: what one pass computes in, once.
+        """
+        self._drop([key for key in self._kept if isinstance(key, tuple) and key[0] == name])
+
+    def _drop(self, keys: list[Hashable]) -> None:
+        if keys and self._record:
             torch.cuda.current_stream(self._device).synchronize()  # one of them may be running
-        for key in [key for key in self._kept if isinstance(key, tuple) and key[0] == name]:
+        for key in keys:
             del self._kept[key]
+        if keys and not self._kept:
+            self._new_pool()
 
     def prepare(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor] | None:
         """A call of function(*inputs) that runs as one launch; None where it could not be recorded.
@@ -72,18 +93,21 @@ class Graphs:
             return None
         kept = self._kept.get(key)
         if kept is None:
+            if self._record:
+                torch.cuda.synchronize(self._device)  # what was launched before has its own time
+            started = time.perf_counter()
             try:
                 kept = _Recorded(function, [x.clone() for x in inputs], self._stream, self._pool)
             except RuntimeError as error:  # out of memory among them
                 self.failure = f"recording failed: {str(error).splitlines()[0]}"
                 log.warning("CUDA graphs are off, %s", self.failure)
-                self._kept.clear()
+                self._drop(list(self._kept))
                 return None
+            finally:
+                self.recording_seconds += time.perf_counter() - started
             self._kept[key] = kept
             if len(self._kept) > MOST_GRAPHS:
-                if self._record:
-                    torch.cuda.current_stream(self._device).synchronize()  # it may be running
-                self._kept.popitem(last=False)
+                self._drop([next(iter(self._kept))])
         else:
             kept.take(inputs)
         self._kept.move_to_end(key)
@@ -98,22 +122,21 @@ class _Recorded:
         function: Callable[..., Tensor],
         inputs: list[Tensor],
         stream: torch.cuda.Stream | None,
-        pool: Any,  # torch's handle of the memory that graphs share
+        pool: PoolId | None,
     ) -> None:
         self._function, self._inputs = function, inputs
         self._graph: torch.cuda.CUDAGraph | None = None
-        if stream is None:
+        if stream is None or pool is None:
             return
         current = torch.cuda.current_stream(stream.device)
         stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
-                function(*inputs)
-        current.wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        # Another thread may use CUDA meanwhile: only this one's calls are recorded
-        with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            self._out = function(*inputs)
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP):
+                    function(*inputs)
+        finally:
+            current.wait_stream(stream)
+        self._graph, self._out = record(function, inputs, stream, pool)
 
     def take(self, inputs: tuple[Tensor, ...]) -> None:
         """Other values, the same shapes."""
@@ -127,6 +150,43 @@ class _Recorded:
             return self._function(*self._inputs)
         self._graph.replay()
         return self._out.clone()
+
+
+def record(
+    function: Callable[..., Tensor], inputs: list[Tensor], stream: torch.cuda.Stream, pool: PoolId
+) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A graph of function(*inputs), and where each replay puts the result.
+
+    However it ends, the thread is on the stream that it was on, and the allocator is not recording. `torch.cuda.graph`
+    promises neither: where recording broke off its `__exit__` ends in the middle, at a `capture_end` that raises.
+    """
+    torch.cuda.synchronize(stream.device)
+    torch.cuda.empty_cache()  # while it records, the allocator asks the device alone
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        try:
+            # Another thread may use CUDA meanwhile: only this one's calls are recorded
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # type: ignore[arg-type]  # a NewType
+            out = function(*inputs)
+            graph.capture_end()
+        except BaseException:
+            _abandon(graph, stream.device, pool)
+            raise
+    return graph, out
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device, pool: PoolId) -> None:
+    """End recording wherever it broke off; whatever was done already refuses to be done twice."""
+    with suppress(RuntimeError):  # raises too where the recording is of no use: then the stream alone is free
+        graph.capture_end()
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(device.index, pool)
+    try:
+        graph.pool()
+    except RuntimeError:  # then resetting it does not release the pool (capture_ended_ in ATen/cuda/CUDAGraph.h)
+        with suppress(RuntimeError):
+            torch._C._cuda_releasePool(device.index, pool)
+    graph.reset()
 
 
 # -------------------- buckets

@@ -1,8 +1,8 @@
 """Attention by the processor to blocks that lie in host memory, beside what the device does.
 
 A link carries less than host memory gives, so the host attends to a share of the blocks where they lie, and only the
-queries and a partial result with its log-sum-exp cross. One thread does that; on CUDA events order it against the
-computing stream. On a CPU the same code runs without events: the slow twin. Knows nothing of caches or of shares.
+queries and a partial result with its log-sum-exp cross. One thread does that; an event orders it against the computing
+stream. On a CPU that has always passed: the slow twin. Knows nothing of caches or of shares.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -10,7 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor
 
+from core.ops import streams
 from core.ops.attention import Partial, partial
+from core.ops.transfer import HostRows
 
 # Rows of 16 bits are widened in tiles that stay in the processor's caches: without 16-bit matrix units torch's fused
 # kernel reads them at 0.1 to 0.3 GB/s a core (9 rows, D = 128), tiles in float32 at 1 to 3, float32 rows at 4.7.
@@ -64,12 +66,12 @@ class HostAttention:
     """
 
     def __init__(self, num_heads: int, head_dim: int, most_rows: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._device, cuda = device, device.type == "cuda"
+        self._device, self._streams = device, streams.of(device)
         rows = num_heads * most_rows
-        self._q = torch.empty(rows * head_dim, dtype=dtype, pin_memory=cuda)
-        self._out = torch.empty(rows * head_dim, dtype=torch.float32, pin_memory=cuda)
-        self._lse = torch.empty(rows, dtype=torch.float32, pin_memory=cuda)
-        self._asked = torch.cuda.Event() if cuda else None  # type: ignore[no-untyped-call]
+        self._q = HostRows((rows * head_dim,), dtype, device)
+        self._out = HostRows((rows * head_dim,), torch.float32, device)
+        self._lse = HostRows((rows,), torch.float32, device)
+        self._asked = self._streams.event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="host attention")
         self._running: Future[Partial] | None = None
 
@@ -77,19 +79,19 @@ class HostAttention:
         """Begin to attend with q [1, H, T, D] of the device to blocks [N, 2, H_kv, R, D] in host memory."""
         if self._running is not None:  # of a pass that broke off
             wait([self._running])
-        here = self._q[: q.numel()].view(q.shape)
-        here.copy_(q.contiguous(), non_blocking=True)
-        if self._asked is not None:
-            self._asked.record(torch.cuda.current_stream(self._device))
+        here = self._q.rows[: q.numel()].view(q.shape)
+        current = self._streams.current()
+        self._streams.copy(here, q.contiguous(), current)
+        self._asked.record(current)
         self._running = self._thread.submit(self._attend, here, blocks, scaling)
 
     def _attend(self, q: Tensor, blocks: Tensor, scaling: float) -> Partial:
         """On the thread. The event also says that results asked for before have left for the device."""
-        if self._asked is not None:
-            self._asked.synchronize()
+        self._asked.synchronize()
         with torch.inference_mode():
             found = attend_blocks(q, blocks, scaling)
-            out, lse = self._out[: q.numel()].view(q.shape), self._lse[: found.lse.numel()].view(found.lse.shape)
+            out = self._out.rows[: q.numel()].view(q.shape)
+            lse = self._lse.rows[: found.lse.numel()].view(found.lse.shape)
             out.copy_(found.out)
             lse.copy_(found.lse)
         return Partial(out, lse)
@@ -103,4 +105,11 @@ class HostAttention:
         running, self._running = self._running, None
         assert running is not None, "nothing was asked"
         out, lse = running.result()
-        return Partial(out.to(self._device, non_blocking=True), lse.to(self._device, non_blocking=True))
+        return Partial(self._brought(out), self._brought(lse))
+
+    def _brought(self, result: Tensor) -> Tensor:
+        if not self._streams.asynchronous:
+            return result
+        here = torch.empty(result.shape, dtype=result.dtype, device=self._device)
+        self._streams.copy(here, result, self._streams.current())
+        return here

@@ -1,9 +1,10 @@
 // Causal attention of a few rows to many keys on a CPU, reading every key and every value once for all rows.
 //
 // Keys are cut into blocks that stay in the first-level cache while all rows use them; rows keep a running maximum and
-// sum (online softmax, arXiv 1805.02867). Heads are cut into equal shares of keys for the threads, and the shares are
-// merged by their log-sum-exp (Flash-Decoding). Only GCC's vector extensions are used, so it builds for any processor.
-// Every row is summed in the same order whatever the number of rows, heads or threads: only `shares` changes it.
+// sum (online softmax, arXiv 1805.02867). The threads take shares of a head's keys, and the shares are merged by their
+// log-sum-exp (Flash-Decoding). Only GCC's vector extensions are used, so it builds for any processor.
+// Blocks and shares begin at fixed keys, and a key that a row does not see adds exactly 0 to its sums, so a row's result
+// depends on its query and the keys and values that it sees alone: not on rows beside it, later keys, heads or threads.
 
 #include <algorithm>
 #include <cmath>
@@ -81,6 +82,12 @@ inline Vec exp_negative(Vec x) {
   Vec scale;
   std::memcpy(&scale, &power, sizeof scale);
   return vanishes ? all(0.0f) : y * scale;
+}
+
+inline Vec silu(Vec x) {
+  const IVec negative = x < all(0.0f);
+  const Vec e = exp_negative(negative ? x : -x);
+  return x * (negative ? e : all(1.0f)) / (all(1.0f) + e);
 }
 
 // <q, k_j> for eight keys that lie `stride` floats apart.
@@ -163,17 +170,28 @@ struct Task {
   int64_t k_stride, v_stride;
   int rows, num_new, dim;
   int64_t first, last, total;  // keys [first, last) of `total`; row r sees total - num_new + r % num_new and before
-  float *out, *top, *sum;      // [rows, dim] not yet divided by sum; the greatest score; the sum of exp(score - top)
+  int64_t share;               // keys of a share; `first` is where one begins
+  float* parts;                // of its shares, one behind the other; see Part
+};
+
+// What the rows have of one share. Lies in rows * (dim + 2) floats.
+struct Part {
+  float *out, *top, *sum;  // [rows, dim] not yet divided by sum; the greatest score; the sum of exp(score - top)
+  Part(float* at, int64_t rows, int64_t dim) : out(at), top(at + rows * dim), sum(top + rows) {}
 };
 
 void attend(const Task& task) {
   alignas(32) float weights[64 * BLOCK];  // of up to 64 rows
   alignas(32) float rest[W * MAX_DIM] = {};
   const int dim = task.dim, rows = task.rows;
-  std::fill(task.out, task.out + int64_t(rows) * dim, 0.0f);
-  std::fill(task.top, task.top + rows, -std::numeric_limits<float>::infinity());
-  std::fill(task.sum, task.sum + rows, 0.0f);
+  Part part(task.parts, rows, dim);
   for (int64_t start = task.first; start < task.last; start += BLOCK) {
+    if ((start - task.first) % task.share == 0) {
+      part = Part(task.parts + (start - task.first) / task.share * rows * (dim + 2), rows, dim);
+      std::fill(part.out, part.top, 0.0f);
+      std::fill(part.top, part.sum, -std::numeric_limits<float>::infinity());
+      std::fill(part.sum, part.sum + rows, 0.0f);
+    }
     const int num = int(std::min<int64_t>(BLOCK, task.last - start));
     const int padded = (num + W - 1) / W * W;
     const float* k = task.k + start * task.k_stride;
@@ -203,17 +221,17 @@ void attend(const Task& task) {
         const Vec x = load(row + j);
         best = x > best ? x : best;
       }
-      const float top = std::max(task.top[r], greatest_of(best));
+      const float top = std::max(part.top[r], greatest_of(best));
       if (std::isinf(top)) {  // nothing seen yet: weights of 0
         std::fill(row, row + padded, 0.0f);
         continue;
       }
-      if (top > task.top[r]) {
-        const float shrink = std::exp(task.top[r] - top);
-        float* out = task.out + int64_t(r) * dim;
+      if (top > part.top[r]) {
+        const float shrink = std::exp(part.top[r] - top);
+        float* out = part.out + int64_t(r) * dim;
         for (int d = 0; d < dim; d += W) store(out + d, load(out + d) * all(shrink));
-        task.sum[r] *= shrink;
-        task.top[r] = top;
+        part.sum[r] *= shrink;
+        part.top[r] = top;
       }
       Vec added = all(0.0f);
       for (int j = 0; j < padded; j += W) {
@@ -221,13 +239,13 @@ void attend(const Task& task) {
         store(row + j, x);
         added += x;
       }
-      task.sum[r] += sum_of(added);
+      part.sum[r] += sum_of(added);
     }
     int r = 0;
     for (; r + TOGETHER <= rows; r += TOGETHER)
-      add_all_dims<TOGETHER, 2>(task.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim, ahead);
+      add_all_dims<TOGETHER, 2>(part.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim, ahead);
     for (; r < rows; ++r)
-      add_all_dims<1, 8>(task.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim, ahead);
+      add_all_dims<1, 8>(part.out + int64_t(r) * dim, weights + r * BLOCK, v, task.v_stride, num, dim, ahead);
   }
 }
 
@@ -235,16 +253,16 @@ void attend(const Task& task) {
 
 // q: [kv_heads, rows, dim] contiguous and scaled, rows = group * num_new with the new tokens fastest; k, v: [kv_heads,
 // total, dim] with strides in floats; out: [kv_heads, rows, dim]; lse: [kv_heads, rows]. rows <= 64, dim a multiple of
-// 8 up to 256. `shares`: pieces into which every head's keys are cut. `scratch`: kv_heads * shares * rows * (dim + 2).
+// 8 up to 256. `share`: keys of a share, a multiple of 64. `pieces`: whole shares of a head that one thread works on;
+// no result depends on it. `scratch`: kv_heads * ceil(total / share) * rows * (dim + 2).
 extern "C" void small_rows_attention(
     const float* q, const float* k, const float* v, float* out, float* lse, float* scratch, int64_t kv_heads,
     int64_t rows, int64_t num_new, int64_t total, int64_t dim, int64_t k_head, int64_t k_row, int64_t v_head,
-    int64_t v_row, int64_t shares, int64_t threads) {
-  const int64_t blocks = (total + BLOCK - 1) / BLOCK, tasks = kv_heads * shares, size = rows * (dim + 2);
+    int64_t v_row, int64_t share, int64_t pieces, int64_t threads) {
+  const int64_t shares = (total + share - 1) / share, size = rows * (dim + 2);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(threads)) if (threads > 1)
-  for (int64_t i = 0; i < tasks; ++i) {
-    const int64_t head = i / shares, share = i % shares;
-    float* mine = scratch + i * size;
+  for (int64_t i = 0; i < kv_heads * pieces; ++i) {
+    const int64_t head = i / pieces, piece = i % pieces, first = shares * piece / pieces;
     Task task;
     task.q = q + head * rows * dim;
     task.k = k + head * k_head;
@@ -254,25 +272,26 @@ extern "C" void small_rows_attention(
     task.rows = int(rows);
     task.num_new = int(num_new);
     task.dim = int(dim);
-    task.first = blocks * share / shares * BLOCK;
-    task.last = std::min<int64_t>(total, blocks * (share + 1) / shares * BLOCK);
+    task.first = first * share;
+    task.last = std::min(total, shares * (piece + 1) / pieces * share);
     task.total = total;
-    task.out = mine;
-    task.top = mine + rows * dim;
-    task.sum = task.top + rows;
+    task.share = share;
+    task.parts = scratch + (head * shares + first) * size;
     attend(task);
   }
   for (int64_t head = 0; head < kv_heads; ++head)
     for (int64_t r = 0; r < rows; ++r) {
+      float* parts = scratch + head * shares * size;
       float top = -std::numeric_limits<float>::infinity(), sum = 0.0f;
-      for (int64_t s = 0; s < shares; ++s) top = std::max(top, scratch[(head * shares + s) * size + rows * dim + r]);
+      for (int64_t s = 0; s < shares; ++s) top = std::max(top, Part(parts + s * size, rows, dim).top[r]);
       float* row = out + (head * rows + r) * dim;
       std::fill(row, row + dim, 0.0f);
       for (int64_t s = 0; s < shares; ++s) {
-        const float* part = scratch + (head * shares + s) * size;
-        const float weight = std::exp(part[rows * dim + r] - top);
-        sum += weight * part[rows * dim + rows + r];
-        for (int64_t d = 0; d < dim; d += W) store(row + d, load(row + d) + all(weight) * load(part + r * dim + d));
+        const Part part(parts + s * size, rows, dim);
+        if (std::isinf(part.top[r])) continue;  // the row sees none of its keys
+        const float weight = std::exp(part.top[r] - top);
+        sum += weight * part.sum[r];
+        for (int64_t d = 0; d < dim; d += W) store(row + d, load(row + d) + all(weight) * load(part.out + r * dim + d));
       }
       for (int64_t d = 0; d < dim; d += W) store(row + d, load(row + d) * all(1.0f / sum));
       lse[head * rows + r] = top + std::log(sum);
@@ -305,4 +324,15 @@ extern "C" void small_rows_norm(
     for (d = 0; d + W <= dim; d += W) store(out + d, load(x + d) * all(scale) * load(w + d));
     for (; d < dim; ++d) out[d] = x[d] * scale * w[d];
   }
+}
+
+// out[i] = x[i] / (1 + e^-x[i]), computed alike for every number, wherever it stands.
+extern "C" void small_rows_silu(const float* x, float* out, int64_t num) {
+  int64_t i = 0;
+  for (; i + W <= num; i += W) store(out + i, silu(load(x + i)));
+  if (i == num) return;
+  float rest[W] = {};
+  std::copy(x + i, x + num, rest);
+  store(rest, silu(load(rest)));
+  std::copy(rest, rest + num - i, out + i);
 }

@@ -1,39 +1,36 @@
 """Rows that cross between host memory and a device while the device computes.
 
 A conveyor brings pieces of host tensors through a ring of device buffers, in the order in which they will be used and
-as far ahead as the ring has room. On CUDA the copies run on a stream of their own; events order them against the
-computing stream, and nothing waits for the whole device. On a CPU the same code copies at once: the slow twin.
+as far ahead as the ring has room, and takes device rows to the host through one more. Copies of each direction run on a
+stream of their own; events order them against the computing stream, and nothing waits for the whole device. On a CPU
+the same code copies at once: the slow twin.
 """
 
-import contextlib
 import weakref
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from core.ops import streams
+
+PICKED_BYTES = 8 << 20  # of each buffer that chosen rows go through; the processor fills one while the other is copied
+
 
 class HostRows:
-    """Uninitialised host memory for rows of one layer; pinned for CUDA, as only from there copies run beside computing.
+    """Uninitialised host memory for rows; pinned for a GPU, as only from there copies run beside computing.
 
-    Ordinary memory is registered in place: torch's own pinned tensors are rounded up to powers of two and are not given
-    back to the system. Where the driver refuses, the memory stays pageable, slower and as exact, and says why.
+    Where the driver refuses, the memory stays pageable, slower and as exact, and says why.
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        self._device = device
+        device_streams = streams.of(device)
         self.rows = torch.empty(tuple(shape), dtype=dtype)
         self.size_bytes = self.rows.numel() * self.rows.element_size()
-        self.refused = _pin(self.rows, device) if device.type == "cuda" else "there is no GPU to pin it for"
+        self.refused = device_streams.pin(self.rows)
         if not self.refused:
-            weakref.finalize(self, _unpin, self.rows, device).atexit = False  # the driver goes first then
-
-    def to_device(self, rows: Tensor) -> Tensor:
-        """A copy of small host rows on the device, without waiting for what it computes where that is possible."""
-        if self._device.type != "cuda" or self.refused:
-            return rows.to(self._device)
-        return rows.pin_memory().to(self._device, non_blocking=True)
+            weakref.finalize(self, device_streams.unpin, self.rows).atexit = False  # the driver goes first then
 
 
 class Pinning(NamedTuple):
@@ -54,55 +51,45 @@ def pinning(memories: Sequence[HostRows]) -> Pinning:
     return Pinning("partly pinned", part)
 
 
-def _pin(rows: Tensor, device: torch.device) -> str:
-    """Lock memory in place; returns why it could not be, "" if it could."""
-    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    size_bytes = rows.numel() * rows.element_size()
-    result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
-    if not int(result):
-        return ""
-    # The runtime remembers its last error and would hold it against the next kernel, whatever that is: let it be this.
-    with contextlib.suppress(RuntimeError):
-        torch.zeros(1, device=device)
-    return f"{cudart.cudaGetErrorString(result)} while {size_bytes >> 20} MiB were to be pinned"
-
-
-def _unpin(rows: Tensor, device: torch.device) -> None:
-    """The caches that used the rows are gone; copies that are on their way end first."""
-    torch.cuda.synchronize(device)
-    torch.cuda.cudart().cudaHostUnregister(rows.data_ptr())  # type: ignore[no-untyped-call]
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-
 class Conveyor:
-    """Brings equally shaped host pieces to the device, and takes device tensors to the host.
+    """Brings equally shaped host pieces to the device, takes device rows to the host, and picks rows there.
 
     One pass is `begin(pieces)`, then for each piece in order `take()`, use it, `release()`. Pieces must not change on
     the host between `begin` and their `release`.
+
+    Device memory: `num_slots` pieces for those that come and one for those that go; on a CPU none for the latter.
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, num_slots: int = 3) -> None:
-        self._device = device
+        own = self._streams = streams.of(device)
+        self._bringing, self._storing = own.stream(), own.stream()
         self._slots = [torch.empty(tuple(shape), dtype=dtype, device=device) for _ in range(num_slots)]
-        cuda = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if cuda else None  # type: ignore[no-untyped-call]
-        self._arrived = [_event() for _ in self._slots] if cuda else []
-        self._released = [_event() for _ in self._slots] if cuda else []
-        self._stored = _event() if cuda else None
+        self._arrived = [own.event() for _ in self._slots]
+        self._released = [own.event() for _ in self._slots]
+        for slot, released in zip(self._slots, self._released, strict=True):
+            released.record(own.current())  # the memory may be what the device still works with for somebody else
+            own.share(slot, self._bringing)
+        self._packed = torch.empty(tuple(shape), dtype=dtype, device=device) if own.asynchronous else None
+        if self._packed is not None:
+            own.share(self._packed, self._storing)
+        self._computed, self._read, self._stored = own.event(), own.event(), own.event()
+        self._sources: list[Tensor] = []  # on their way to the host, not read yet as far as the computing stream knows
+        self._picker = Picker(dtype, device)
         self._pieces: Sequence[Tensor] = ()
         self._sent = self._taken = 0
+        self._in_use = False  # a piece was taken and not released
         self.bytes_brought = self.bytes_stored = 0  # host to device and back, since it was made
 
     @property
     def nbytes(self) -> int:
-        """Device memory of the ring."""
-        return sum(slot.numel() * slot.element_size() for slot in self._slots)
+        """Device memory of all buffers."""
+        return sum(slot.nbytes for slot in self._slots) + (0 if self._packed is None else self._packed.nbytes)
 
     def begin(self, pieces: Sequence[Tensor]) -> None:
         """The pieces of a pass, in order of use; what is left of the pass before is forgotten. Copies begin at once."""
+        if self._in_use:  # the pass before broke off, and the device may be reading still
+            self._let_go()
+        self._bringing.wait_event(self._stored)  # pieces may be on their way to where they are to be brought from
         self._pieces, self._sent, self._taken = pieces, 0, 0
         for _ in self._slots:
             self._send()
@@ -111,44 +98,98 @@ class Conveyor:
         if self._sent == len(self._pieces):
             return
         index, piece = self._sent % len(self._slots), self._pieces[self._sent]
-        if self._stream is None:
-            self._slots[index].copy_(piece)
-        else:
-            with torch.cuda.stream(self._stream):
-                self._stream.wait_event(self._released[index])  # an event never recorded holds nobody up
-                self._slots[index].copy_(piece, non_blocking=True)
-                self._arrived[index].record(self._stream)
-        self.bytes_brought += piece.numel() * piece.element_size()
+        self._bringing.wait_event(self._released[index])
+        self._streams.copy(self._slots[index], piece, self._bringing)
+        self._arrived[index].record(self._bringing)
+        self.bytes_brought += piece.nbytes
         self._sent += 1
 
     def take(self) -> Tensor:
         """The next piece, on the device; valid until `release`."""
         assert self._taken < self._sent, f"piece {self._taken} of {len(self._pieces)} was not announced"
         index = self._taken % len(self._slots)
-        if self._stream is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._arrived[index])
+        self._streams.current().wait_event(self._arrived[index])
+        self._in_use = True
         return self._slots[index]
 
     def release(self) -> None:
         """The piece taken last is not needed any more: its buffer takes the next one."""
-        if self._stream is not None:
-            self._released[self._taken % len(self._slots)].record(torch.cuda.current_stream(self._device))
+        self._let_go()
         self._taken += 1
         self._send()
 
-    def store(self, rows: Tensor, into: Tensor) -> None:
-        """Copy device rows into host memory beside computing; `rows` may not be written to afterwards."""
-        self.bytes_stored += rows.numel() * rows.element_size()
-        if self._stream is None or self._stored is None:
-            into.copy_(rows)
+    def _let_go(self) -> None:
+        self._released[self._taken % len(self._slots)].record(self._streams.current())
+        self._in_use = False
+
+    def store(self, into: Tensor, parts: Sequence[tuple[Any, Tensor]]) -> None:
+        """Copy device rows into a host piece beside computing.
+
+        Args:
+            parts: where in the piece, and rows for that place. They may be neither written to nor freed before
+                `reclaim`; a reference is kept until then.
+        """
+        self.bytes_stored += into.nbytes
+        if self._packed is None:
+            for where, rows in parts:
+                into[where].copy_(rows)
             return
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            into.copy_(rows, non_blocking=True)
-            self._stored.record(self._stream)
-        rows.record_stream(self._stream)
+        self._computed.record(self._streams.current())
+        self._storing.wait_event(self._computed)
+        for where, rows in parts:
+            self._streams.copy(self._packed[where], rows, self._storing)
+        self._read.record(self._storing)
+        self._streams.copy(into, self._packed, self._storing)
+        self._stored.record(self._storing)
+        self._sources += [rows for _, rows in parts]
+
+    def reclaim(self) -> None:
+        """What was stored from is the program's again: what is computed from here on waits until it has been read."""
+        if self._sources:
+            self._streams.current().wait_event(self._read)
+            self._sources.clear()
 
     def settle(self) -> None:
         """Wait until everything stored has arrived, before the processor reads it."""
-        if self._stored is not None:
-            self._stored.synchronize()
+        self._stored.synchronize()
+
+    def pick(self, rows: Tensor, chosen: Tensor, into: Tensor) -> None:
+        """Copy chosen host rows to the device; see `Picker.pick`. What was stored must have arrived."""
+        self._picker.pick(rows, chosen, into)
+
+
+class Picker:
+    """Brings chosen rows of host memory to the device: the processor gathers them into two pinned buffers in turn.
+
+    Host memory: two buffers, from the first use on.
+    """
+
+    def __init__(self, dtype: torch.dtype, device: torch.device, size_bytes: int | None = None) -> None:
+        self._streams, self._dtype, self._device = streams.of(device), dtype, device
+        self._size = (size_bytes or PICKED_BYTES) // dtype.itemsize
+        self._buffers: list[HostRows] = []
+        self._copied = [self._streams.event() for _ in range(2)]
+        self._turn = 0
+
+    def pick(self, rows: Tensor, chosen: Tensor, into: Tensor) -> None:
+        """Copy rows [R, W] with numbers `chosen` [N] int64, both in host memory, into device rows [N, W].
+
+        Waits for nothing but copies out of a buffer that is to be filled again.
+        """
+        if not self._streams.asynchronous:
+            torch.index_select(rows, 0, chosen, out=into)
+            return
+        width = rows.shape[1]
+        if not self._buffers:
+            size = (max(self._size, width),)
+            self._buffers = [HostRows(size, self._dtype, self._device) for _ in self._copied]
+        portion = self._buffers[0].rows.numel() // width
+        for start in range(0, len(chosen), portion):
+            numbers = chosen[start : start + portion]
+            buffer = self._buffers[self._turn].rows[: len(numbers) * width].view(-1, width)
+            copied, self._turn = self._copied[self._turn], 1 - self._turn
+            copied.synchronize()
+            torch.index_select(rows, 0, numbers, out=buffer)
+            current = self._streams.current()
+            self._streams.copy(into[start : start + portion], buffer, current)
+            copied.record(current)

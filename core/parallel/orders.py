@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.caches.base import KVShape
 from core.caches.full import FullCache, Offload, Tail
-from core.caches.retrieval import RetrievalCache
+from core.caches.retrieval import HeldPart, RetrievalCache
 from core.caches.selection import LOSSY_POLICIES, TopChunks, chosen_weights
 from core.config import RetrievalConfig
 from core.models.judge import Judge
@@ -47,6 +47,7 @@ class Share:
         self.chooser = TopChunks(self.full, sizes.retrieval)
         self.retrieval = RetrievalCache(self.full, self.chooser)
         self.tails: dict[int, Tail] = {}
+        self.parts: dict[tuple[str, int], HeldPart] = {}  # by judge and number
         self._judges = {"full": self._judge("full", self.full), "retrieval": self._judge("retrieval", self.retrieval)}
 
     def _judge(self, name: str, cache: FullCache | RetrievalCache) -> Judge:
@@ -55,9 +56,16 @@ class Share:
     def judge(self, name: str) -> Judge:
         """The judge that rank 0 calls by this name; lossy ones are made when first asked for."""
         if name not in self._judges:
-            policy = LOSSY_POLICIES[name](self.full, self._sizes.retrieval)
+            method = name.partition("-")[0]  # of a second lane: the name has a number
+            policy = LOSSY_POLICIES[method](self.full, self._sizes.retrieval)
             self._judges[name] = self._judge(name, RetrievalCache(self.full, policy))
         return self._judges[name]
+
+    def retrieval_cache(self, name: str) -> RetrievalCache:
+        """The cache of a judge that looks through a part of the full one."""
+        cache = self.judge(name).cache
+        assert isinstance(cache, RetrievalCache), f"{name} selects nothing"
+        return cache
 
 
 class Order(Protocol):
@@ -100,9 +108,55 @@ class Select:
 
     def carry_out(self, share: Share) -> None:
         """The same, for other heads."""
-        cache = share.judge(self.judge).cache
-        assert isinstance(cache, RetrievalCache), f"{self.judge} selects nothing"
-        cache.select()
+        share.retrieval_cache(self.judge).select()
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """What a retrieval cache holds is noted under a number."""
+
+    judge: str
+    number: int
+
+    def carry_out(self, share: Share) -> None:
+        """The same, for other heads."""
+        share.parts[self.judge, self.number] = share.retrieval_cache(self.judge).set_aside()
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What was noted is held again."""
+
+    judge: str
+    number: int
+    shared: int
+
+    def carry_out(self, share: Share) -> None:
+        """The same, for other heads."""
+        share.retrieval_cache(self.judge).put_back(share.parts.pop((self.judge, self.number)), self.shared)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPart:
+    """What was noted is not wanted any more."""
+
+    judge: str
+    number: int
+
+    def carry_out(self, share: Share) -> None:
+        """Free it."""
+        del share.parts[self.judge, self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """The full cache keeps its newest queries."""
+
+    num_queries: int
+
+    def carry_out(self, share: Share) -> None:
+        """The same, of other heads."""
+        share.full.remember_queries(self.num_queries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What one of several ranks holds of a model, and what it may use of a machine. Pure arithmetic and refusals."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from core.models.census import size_in
 from core.models.division import division_of
 from core.models.loader import ModelDims, read_config
 from core.planner import Choice, Plan, choose_device
+
+ON_WINDOWS = sys.platform == "win32"
+WITHOUT_NCCL = "GPUs cannot share a model under Windows, where torch comes without NCCL."
+USE_WSL = "Start it in WSL2, or leave out --gpus."
 
 
 def check_heads(num_kv_heads: int, num_ranks: int) -> None:
@@ -32,17 +37,22 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
     its fullest GPU and an equal part of host memory; on the processor, an equal part of memory.
 
     Raises:
-        InvalidSetting: fewer GPUs than asked for, or heads that cannot be shared evenly.
+        InvalidSetting: fewer GPUs than asked for, heads that cannot be shared evenly, or GPUs under Windows.
         UnsupportedModel: a family whose layers are not divided by heads.
         NotEnoughMemory: CUDA was asked for and is not there.
     """
     ranks = config.num_gpus
     gpus = machine.gpus
+    if config.device != "cpu" and not gpus and machine.unused_gpu is not None:
+        raise InvalidSetting(machine.unused_gpu.because, hint=machine.unused_gpu.hint)
     if config.device != "cpu" and len(gpus) < ranks:
         raise InvalidSetting(
             f"--gpus {ranks} asks for {ranks} GPUs, this machine has {gpus_in_words(len(gpus))}.",
             hint="Leave out --gpus.",
         )
+    on_gpus = choose_device(config, machine).value == "cuda"
+    if on_gpus and ON_WINDOWS:
+        raise InvalidSetting(WITHOUT_NCCL, hint=USE_WSL)
     division_of(read_config(folder))
     check_heads(dims.num_kv_heads, ranks)
     size = size_in(folder)
@@ -52,7 +62,7 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
         num_kv_heads=dims.num_kv_heads // ranks,
         weight_bytes=dims.disk_dtype.itemsize * (-(-size.layer_parameters // ranks) + size.other_parameters),
     )
-    if choose_device(config, machine).value == "cuda":
+    if on_gpus:
         gpus = (min(gpus[:ranks], key=lambda gpu: gpu.free_bytes),)
     ram, free = machine.ram_bytes // ranks, machine.free_ram_bytes // ranks
     return share, replace(machine, gpus=gpus, ram_bytes=ram, free_ram_bytes=free)

@@ -246,6 +246,19 @@ def read_exactly(file: RawIOBase, offset: int, into: memoryview) -> None:
         into = into[count:]
 
 
+def is_plausible(header: Header) -> bool:
+    """Whether all values of a header are of their kinds, and no number is beyond any disk."""
+    label = header.label
+    texts = (label.family, label.model, *label.names, *label.identity) if isinstance(label.identity, dict) else (None,)
+    wholes = (label.num_tokens, label.num_layers, label.block_rows, *(n for block in header.blocks for n in block))
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(whole) is int and 0 <= whole < 1 << 62 for whole in wholes)
+        and isinstance(label.read_seconds, int | float)
+        and 0 <= label.read_seconds < 1e15
+    )
+
+
 def parsed(content: bytes | bytearray) -> Header:
     """A header from what was written.
 
@@ -255,10 +268,12 @@ def parsed(content: bytes | bytearray) -> Header:
     try:
         written = json.loads(content)
         label = Label(**{**written["label"], "names": tuple(written["label"]["names"])})
-        blocks = tuple(Block(*map(int, block)) for block in written["blocks"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise DamagedBook(f"its header cannot be understood ({error})") from error
+        blocks = tuple(Block(*block) for block in written["blocks"])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise DamagedBook("its header cannot be understood") from error
     header = Header(label, blocks)
+    if not is_plausible(header):
+        raise DamagedBook("its header says what no header says")
     if (
         label.block_rows < 1
         or label.num_layers < 1

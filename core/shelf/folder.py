@@ -33,6 +33,7 @@ BOOK, DRAFT, ASIDE = ".book", ".part", ".foreign"
 SETTINGS, DIGESTS = "settings.json", "weights.json"
 SPARE_BYTES = 1 << 30  # of the disk that stay free
 DEFAULT_CAP_BYTES = 40 << 30
+MOST_CAP_BYTES = 1 << 60
 OURS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if hasattr(errno, "EDQUOT") else (errno.ENOSPC, errno.EFBIG)
 
 
@@ -46,6 +47,8 @@ class ShelfSettings:
     def __post_init__(self) -> None:
         if self.keeping not in get_args(Keeping):
             raise InvalidSetting(f"{self.keeping!r} is no way to keep books.", hint="Use ask, always or never.")
+        if type(self.cap_bytes) is not int or self.cap_bytes > MOST_CAP_BYTES:
+            raise InvalidSetting("That is no size of a shelf.", hint="Use a number of GiB.")
         if self.cap_bytes < 0:
             raise InvalidSetting("The shelf cannot be smaller than nothing.", hint="Use 0 GiB or more.")
 
@@ -106,7 +109,7 @@ class ShelfFolder:
         """As they are on disk now; the defaults where nothing usable is."""
         try:
             return ShelfSettings(**json.loads((self.path / SETTINGS).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, InvalidSetting):
+        except (OSError, ValueError, TypeError, RecursionError, InvalidSetting):
             return ShelfSettings()
 
     def choose(self, settings: ShelfSettings) -> None:

@@ -115,7 +115,7 @@ def _kept(known: Path | None) -> dict[str, str]:
         return {}
     try:
         kept = json.loads(known.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return {str(stamp): str(digest) for stamp, digest in kept.items()} if isinstance(kept, Mapping) else {}
 

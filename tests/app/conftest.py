@@ -64,6 +64,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         browser=False,
         share=False,
         auth=None,
+        allow_host=None,
         remote=None,
         remote_key=None,
     )

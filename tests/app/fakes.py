@@ -1,8 +1,9 @@
 """A scripted engine: the same contract as `core.engine.Engine`, no model, and gates that hold it where a test wants."""
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,19 +22,32 @@ from core.engine import Engine, Equality
 from core.errors import ContextTooSmall
 from core.events import Event, Finished, LaneEvent, Origin, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.hardware import Machine
-from core.planner import PlanRow
+from core.nvidia import UnusedGpu
+from core.planner import PlanRow, nominal_bandwidths
 from core.stats import DecodeStats, LevelStats
 from core.text import Turn
 from core.tokens import common_prefix
 
 MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, ())
+UNUSED_GPU = UnusedGpu(
+    gpu="NVIDIA <img> RTX", problem="torch 2.13.0+cpu is a build without CUDA.", hint="Run: python launch.py repair"
+)
 GRADIO_WARNINGS = [
     pytest.mark.filterwarnings("ignore:unclosed (event loop|<socket):ResourceWarning"),  # left by its start
     # what it asks of pandas:
     pytest.mark.filterwarnings("ignore:('future.no_silent_downcasting'|The copy keyword) is deprecated"),
 ]
 HOLD = "| "  # a word at which an answer waits until `writing` is set again, or it is stopped
-SECONDS = 10.0  # no test waits longer for anything
+SECONDS = 30.0  # no test waits longer for anything; a machine that is busy included
+
+
+def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Run to its end, in a loop of its own: asyncio.run would drop the loop that Gradio left, in a test to come."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(asyncio.wait_for(work, SECONDS))
+    finally:
+        loop.close()
 
 
 class FakeText:
@@ -81,6 +95,7 @@ class FakeEngine:
             available_bytes=12 << 30,
             host_bytes=0,
             resident_layers=4,
+            nominal=nominal_bandwidths("cpu"),
         )
         self.info = SimpleNamespace(
             model="fake",
@@ -119,12 +134,12 @@ class FakeEngine:
         self.written: list[list[int]] = []
         self.words: dict[int, str] = {}  # by token id, of the newest answer in which it stands
         self.threads: set[str] = set()
-        self._scripts: deque[list[str] | Exception] = deque()
+        self._scripts: deque[list[str] | BaseException] = deque()
         self._seen: list[int] = []
 
-    def enqueue(self, answer: str | Exception) -> None:
+    def enqueue(self, answer: str | BaseException) -> None:
         """What the next `generate` writes, or raises after its first word."""
-        self._scripts.append(answer if isinstance(answer, Exception) else [f"{word} " for word in answer.split()])
+        self._scripts.append(answer if isinstance(answer, BaseException) else [f"{word} " for word in answer.split()])
 
     def retrieves(self, method: str) -> bool:
         return method in ("triforce", "retrieval", "lookup", "triforce-lookup")
@@ -191,7 +206,7 @@ class FakeEngine:
             reused = progress.reused_tokens
             yield progress
         script = self._scripts.popleft() if self._scripts else ["word "] * config.max_new_tokens
-        if isinstance(script, Exception):
+        if isinstance(script, BaseException):
             yield round_done("Half ", 0)
             raise script
         words: list[str] = []
@@ -232,7 +247,7 @@ class FakeEngine:
             for lane, (config, script, words) in enumerate(zip(configs, scripts, written, strict=True)):
                 if lane in reasons:
                     continue
-                if isinstance(script, Exception):
+                if isinstance(script, BaseException):
                     raise script
                 word = script[len(words)] if len(words) < len(script) else ""
                 if word == HOLD:

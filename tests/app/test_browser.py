@@ -11,6 +11,7 @@ from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
+playwright.expect.set_options(timeout=SECONDS * 1000)
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
 
 QUIET = [
@@ -104,6 +105,17 @@ def test_drop_ask_stop_ask_again_and_reload(visit: Callable[[], Reader], engine:
     assert reader.outside == []
 
 
+def test_a_reader_who_comes_back_finds_everything_as_it_was(visit: Callable[[], Reader], tmp_path: Path) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    reader.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    reader.page.wait_for_timeout(2000)  # what follows the event is shown
+    reader.sees("#masthead", "tokens of context")
+    reader.sees("#book", "Read once")
+    reader.sees("#method", "TriForce")
+
+
 def test_an_idle_page_draws_nothing(
     browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker
 ) -> None:
@@ -113,10 +125,12 @@ def test_an_idle_page_draws_nothing(
         "window.requestAnimationFrame = (call) => { window.frames_asked += 1; return request(call); };"
     )
     Reader(page, serve(worker))
-    page.wait_for_timeout(6000)  # a leftover loop is slowed down after five seconds
-    before = page.evaluate("window.frames_asked")
-    page.wait_for_timeout(2000)
-    asked = page.evaluate("window.frames_asked") - before
+    for _ in range(5):  # a leftover loop is slowed down after five seconds, or later on a machine that is busy
+        page.wait_for_timeout(4000)
+        before = page.evaluate("window.frames_asked")
+        page.wait_for_timeout(2000)
+        if (asked := page.evaluate("window.frames_asked") - before) < 10:
+            break
     assert before > 0 and asked < 10, f"{asked} frames in two seconds"
     page.close()
 

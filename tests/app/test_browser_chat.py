@@ -43,6 +43,15 @@ def presses(reader: Reader, label: str, *, last: bool = True) -> None:
     (buttons.last if last else buttons.first).click()
 
 
+def asked_are(reader: Reader, wanted: list[str]) -> None:
+    """The chat shows these questions, at once or as soon as it is drawn."""
+    for _ in range(100):
+        if questions(reader) == wanted:
+            return
+        reader.page.wait_for_timeout(100)
+    assert questions(reader) == wanted
+
+
 def questions(reader: Reader) -> list[str]:
     shown = reader.page.locator("#chat .message.user:not(:has(.asked))").all_inner_texts()
     return [text.strip() for text in shown]
@@ -85,14 +94,14 @@ def test_ask_stop_continue_regenerate_edit_and_reload(
     playwright.expect(box).to_have_value("Count to four!")
     playwright.expect(box).to_be_focused()
     asks(reader, engine, "Count to two!", "One two, once more.")
-    assert questions(reader) == ["Count to two!"]
+    asked_are(reader, ["Count to two!"])
     playwright.expect(reader.page.locator("#editing .editing")).to_have_count(0)
     reader.page.reload()
     reader.sees("#chat", "One two, once more.")
     reader.sees("#chat .foot", "4 tokens")
     reader.page.locator("#chat .versions button").first.click()
     reader.sees("#chat", "Six.")
-    assert questions(reader) == ["Count to four!", "And then?"]
+    asked_are(reader, ["Count to four!", "And then?"])
     presses(reader, "Delete")
     presses(reader, "Delete?")
     reader.sees("#chat", "Five.")

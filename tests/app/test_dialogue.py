@@ -114,7 +114,11 @@ def test_a_conversation_survives_the_round_trip() -> None:
     dialogue = a_dialogue(EVIL, "Two?")
     dialogue, _ = said(dialogue, "Branch?", EVIL, parent=dialogue.path[0].id)
     dialogue, _ = dialogue.ask(dialogue.tip, "Unanswered")
-    assert load(dump(dialogue), dialogue.id) == dialogue
+    read = load(dump(dialogue), dialogue.id)
+    lost = exchange(EVIL.replace("\ud800", "\ufffd"), EVIL.replace("\ud800", "\ufffd"))
+    assert [node.question for node in read.nodes] == [lost.question, "Two?", "Branch?", "Unanswered"]
+    assert read.nodes[2].exchange is not None and read.nodes[2].exchange.finished == lost.finished
+    assert load(dump(read), dialogue.id) == read, "but for halves of characters, which no page can show"
 
 
 def test_no_text_of_the_book_is_kept() -> None:
@@ -166,8 +170,15 @@ ANSWER = ("nodes", 0, "answer")
         changed((*ANSWER, "sampling", "top_p"), 7),
         changed((*ANSWER, "stats", "new_tokens"), -1),
         changed((*ANSWER, "stats", "level1", "committed_per_round"), {"x": 1}),
+        changed((*ANSWER, "stats", "level1", "committed_per_round"), {"9" * 5_000: 1}),
+        changed((*ANSWER, "stats", "decode_seconds"), 10**400),
+        changed((*ANSWER, "stats", "new_tokens"), 10**400),
+        changed((*ANSWER, "token_ids"), [10**400]),
+        changed((*ANSWER, "seed"), -(10**400)),
+        changed(("nodes",), [DIALOGUE.nodes[0].id] * 20_000),
+        changed(("version",), 1).replace('"version": 1', '"version": ' + "1" * 5_000),
     ],
-    ids=range(25),
+    ids=range(32),
 )
 def test_what_is_not_a_conversation_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):

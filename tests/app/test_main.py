@@ -28,6 +28,28 @@ def test_a_password_opens_the_door() -> None:
     assert main.credentials("reader:secret:with colon") == ("reader", "secret:with colon")
 
 
+@pytest.mark.parametrize("changed", [{"host": "0.0.0.0"}, {"share": True}])
+def test_a_short_password_does_not(changed: dict[str, object], arguments: argparse.Namespace) -> None:
+    vars(arguments).update(changed, auth="reader:7letter")
+    with pytest.raises(InvalidSetting, match="8 characters or more") as caught:
+        main.run(arguments)
+    assert "7letter" not in str(caught.value)
+    main.check_exposure("127.0.0.1", share=False, auth=("reader", "7letter"))
+
+
+def test_the_password_may_stand_in_the_environment(
+    arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments.model = "no-such-model"
+    arguments.share = True
+    monkeypatch.setenv("TRIFORCE_AUTH", "reader:long enough")
+    with pytest.raises(UnknownModel):  # what comes next
+        main.run(arguments)
+    assert "TRIFORCE_AUTH" not in os.environ, "no parser of a document inherits it"
+    with pytest.raises(InvalidSetting, match="--auth"):
+        main.run(arguments)
+
+
 @pytest.mark.parametrize("auth", ["reader", "reader:", ":secret", ""])
 def test_half_a_password_is_refused(auth: str) -> None:
     with pytest.raises(InvalidSetting, match="NAME:PASSWORD"):

@@ -241,7 +241,7 @@ def test_an_error_nobody_thought_of_ends_the_download_visibly(toys: ToyHub, monk
     monkeypatch.setattr("core.models.download.still_to_come", broken)
     downloads = Downloads()
     downloads.start("tiny")
-    assert "a bug" in download(ended(downloads))
+    assert "ended with an error (RuntimeError)" in download(ended(downloads))
     with pytest.raises(UnknownModel):
         downloads.start("../../etc")
 

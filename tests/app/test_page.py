@@ -1,6 +1,8 @@
 """The page as another program drives it: upload, ask, stop, and everything a user can get wrong."""
 
 import argparse
+import gc
+import inspect
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -274,3 +276,24 @@ def test_the_bundled_model_answers_through_the_page(
     client.close()
     assert "TriForce" in updates[-1][0] and "exact" in updates[-1][0] and ">0<" in updates[-1][0]
     assert MACHINE.num_cores and texts(updates[-2][1])[-1].strip()
+
+
+def test_an_event_with_nothing_to_show_empties_nothing(worker: EngineWorker) -> None:
+    # Gradio sets every output of a generator that ends without a yield to nothing, on the page too.
+    from app.model_rows import ModelSource
+    from app.page import build_page
+    from app.samples import load_samples
+
+    source = ModelSource(
+        config=EngineConfig, load=lambda config: pytest.fail("nothing is loaded"), unavailable="none here"
+    )
+    page = build_page(worker, load_samples(), source=source)
+    current = worker.sessions.enter("")
+    events = [event for event in page.fns.values() if inspect.isgeneratorfunction(event.fn)]
+    assert len(events) > 15, "the generators are not found any more"
+    for event in events:
+        updates = event.fn(current.id, *[getattr(block, "value", None) or "" for block in event.inputs[1:]])
+        assert next(updates, None), f"{event.name} may end without an update"
+        updates.close()
+    del page, events, event
+    gc.collect()  # what Gradio leaves open goes while its warnings are expected

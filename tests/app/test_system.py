@@ -29,8 +29,8 @@ from core.hardware import Gpu, Machine
 from core.models.catalog import find
 from core.models.loader import read_dims
 from core.planner import make_plan
-from core.roofline import NOMINAL_BANDWIDTH
-from tests.app.fakes import MACHINE, FakeEngine, finished, lane_stats, opened, write_book
+from core.rigs import HOST_BANDWIDTH
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.test_race import raced
 
 GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
@@ -130,13 +130,33 @@ def test_loading_and_a_failure_show_what_is_known(ready: Ready) -> None:
     assert "could not be loaded" in html and "The weights need 13.0 GiB" in html and "<img" not in html
     assert "test processor" in html
     told = report(failed)
-    assert "Problem:           The weights need 13.0 GiB of ~/x. (Choose" in told and "alice" not in told
+    assert "Problem:           The weights need 13.0 GiB of …/x. (Choose" in told and "alice" not in told
 
 
 def test_gpus_are_named(ready: Ready) -> None:
     machine = Machine("cpu", 16, 64 << 30, 60 << 30, (Gpu(f"A {EVIL}", 24 << 30, 23 << 30),))
     html = system(shot(ready, machine=machine))
     assert "23.0 GiB of 24.0 GiB free" in text_of(html) and "<img" not in html
+
+
+def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(ready: Ready) -> None:
+    machine = replace(MACHINE, unused_gpu=UNUSED_GPU)
+    line = "torch 2.13.0+cpu is a build without CUDA. Run: python launch.py repair"
+    for state in (ready, LoadFailed(NotEnoughMemory("No room.", hint="Make some."))):
+        html = system(shot(state, machine=machine))
+        assert f"GPU NVIDIA <img> RTX, not used {line}" in text_of(html) and "<img" not in html
+        assert f"NVIDIA <img> RTX, not used ({line})" in report(shot(state, machine=machine))
+    assert "GPU none no CUDA device found" in text_of(system(shot(ready)))
+
+
+@pytest.mark.parametrize(
+    ("system_name", "advice"),
+    [("Linux 6.1, x86_64", "start with --gpus N"), ("Windows 11, AMD64", "start it in WSL2 with --gpus N")],
+)
+def test_how_several_gpus_share_a_model_is_told(ready: Ready, system_name: str, advice: str) -> None:
+    two = replace(GPU_MACHINE, gpus=GPU_MACHINE.gpus * 2)
+    assert advice in text_of(system(shot(ready, machine=two, system=system_name)))
+    assert "--gpus" not in text_of(system(shot(ready, machine=GPU_MACHINE, system=system_name)))
 
 
 def test_versions_name_what_is_installed_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +198,7 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
 def test_speed_is_expected_from_plain_decoding_seen_here_else_from_nominal_figures(ready: Ready) -> None:
     nominal = expect(ready, [], (None, None))
     assert "nominal" in nominal.bandwidth_because and nominal.acceptance_because == PUBLISHED.because
-    assert nominal.bandwidth_bytes_per_second == NOMINAL_BANDWIDTH["cpu"] and nominal.context == 4096
+    assert nominal.bandwidth_bytes_per_second == HOST_BANDWIDTH and nominal.context == 4096
     plain = [("autoregressive", lane_stats(tokens, "autoregressive")) for tokens in (3, 5)]
     found = expect(ready, [*plain, ("triforce", lane_stats(9, "triforce"))], (None, 0.9))
     # a pass took 80 ms, 4 layers of 0.4 ms of it fixed, and read 300 MiB of weights and 16 MiB of cache

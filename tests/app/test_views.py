@@ -27,7 +27,7 @@ from app.worker import (
 )
 from core.errors import CoreError
 from core.events import PrefillProgress
-from tests.app.fakes import MACHINE, FakeEngine, finished, round_done
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -253,6 +253,18 @@ def test_the_header_names_the_gpu() -> None:
         gpus=(SimpleNamespace(name="Big GPU", total_bytes=24 << 30),), ram_bytes=64 << 30, cpu="x", num_cores=8
     )
     assert "Big GPU" in masthead(Ready(info, cast(Any, machine), 4096))
+
+
+def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for() -> None:
+    engine = FakeEngine()
+    machine = replace(MACHINE, unused_gpu=UNUSED_GPU)
+    engine.info.plan.device = SimpleNamespace(value="cpu", because=UNUSED_GPU.because)
+    html = notice(Ready(cast(Any, engine.info), machine, 4096))
+    assert "is not used: torch 2.13.0+cpu is a build without CUDA." in html and "Run: python launch.py repair" in html
+    assert "<img" not in html and 'role="status"' in html
+    engine.info.plan.device = SimpleNamespace(value="cpu", because="asked for")
+    assert notice(Ready(cast(Any, engine.info), machine, 4096)) == ""
+    assert notice(Ready(cast(Any, engine.info), MACHINE, 4096)) == ""
 
 
 def test_a_model_that_was_not_loaded_is_explained() -> None:

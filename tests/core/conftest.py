@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.core.fake_cuda import fake_cuda as fake_cuda
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:

@@ -95,7 +95,7 @@ def test_a_share_left_to_the_host_changes_no_greedy_token() -> None:
     for share in (0.0, 0.5):
         config = EngineConfig(context=2048, device="cpu", placement="offloaded", gpu_memory_gib=1.0, host_share=share)
         plan = make_plan(files.target, files.draft, config, MACHINE)
-        engine = Engine.of(LoadedPair.load(files, config, plan), config, plan)
+        engine = Engine.of(LoadedPair.load(files, config, plan, torch.device("cpu")), config, plan)
         opened = Conversation(tuple(engine.text.encode(text)[:1200]))
         prompt = opened.ask("Who keeps the light?").prompt_ids(engine.text)
         for method in ("autoregressive", "triforce"):

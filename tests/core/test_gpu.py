@@ -44,10 +44,10 @@ def on_cuda(model: LoadedModel) -> LoadedModel:
 
 def cuda_engine(
     kv_heads: int,
+    *,
     offload: Offload | None = None,
     graphs: Graphs | None = None,
     host_share: float | None = None,
-    *,
     drafting: bool = False,
 ) -> Engine:
     config = EngineConfig(
@@ -82,7 +82,7 @@ def test_every_exact_method_writes_on_the_device_what_the_cpu_writes(kv_heads: i
 @pytest.mark.parametrize("num_resident", [0, 1])
 def test_layers_in_pinned_host_memory_give_the_text_that_the_cpu_writes(num_resident: int) -> None:
     expected = written(tiny_engine(kv_heads=2), "autoregressive")
-    engine = cuda_engine(2, Offload(num_resident=num_resident, block_rows=64, num_slots=2))
+    engine = cuda_engine(2, offload=Offload(num_resident=num_resident, block_rows=64, num_slots=2))
     assert engine.info.host_memory is not None and engine.info.host_memory.value == "pinned"
     for method in ("autoregressive", "triforce", "retrieval", "draft"):
         assert written(engine, method) == expected, method
@@ -111,14 +111,14 @@ def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_share_left_to_the_host_gives_the_text_that_the_cpu_writes(share: float) -> None:
     expected = written(tiny_engine(kv_heads=2), "autoregressive")
-    engine = cuda_engine(2, Offload(block_rows=64, num_slots=2), host_share=share)
+    engine = cuda_engine(2, offload=Offload(block_rows=64, num_slots=2), host_share=share)
     assert engine.info.plan.coattention == Choice(share, "asked for")
     for method in ("autoregressive", "triforce", "retrieval", "draft"):
         assert written(engine, method) == expected, method
 
 
 def test_the_host_s_share_is_measured_at_the_start() -> None:
-    engine = cuda_engine(2, Offload(block_rows=64, num_slots=2))
+    engine = cuda_engine(2, offload=Offload(block_rows=64, num_slots=2))
     found = engine.info.plan.coattention
     assert found.value is not None and 0 <= found.value <= 0.9 and found.because.startswith("measured")
     assert written(engine, "triforce") == written(tiny_engine(kv_heads=2), "autoregressive")
@@ -147,7 +147,7 @@ def test_lossy_methods_run_on_the_device() -> None:
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_recorded_passes_write_what_the_cpu_writes(kv_heads: int) -> None:
     graphs = Graphs(CUDA)
-    engine = cuda_engine(kv_heads, graphs)
+    engine = cuda_engine(kv_heads, graphs=graphs)
     assert engine.info.graphs.value, engine.info.graphs.because
     expected = written(tiny_engine(kv_heads=kv_heads), "autoregressive")
     for method in ("autoregressive", "triforce", "retrieval", "draft"):
@@ -159,7 +159,7 @@ def test_recorded_laws_draw_what_launched_ones_draw() -> None:
     """The same seed, the same device: laws differ in their last bits at most."""
     sampled = SamplingParams(temperature=0.8, top_p=0.95)
     graphs = Graphs(CUDA)
-    assert written(cuda_engine(4, graphs), "triforce", sampled) == written(cuda_engine(4), "triforce", sampled)
+    assert written(cuda_engine(4, graphs=graphs), "triforce", sampled) == written(cuda_engine(4), "triforce", sampled)
     assert any(key[0] == "law" for key in graphs._kept if isinstance(key, tuple))
 
 
@@ -177,6 +177,36 @@ def test_what_cannot_be_recorded_is_told() -> None:
     assert graphs.prepare("waits", lambda x: x + float(x.sum().item()), torch.ones(4, device=CUDA)) is None
     assert graphs.failure.startswith("recording failed")
     assert torch.ones(4, device=CUDA).sum().item() == 4  # the device still works
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.empty_cache()  # which an allocator that still records refuses
+    replay = Graphs(CUDA).prepare("x", torch.neg, torch.ones(4, device=CUDA))
+    assert replay is not None and replay().tolist() == [-1.0] * 4
+
+
+def test_memory_that_recorded_passes_work_on_is_free_when_it_is_lent() -> None:
+    graphs = Graphs(CUDA)
+    engine = cuda_engine(4, graphs=graphs)
+    expected = written(engine, "triforce")
+    rows = sum(buffer.untyped_storage().nbytes() for buffer in (*engine._retrieval.k, *engine._retrieval.v))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    with engine._lent():
+        assert before - torch.cuda.memory_allocated() >= rows
+    assert written(engine, "triforce") == expected and not graphs.failure
+
+
+def test_after_all_recordings_are_forgotten_their_memory_goes_back_and_others_are_made() -> None:
+    graphs = Graphs(CUDA)
+    for size in (1 << 20, 1 << 24):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        for name in ("a", "b"):
+            assert graphs.prepare((name, size), lambda x: (x + 1) * 2, torch.ones(size, device=CUDA)) is not None
+        assert torch.cuda.memory_reserved() > before
+        graphs.forget("a")
+        graphs.forget("b")
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() <= before and not graphs.failure
 
 
 def writes_alike_recorded(engine: Engine) -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from core.caches import relief
+from core.caches.base import KVShape
 from core.caches.full import FullCache, Offload
-from core.caches.relief import make_full_cache
+from core.caches.relief import Relief, make_full_cache
 from core.caches.stores import OffloadedLayer
 from core.config import EngineConfig, GenerationConfig, PlacementWish, SpeculationConfig
 from core.engine import Engine
@@ -232,6 +233,26 @@ def test_choosing_chunks_may_run_out_of_memory_too(method: str, monkeypatch: pyt
     assert answer(engine, prompt, method).token_ids == expected
 
 
+@pytest.mark.parametrize("method", ["streamingllm", "h2o"])
+def test_the_cache_of_a_lossy_method_that_finds_no_room_takes_a_layer_s(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made when it is first asked for, and no plan has room for it."""
+    engine, prompt = tiny_engine(), random_prompt(700)
+    expected = answer(tiny_engine(), prompt, method).token_ids
+    shape, times = engine._full.shape, [0]
+    real = type(shape).allocate
+
+    def allocate(own: KVShape, num_rows: int) -> torch.Tensor:
+        times[0] += 1
+        if times[0] == 1:
+            raise torch.OutOfMemoryError("injected")
+        return real(own, num_rows)
+
+    monkeypatch.setattr(KVShape, "allocate", allocate)
+    assert answer(engine, prompt, method).token_ids == expected and engine.info.plan.resident_layers == 1
+
+
 def test_where_nothing_can_move_one_error_tells_so_and_the_conversation_is_intact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -244,6 +265,31 @@ def test_where_nothing_can_move_one_error_tells_so_and_the_conversation_is_intac
         assert "--context" in error.value.hint
     after = answer(engine, prompt)
     assert after.token_ids == expected and after.reused_tokens == len(prompt) - 1
+
+
+def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its_rows_too() -> None:
+    shape = tiny_shape(layers=2)
+    full = FullCache(shape, 100, 4)
+    k = torch.zeros(1, 1, 40, shape.head_dim)
+    full.begin(0, 40)
+    for layer in range(2):
+        full.stage(layer, k, k)
+    full.commit(40)
+    free = [(128 + 40) * shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
+    relief = Relief(full, 64, lambda: free[0], lambda: None)
+    runs: list[int] = []
+
+    def work() -> int:
+        runs.append(full.resident_layers)
+        if len(runs) % 2:
+            raise torch.OutOfMemoryError("injected")
+        return full.resident_layers
+
+    with pytest.raises(NotEnoughMemory, match="no room for a layer"):
+        relief.retry(work, lambda: None)
+    runs.clear()
+    free[0] += 1
+    assert relief.retry(work, lambda: None) == 1
 
 
 def test_a_host_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,55 @@ def test_lanes_of_the_same_caches_do_not_disturb_each_other() -> None:
         assert result.token_ids == expected.token_ids
 
 
+def test_sampled_lanes_write_what_they_would_write_alone() -> None:
+    """With a seed, whenever their turns come. As it was, every turn began with another choice and an empty draft."""
+    prompt, hot = random_prompt(700), SamplingParams(temperature=0.8)
+    methods = ("triforce", "draft", "triforce-lookup", "triforce", "streamingllm", "streamingllm")
+    configs = [config(method, 130, sampling=hot, seed=number) for number, method in enumerate(methods)]
+    _, finished = raced(tiny_engine(noise=0.05, budget=128), prompt, configs)
+    assert len({result.token_ids for result in finished}) == len(methods)
+    for configured, result in zip(configs, finished, strict=True):
+        *_, expected = tiny_engine(noise=0.05, budget=128).generate(prompt, configured)
+        assert isinstance(expected, Finished)
+        assert result.token_ids == expected.token_ids, configured.method
+        assert result.stats.level2 == expected.stats.level2 and result.stats.level1 == expected.stats.level1
+
+
+def test_a_lane_that_starts_late_chooses_by_the_queries_of_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane before it has overwritten them: it wrote to its end in one turn."""
+    monkeypatch.setattr(race, "SLICE_SECONDS", 1e9)
+    prompt, late = random_prompt(700), config("retrieval", 40, sampling=SamplingParams(temperature=0.8), seed=3)
+    _, finished = raced(tiny_engine(budget=128), prompt, [config("autoregressive", 200), late])
+    *_, expected = tiny_engine(budget=128).generate(prompt, late)
+    assert isinstance(expected, Finished)
+    assert finished[1].token_ids == expected.token_ids and finished[1].stats.level2 == expected.stats.level2
+
+
+def test_a_lane_that_cannot_end_does_not_keep_the_others_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt, end = tiny_engine(), random_prompt(200), race.Lane.end
+    ended: list[str] = []
+
+    def ending(lane: race.Lane) -> None:
+        ended.append(lane.answer.decoder.name)
+        end(lane)
+        if lane.answer.decoder.name == "retrieval":
+            raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(race.Lane, "end", ending)
+    left = engine.race(prompt, [config(method, 500) for method in ("autoregressive", "retrieval", "triforce")])
+    for _ in range(9):
+        next(left)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        left.close()  # type: ignore[attr-defined]
+    assert sorted(ended) == ["autoregressive", "retrieval", "triforce"]
+    assert engine.full_cache.length == len(prompt) - 1, "and the engine is where it should be"
+    monkeypatch.undo()
+    *_, after = engine.generate(prompt, config("triforce", 30))
+    *_, expected = tiny_engine().generate(prompt, config("autoregressive", 30))
+    assert isinstance(after, Finished) and isinstance(expected, Finished)
+    assert after.token_ids == expected.token_ids
+
+
 def test_lanes_take_turns_and_count_only_their_own_passes() -> None:
     events, finished = raced(tiny_engine(), random_prompt(300), [config("autoregressive"), config("triforce")])
     order = [event.lane for event in events if isinstance(event.event, RoundDone)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from core import tiers
 from core.config import EngineConfig, RetrievalConfig
 from core.errors import ContextTooSmall, InvalidSetting, ModelNotHere, NotEnoughMemory, UnsupportedModel
 from core.forecast import PUBLISHED, Acceptance, Bandwidths, bandwidths, predict
@@ -107,44 +108,47 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     assert 131072 * kv_bytes_per_token(llama.dims, torch.float16) == 64 * GIB
     assert llama.weight_bytes(16) == 13_476_831_232  # the published 13.5 GB
     plan = planned(llama, rig_4090())
-    # 24 GiB * 0.9 = 22118.4 MiB; less runtime 600, weights 12852.5, retrieval cache (4096 + 8 + 192) * 0.5 = 2148,
-    # prefill 4096 * 4 * 4096 * 6 = 384, landmarks 32 * 128, their scores 32 * 2 and queries 32 * 16, a ring of four
-    # pieces of 512 rows of 16 KiB, 32 recorded passes of half a MiB a layer, and for each layer twice 512 + 192 newest
-    # rows: 213.9 left, less than 2048 - 22, which a layer takes more.
+    # 24 GiB * 0.9 = 22118.4 MiB; less runtime 600, weights 12852.5, retrieval cache (4096 + 8 + 192 + 1) * 0.5 = 2148.5
+    # and the numbers of 496 chunks in 1024 heads, 3.9, prefill 3968 * (3 * 8192 + 4096 * 18 + 1024 + 544) bytes =
+    # 377.9, landmarks 32 * 128, their scores 32 * 2, queries 32 * 16, the newest 128 + 2 of 256 KiB and a landmark of
+    # as much, five pieces of 512 rows of 16 KiB and 3968 rows of a layer on their way to the host, 32 recorded passes
+    # of half a MiB a layer, and for each layer 512 + 192 + 1 newest rows and 512 + 127 of a long pass: 144.9 left, less
+    # than 2048 - 21, which a layer takes more.
     assert plan.placement.value == "offloaded" and plan.resident_layers == 0 and plan.host_share == 1
     gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in plan.tiers)
     assert gpu == pytest.approx(
         {
             "runtime": 600,
             "target weights": 12852.5,
-            "retrieval cache": 2148,
-            "prefill buffers": 384,
+            "retrieval cache": 2148.5 + 3.875,
+            "prefill buffers": 3968 * 99872 / (1 << 20),
             "CUDA graphs": 512,
-            "landmarks, query log": 32 * 146,
-            "newest rows of offloaded layers": 32 * 22,
-            "ring of copies": 32,
-            # reading layer by layer: a layer's 2048 and hidden states of 36864 tokens, 288, of which 2148 are lent
-            "prefill, layer by layer": 188,
+            "landmarks, query log": 32 * 146 + 32.75,
+            "newest rows of offloaded layers": 32 * 21,
+            "ring of copies": 40 + 62,
+            # reading layer by layer: a layer's 2048 and a row, hidden states of 31744 tokens, 248; 2152.4 are lent
+            "prefill, layer by layer": 2048 + 1 / 64 + 248 - 2152.375,
         },
         rel=1e-5,
     )
     assert host == pytest.approx({"runtime": 600, "full cache, host": 64 * 1024}, rel=1e-5)
     assert all(tier.used_bytes <= tier.usable_bytes == int(0.9 * tier.free_bytes) for tier in plan.tiers)
-    # Without the host, reading 1024 rows at a time: 22118.4 - 600 - 12852.5 - 2148 - 96 - 512 =
-    # 5909.9 MiB hold 5909.9 / 0.53564453 = 11,033 tokens.
-    assert plan.most_resident == 11_033 // 64 * 64 == 11_008
+    # Without the host, reading 1024 rows at a time: 22118.4 - 600 - 12852.5 - 2152.4 - 97.0 - 512 - 32.75 - a row of
+    # 0.5 = 5871.3 MiB hold 5871.3 / 0.53564453 = 10,961 tokens.
+    assert plan.most_resident == 10_961 // 64 * 64 == 10_944
     assert plan.runs.value and "host memory" in plan.runs.because
 
 
 def test_some_layers_stay_where_there_is_room_for_them(size: Write) -> None:
-    plan = planned(size("llama2-7b"), make_rig(HOST, gpu_gib=32.1, host_gib=128))
-    # 8.1 * 1024 * 0.9 = 7465.0 MiB more than above: 7678.9 / 2026 = 3 layers
+    plan = planned(size("llama2-7b"), make_rig(HOST, gpu_gib=32.2, host_gib=128))
+    # 8.2 * 1024 * 0.9 = 7557.1 MiB more than above: 7702.0 / 2027 = 3 layers
     assert plan.placement.value == "split" and plan.resident_layers == 3 and plan.host_share == pytest.approx(29 / 32)
     assert "3 of 32 layers" in plan.placement.because and plan.runs.value
     rows = {row.name: row.size_bytes for tier in plan.tiers for row in tier.rows}
-    assert rows["full cache, 3 of 32 layers"] == 6 * GIB and rows["full cache, 29 of 32 layers, host"] == 58 * GIB
+    kept = 3 * (131072 + 1) * 16 * KIB  # an odd number of rows
+    assert rows["full cache, 3 of 32 layers"] == kept and rows["full cache, 29 of 32 layers, host"] == 58 * GIB
     config = EngineConfig(context=131072, retrieval=RetrievalConfig(budget=4096), graphs=False)
-    unrecorded = plan_tiers(size("llama2-7b"), None, config, make_rig(HOST, gpu_gib=32.1, host_gib=128))
+    unrecorded = plan_tiers(size("llama2-7b"), None, config, make_rig(HOST, gpu_gib=32.2, host_gib=128))
     assert unrecorded.resident_layers == 4, "where passes are not recorded, a layer more fits"
 
 
@@ -162,9 +166,10 @@ def test_two_cards_share_layers_and_caches_by_heads(size: Write) -> None:
     first, second, _ = ({row.name: row.size_bytes for row in tier.rows} for tier in plan.tiers)
     # half of the layers' weights, all of embeddings, output layer and norms: 6,476,005,376 + 524,820,480
     assert first == second and first["target weights"] == 7_000_825_856
-    assert first["retrieval cache"] == 1074 << 20
-    # 22118.4 - 600 - 6676.5 - 1074 - prefill 384 - landmarks 2304 - ring 32 = 11047.9 MiB; each half layer has
-    # 2 * (1024 + 192) newest rows of 8 KiB = 19, and takes 1024 - 19 more: (11047.9 - 32 * 19) / 1005 = 10.4
+    assert first["retrieval cache"] == 4297 * 256 * KIB + 496 * 512 * 8
+    # 22118.4 - 600 - 6676.5 - 1076.2 - prefill 377.9 - landmarks 2304 and 32.75 / 2 - ring 5 * 8 + 31 = 10996.4 MiB;
+    # each half layer has 1024 + 193 newest rows of 8 KiB and 1024 + 127 of a long pass = 18.5, and takes 1024 - 18.5
+    # more: (10996.4 - 32 * 18.5) / 1005.5 = 10.3
     assert plan.resident_layers == 10 and plan.num_gpus == 2 and plan.host_share == pytest.approx(22 / 32)
     assert "--gpus 2" in plan.runs.because
 
@@ -232,7 +237,8 @@ def test_the_processor_computes_in_32_bits_and_from_one_memory(size: Write) -> N
     (memory,) = plan.tiers
     assert memory.name == "memory" and plan.runs.value
     kept = {row.name: row.size_bytes for row in memory.rows}["full cache, landmarks, query log"]
-    assert kept == 32768 * 2 * 56 * KIB * (1 + 1 / 16) + 32768 / 8 * 28 * 4 * 4 + 32768 / 64 * 28 * 28 * 128 * 4
+    query, row = 28 * 28 * 128 * 4, 2 * 56 * KIB
+    assert kept == 32768 * row * (1 + 1 / 16) + 32768 / 8 * 28 * 4 * 4 + (32768 / 64 + 130) * query + 1.5 * row
     with pytest.raises(NotEnoughMemory, match="weights"):
         planned(size("qwen2.5-7b"), make_rig(HOST, assume="cpu", host_gib=16))
 
@@ -251,6 +257,15 @@ def test_a_plan_for_this_machine_is_what_the_engine_plans() -> None:
             assert ours.tiers[0].used_bytes == pytest.approx(theirs.total_bytes, rel=1e-3)
             assert (ours.placement.value, ours.resident_layers) == (theirs.placement.value, theirs.resident_layers)
             assert ours.most_context == pytest.approx(theirs.most_context, abs=128)
+
+
+def test_gpus_that_cannot_share_a_model_are_told_where_they_are(size: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "ON_WINDOWS", True)
+    here = replace(HOST, gpus=(Gpu("A", 80 * GIB, 79 * GIB),) * 2)
+    runs = planned(size("qwen2.5-7b"), make_rig(here, num_gpus=2), 8192).runs
+    assert not runs.value and "use WSL2" in runs.because
+    assert planned(size("qwen2.5-7b"), make_rig(here), 8192).runs.value
+    assert planned(size("qwen2.5-7b"), make_rig(here, assume="2x4090"), 8192).runs.value, "that machine may run Linux"
 
 
 def test_a_context_beyond_the_model_and_odd_models_are_refused(size: Write) -> None:

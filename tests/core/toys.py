@@ -75,6 +75,7 @@ def loaded(config: PreTrainedConfig, seed: int, noise: float = 0.0) -> LoadedMod
         weight_bytes=sum(4 * p.numel() for p in module.parameters()),
         disk_dtype=torch.float32,
         layerwise=sizes.model_type in PLAIN_FAMILIES,
+        intermediate_size=sizes.intermediate_size,
     )
     return LoadedModel(module, dims, dims.shape(torch.float32, CPU), frozenset())
 
@@ -113,8 +114,10 @@ def tiny_engine(
     offload: Offload | None = None,
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
+    crew: Any = None,
     host_share: float | None = None,
     drafting: bool = False,
+    query_window: int = 8,
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure.
 
@@ -126,14 +129,16 @@ def tiny_engine(
         placement=placement,
         host_share=host_share,
         gpu_memory_gib=None if placement in ("auto", "resident") else 1.0,
-        retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64),
+        retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64, query_window=query_window),
         draft=DraftConfig(window=128),
     )
     target = loaded(tiny_config(kv_heads=kv_heads), 3)
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
     twin = drafting_twin(target.module, CPU) if drafting else None
-    return Engine(config, plan, Letters(eos_ids), target, draft, offload=offload, graphs=graphs, drafting=twin)
+    return Engine(
+        config, plan, Letters(eos_ids), target, draft, offload=offload, graphs=graphs, drafting=twin, crew=crew
+    )
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:

@@ -1,6 +1,7 @@
 """The doctor command: this machine, and machines that are only described."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import launch as launcher
 from app.commands import doctor
 from core.forecast import PUBLISHED
-from tests.app.fakes import MACHINE
+from tests.app.fakes import MACHINE, UNUSED_GPU
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pyt
 
 
 def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "128", "--context", "32768"]
+    options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "128", "--context", "16384"]
     report = told(capsys, *options, "--draft-bits", 4)
     assert report["plan"]["memory"]["drafting weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
     assert report["plan"]["drafting_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
@@ -128,6 +129,21 @@ def test_a_measured_pair_is_planned_with_what_was_measured(capsys: pytest.Captur
     report = told(capsys, "--context", 4096, "--device", "cpu")
     assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
     assert report["plan"]["runs_in_this_version"]["value"] and report["machine"]["assumed"] == []
+
+
+def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "this_machine", lambda: replace(MACHINE, unused_gpu=UNUSED_GPU))
+    report = told(capsys)
+    assert report["machine"]["unused_gpu"]["problem"] == "torch 2.13.0+cpu is a build without CUDA."
+    assert report["machine"]["unused_gpu"]["hint"] == "Run: python launch.py repair"
+    assert report["plan"]["device"] == {"value": "cpu", "because": UNUSED_GPU.because}
+    assert launcher.main(["doctor", "--no-venv"]) == 0
+    assert f"GPU        {UNUSED_GPU.because} {UNUSED_GPU.hint}\n" in capsys.readouterr().out
+    assert launcher.main(["doctor", "--device", "cuda", "--no-venv"]) == 1
+    assert capsys.readouterr().err == f"error: {UNUSED_GPU.because} {UNUSED_GPU.hint}\n"
+    assert told(capsys, "--assume", "1x4090")["machine"]["unused_gpu"] is None
 
 
 def test_a_described_machine_that_lacks_host_memory_may_only_lack_its_description(

@@ -83,7 +83,7 @@ def test_an_answer_comes_with_its_figures(server: FakeServer) -> None:
     assert finished.text == "The light house." == engine.text.decode(finished.token_ids)
     assert (finished.stats.new_tokens, len(finished.token_ids), finished.prompt_tokens) == (4, 4, 50)
     assert (finished.reused_tokens, finished.stop_reason, finished.method) == (48, "end_of_text", "remote")
-    assert 0.02 < finished.stats.decode_seconds < 1 and finished.stats.level2 is None and not finished.exact
+    assert 0.02 < finished.stats.decode_seconds < 60 and finished.stats.level2 is None and not finished.exact
     (body,) = server.chats
     assert body["messages"] == [{"role": "user", "content": "Martha keeps the light.\n\nWho keeps the light?"}]
     assert body["temperature"] == 0 and body["stream_options"] == {"include_usage": True} and "triforce" not in body

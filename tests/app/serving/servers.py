@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from app.commands.serve import loaded
+from app.doors import Hosts
 from app.serving.api import Api
 from app.worker import EngineWorker
 from tests.app.fakes import SECONDS, FakeEngine, FakeText
@@ -45,15 +46,17 @@ def free_port() -> int:
 @contextmanager
 def served(worker: EngineWorker, **options: Any) -> Iterator[str]:
     """The address of a server on a started worker."""
+    port = free_port()
+    options = {"hosts": Hosts("127.0.0.1", port), **options}
     app = Api(worker, loaded(worker), **options).app
-    with running(app) as url:
+    with running(app, port) as url:
         yield url
 
 
 @contextmanager
-def running(app: Any) -> Iterator[str]:
+def running(app: Any, port: int | None = None) -> Iterator[str]:
     """The address of any ASGI application."""
-    port = free_port()
+    port = port or free_port()
     server = uvicorn.Server(
         uvicorn.Config(app, port=port, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
     )

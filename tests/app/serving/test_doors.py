@@ -7,9 +7,10 @@ import httpx
 import pytest
 
 from app.commands.serve import check_door
+from app.doors import Hosts
 from app.worker import EngineWorker
 from core.errors import InvalidSetting
-from tests.app.serving.servers import ServedEngine, served
+from tests.app.serving.servers import ServedEngine, free_port, served
 
 
 @pytest.fixture
@@ -39,6 +40,31 @@ def test_web_pages_of_other_origins_are_kept_out(worker: EngineWorker) -> None:
             httpx.options(f"{url}/v1/models", headers={"Origin": "null"}, trust_env=False, verify=False).status_code
             == 403
         )
+
+
+def test_five_foreign_requests_are_refused(worker: EngineWorker) -> None:
+    with served(worker) as url:
+        assert get(url).status_code == 200
+        for headers in (
+            {"Host": "rebound.example"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            reply = get(url, **headers)
+            assert reply.status_code == (421 if "Host" in headers else 403) and "example" not in reply.text
+            assert reply.json()["error"]["code"] == ("host_not_allowed" if "Host" in headers else "origin_not_allowed")
+            assert httpx.get(f"{url}/health", headers=headers, trust_env=False, verify=False).status_code in (403, 421)
+
+
+def test_a_named_host_and_the_pages_of_a_named_origin(worker: EngineWorker) -> None:
+    page, port = "http://localhost:3000", free_port()
+    with served(worker, hosts=Hosts("127.0.0.1", port, ["models.lan"]), origins=[page]) as url:
+        assert get(url, Host="models.lan").status_code == 200 and get(url, Host="other.lan").status_code == 421
+        far = {"Host": "models.lan", "Origin": page, "Sec-Fetch-Site": "cross-site"}
+        assert get(url, **far).status_code == 200, "a browser says so of every page that was named"
+        assert get(url, **far | {"Host": "rebound.example"}).status_code == 421
 
 
 def test_a_named_origin_is_let_in(worker: EngineWorker) -> None:

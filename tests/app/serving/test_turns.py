@@ -1,13 +1,19 @@
 """One request at a time, a queue with an end, clients that go away; on a scripted engine that waits where told."""
 
+import asyncio
 import http.client
 import json
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
+from starlette.requests import Request
 
+from app.serving.api import EventStream
+from app.serving.bodies import Bodies
+from app.serving.errors import BadRequest, Overloaded, TooLarge
 from app.worker import EngineWorker
 from tests.app.fakes import HOLD, SECONDS
 from tests.app.serving.servers import ServedEngine, served, wait_for
@@ -141,7 +147,8 @@ def test_a_client_that_goes_away_while_it_waits_leaves_the_queue(url: str, engin
 def test_an_error_of_the_engine_is_an_error_in_json(url: str, engine: ServedEngine) -> None:
     engine.enqueue(RuntimeError("boom"))
     status, body = Client(url).answer()
-    assert status == 500 and "boom" in body["error"]["message"]
+    message = body["error"]["message"]
+    assert status == 500 and "RuntimeError" in message and "boom" not in message, "raw texts stay in the terminal"
     engine.enqueue(RuntimeError("boom"))
     with Client(url, stream=True).connection.getresponse() as reply:
         assert reply.status == 200, "it had begun"
@@ -164,6 +171,67 @@ def test_what_was_read_for_an_earlier_request_is_told_when_it_is_read_again(url:
     assert figures[:3] == [0, 0, 0] and figures[3] >= len(book)
 
 
-def test_more_bytes_than_any_prompt_has_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.serving.api.MOST_BYTES", 1000)
-    assert Client(url, messages=[{"role": "user", "content": "x" * 2000}]).answer()[0] == 413
+def test_more_bytes_than_any_prompt_has_are_refused_before_they_are_sent(url: str) -> None:
+    with socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), SECONDS) as line:
+        head = ["POST /v1/chat/completions HTTP/1.1", f"Host: {urlsplit(url).netloc}", "Content-Length: 67108864"]
+        line.sendall(("\r\n".join(head) + "\r\n\r\n").encode())
+        assert b" 413 " in line.recv(1000)
+
+
+def test_bodies_are_bounded_by_the_context_however_they_come() -> None:
+    bodies = Bodies(context=16_384, most_at_once=2)
+
+    async def coming(*parts: bytes) -> bytes:
+        left = list(parts)
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+        return await bodies.read(Request({"type": "http", "headers": []}, receive))
+
+    assert bodies.most_bytes == 2 << 20 and asyncio.run(coming(b"a", b"b")) == b"ab"
+    with pytest.raises(TooLarge, match="2 MiB"):
+        asyncio.run(coming(*[bytes(1 << 20)] * 3))
+
+
+def test_slow_senders_are_few_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serving.bodies.STALLED_SECONDS", 0.2)
+    bodies = Bodies(context=16_384, most_at_once=2)
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
+
+    async def three() -> list[Any]:
+        sent = [bodies.read(Request({"type": "http", "headers": []}, silent)) for _ in range(3)]
+        return list(await asyncio.gather(*sent, return_exceptions=True))
+
+    for _ in range(2):  # places are given back
+        assert [type(error) for error in asyncio.run(three())] == [BadRequest, BadRequest, Overloaded]
+
+
+def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serving.api.STALLED_SECONDS", 0.2)
+    closed: list[bool] = []
+
+    async def parts() -> AsyncGenerator[bytes]:
+        try:
+            while True:
+                yield b"data: x\n\n"
+        finally:
+            closed.append(True)
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
+
+    async def full(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def answer() -> None:
+        scope: dict[str, Any] = {"type": "http", "headers": []}
+        written = parts()
+        stream = EventStream(Request(scope, silent), await anext(written), written)
+        await asyncio.wait_for(stream(scope, silent, full), SECONDS)
+
+    asyncio.run(answer())
+    assert closed == [True]

@@ -3,6 +3,8 @@
 Keys and values are made from (token index, layer, head), so a row tells which token it belongs to.
 """
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from core.caches import selection
 from core.caches.base import KVCache, KVShape
-from core.caches.full import QUERY_LOG, FullCache
+from core.caches.full import QUERY_LOG, FullCache, Gathered
 from core.caches.retrieval import RetrievalCache
 from core.caches.selection import (
     HeavyHitters,
@@ -138,6 +140,26 @@ def test_the_query_log_returns_the_newest_committed_queries_across_its_wrap() ->
     assert torch.equal(full.recent_queries(0, 8), asked[0, :, 8:16])
 
 
+def test_a_rewind_finds_the_queries_that_were_remembered_there_and_no_others() -> None:
+    full = filled(60)
+    asked = [full.recent_queries(layer, 8).clone() for layer in range(SHAPE.num_layers)]
+    full.remember_queries(8)
+    run_pass(full, 60, QUERY_LOG)  # the ring holds none of them any more
+    full.truncate(60)
+    assert full.queries_start() == 52
+    for layer, queries in enumerate(asked):
+        assert torch.equal(full.recent_queries(layer, 8), queries)
+    run_pass(full, 60, QUERY_LOG)
+    full.truncate(59)
+    assert full.recent_queries(0, 8).shape[1] == 0, "what was overwritten is not taken for what was asked"
+    run_pass(full, 59, 20)  # another text, which nobody remembers at 60
+    run_pass(full, 79, QUERY_LOG)
+    full.truncate(60)
+    assert full.recent_queries(0, 8).shape[1] == 0, "nor what was asked in another text"
+    run_pass(full, 60, 3)
+    assert full.queries_start() == 60 and full.recent_queries(0, 8).shape[1] == 3
+
+
 def test_retrieval_holds_sink_choice_and_local_window_as_exact_copies() -> None:
     full = filled(300)
     cache = RetrievalCache(full, TopChunks(full, CONFIG))
@@ -151,6 +173,23 @@ def test_retrieval_holds_sink_choice_and_local_window_as_exact_copies() -> None:
         assert (chunks == 0).any(1).all(), "the sink chunk always stays"
     held = cache.k[0][0, 0, : cache.nbytes // SHAPE.bytes_per_token, 0].tolist()
     assert held[-24:] == list(range(276, 300))
+
+
+def test_chunks_of_a_text_that_was_taken_back_are_not_taken_for_those_of_the_next_one() -> None:
+    """Both texts have the same numbers of chunks; only what stands in them differs."""
+    full = filled(160)
+    retrieval = RetrievalCache(full, TopChunks(full, CONFIG))
+    retrieval.select()
+    for cache in (full, retrieval):
+        cache.truncate(20)
+    run_pass(full, 20, 140, salt=300)
+    retrieval.select()
+    for layer in range(SHAPE.num_layers):
+        for head, chunks in enumerate(retrieval.held_chunks()[layer]):
+            tokens = (chunks[:, None] * CONFIG.chunk_size + torch.arange(CONFIG.chunk_size)).flatten()
+            assert int(tokens.max()) > 20, "or this tests nothing"
+            for ours, theirs in zip((retrieval.k, retrieval.v), full.rows(layer, 0, 160), strict=True):
+                assert torch.equal(ours[layer][0, head, : len(tokens)], theirs[head, tokens])
 
 
 def test_a_second_selection_moves_only_the_chunks_that_changed() -> None:
@@ -179,10 +218,11 @@ def test_a_selection_that_breaks_off_leaves_nothing_held(monkeypatch: pytest.Mon
     run_pass(full, 300, 16)
     gather = full.gather
 
-    def breaks(layer: int, heads: torch.Tensor, chunks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if layer == 1:
-            raise torch.OutOfMemoryError
-        return gather(layer, heads, chunks)
+    def breaks(layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator[Gathered]:
+        for found in gather(layer, head, chunk):
+            if found.layer == 1:
+                raise torch.OutOfMemoryError
+            yield found
 
     monkeypatch.setattr(full, "gather", breaks)
     with pytest.raises(torch.OutOfMemoryError):

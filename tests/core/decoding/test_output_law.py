@@ -30,7 +30,7 @@ def verify_without_residual(guess: Guess, p: Tensor, dice: Dice, level: str = "j
     a = dice.accept(p[at, tokens], guess.probs[at, tokens])
     own = dice.draw(p[a])
     origins = (*guess.origins[:a], Origin(level, "corrected"))
-    return Verdict((*guess.tokens[:a], own), p[: a + 1], origins, a, (1.0,) * (a + 1), (None,) * (a + 1))
+    return Verdict((*guess.tokens[:a], own), p[: a + 1], origins, a, guess.probs[at, tokens])
 
 
 def tables(seed: int, vocab: int = V) -> tuple[Tensor, Tensor, Tensor]:

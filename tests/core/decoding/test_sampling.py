@@ -1,13 +1,15 @@
 import itertools
+from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config import SamplingParams
+from core.config import LEAST_TEMPERATURE, MOST_QUERIES, RetrievalConfig, SamplingParams
 from core.decoding.sampling import CertainDice, Dice, to_probs
 from core.errors import InvalidSetting
+from tests.core.laws import chi_square
 
 
 def test_temperature_zero_is_one_hot_at_the_first_of_the_largest() -> None:
@@ -56,6 +58,25 @@ def test_unusable_settings_are_refused_with_an_action(wrong: dict[str, float]) -
     assert error.value.hint
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"local_window": 0},
+        {"local_window": -8},
+        {"query_window": 0},
+        {"query_window": MOST_QUERIES + 1},
+        {"reselect_interval": 0},
+        {"chunk_size": 0},
+        {"budget": 100, "chunk_size": 8},
+        {"spill": 1.5},
+    ],
+)
+def test_unusable_retrieval_settings_are_refused_with_an_action(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidSetting) as error:
+        RetrievalConfig(**wrong)  # type: ignore[arg-type]
+    assert error.value.hint
+
+
 def test_dice_accept_the_prefix_before_the_first_rejection() -> None:
     dice = Dice(torch.Generator().manual_seed(0))
     one, zero = torch.ones(3), torch.zeros(3)
@@ -70,6 +91,35 @@ def test_dice_accept_with_the_ratio_of_probabilities() -> None:
     p, q = torch.tensor([0.15]), torch.tensor([0.5])
     rate = sum(dice.accept(p, q) for _ in range(2000)) / 2000
     assert abs(rate - 0.3) < 5 * (0.3 * 0.7 / 2000) ** 0.5
+
+
+def test_every_guess_has_a_coin_of_its_own() -> None:
+    """Three guesses at fractional ratios: lengths of the accepted prefix as independent coins give them.
+
+    4,000 trials; negative control: one coin for a whole round keeps a prefix as often as its least likely guess.
+    """
+    p, q = torch.tensor([0.3, 0.2, 0.45]), torch.tensor([0.4, 0.4, 0.5])
+    kept = [0.75, 0.5, 0.9]
+    law = {(0,): 1 - kept[0], (1,): kept[0] * (1 - kept[1]), (2,): kept[0] * kept[1] * (1 - kept[2])}
+    law[3,] = 1 - sum(law.values())
+    for shared in (False, True):
+        rng = torch.Generator().manual_seed(4)
+        dice = Dice(rng)
+        counts: Counter[tuple[int, ...]] = Counter()
+        for _ in range(4000):
+            coin = float(torch.rand(1, generator=rng))
+            together = next((i for i, ratio in enumerate(kept) if coin >= ratio), 3)
+            counts[(together if shared else dice.accept(p, q),)] += 1
+        assert chi_square(counts, law).fits is not shared
+
+
+def test_temperatures_too_low_to_divide_by_are_greedy() -> None:
+    logits = torch.tensor([[100.0, 99.0, 3.0]])
+    for temperature in (1e-37, 1e-6):
+        sampling = SamplingParams(temperature=temperature)
+        assert sampling.greedy and to_probs(logits, sampling).tolist() == [[1, 0, 0]]
+    lowest = SamplingParams(temperature=LEAST_TEMPERATURE)
+    assert not lowest.greedy and to_probs(1e4 * logits, lowest).tolist() == [[1, 0, 0]]
 
 
 def test_dice_for_certain_laws_decide_what_dice_decide() -> None:

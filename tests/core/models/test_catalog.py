@@ -14,8 +14,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import CoreError, DamagedAssets, IncompleteModel, ModelNotHere, UnknownModel, UnsupportedModel
-from core.models import catalog, store
+from core.models import catalog, loader, store
 from core.models.census import size_of
+from core.models.families import Family
 from core.models.loader import load_tokenizer, read_config, read_dims, same_tokens
 from core.models.pairing import pair
 from core.models.shapes import find_shape
@@ -179,6 +180,16 @@ def test_a_draft_that_is_asked_for_must_have_the_tokens(tmp_path: Path) -> None:
         pair(str(target), str(other))
     same = save(tmp_path / "b")
     assert pair(str(target), str(same)).draft == same
+
+
+def test_a_family_whose_keys_cannot_be_moved_is_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = save(tmp_path / "t", layers=9)
+    draft = put_in_cache("small/same-words", save(tmp_path / "b", layers=1))
+    assert pair(str(target)).draft == draft
+    monkeypatch.setattr(loader, "FAMILIES", {"llama": Family(drafts=False)})
+    assert pair(str(target)).draft is None
+    with pytest.raises(UnsupportedModel, match="cannot be moved"):
+        pair(str(target), str(draft))
 
 
 def test_added_tokens_do_not_part_a_pair_and_other_ids_do(tmp_path: Path) -> None:

@@ -1,17 +1,18 @@
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from core.caches.base import KVShape
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import DamagedAssets, UnknownModel, UnsupportedModel
 from core.models import catalog
-from core.models.loader import load_model, load_tokenizer, read_dims, same_tokens
+from core.models.loader import dims_of, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
 from tests.core.toys import CPU, tiny_config, tiny_model
 
@@ -68,6 +69,60 @@ def test_models_that_do_not_decode_over_their_whole_context_are_refused(
     with pytest.raises(UnsupportedModel) as error:
         read_dims(folder)
     assert error.value.hint
+
+
+LLAMA = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
+REASONS: list[tuple[str, dict[str, Any], str]] = [
+    ("llama", {"sliding_window": 16}, "a window of 16 tokens"),
+    ("phi3", {"sliding_window": 2047}, "a window of 2047 tokens"),
+    ("mixtral", {"sliding_window": 16, "use_sliding_window": False}, "a window of 16 tokens"),
+    ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+    ("llama", {"layer_types": ["full_attention", "chunked_attention"]}, "chunked_attention"),
+    ("llama", {"attention_chunk_size": 64}, "chunks of 64 tokens"),
+    ("llama", {"layer_types": ["full_attention", "conv"]}, "running state"),
+    ("qwen3_next", {}, "running state"),
+    ("lfm2", {"layer_types": ["conv", "full_attention"]}, "running state"),
+    ("lfm2", {"layer_types": ["full_attention", "full_attention"]}, "running state"),
+    ("gemma", {"use_bidirectional_attention": True}, "tokens that follow"),
+    ("llama", {"is_causal": False}, "tokens that follow"),
+    ("gemma2", {"sliding_window": None, "layer_types": ["full_attention", "full_attention"]}, "softcap"),
+    ("gpt_oss", {"sliding_window": None, "layer_types": ["full_attention", "full_attention"]}, "sinks"),
+    ("deepseek_v3", {}, "latent attention"),
+    ("llama", {"v_head_dim": 8}, "values of another size"),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
+    ("llama", {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "longrope"),
+    ("llama", {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, "proportional"),
+    ("mistral", {"per_layer_config": {1: {"sliding_window": 16}}}, "layers of different kinds"),
+    ("opt", {}, "the family 'opt'"),
+]
+
+
+@pytest.mark.parametrize(("family", "fields", "reason"), REASONS, ids=[f"{row[0]}, {row[2]}" for row in REASONS])
+def test_what_would_not_run_exactly_is_refused_with_its_reason(
+    family: str, fields: dict[str, Any], reason: str
+) -> None:
+    """From the configuration alone, as transformers reads it: nothing is loaded."""
+    config = CONFIG_MAPPING[family]()
+    if "per_layer_config" in fields:
+        config = CONFIG_MAPPING[family](**LLAMA, **fields)
+    else:
+        for name, value in {**LLAMA, **fields}.items():
+            setattr(config, name, value)
+    with pytest.raises(UnsupportedModel, match=re.escape(reason)) as error:
+        dims_of(config, "toy", weight_bytes=0)
+    assert error.value.problem.startswith("toy ") and error.value.hint.endswith(".")
+
+
+def test_a_window_that_the_config_switches_off_is_no_reason() -> None:
+    for family in ("qwen2", "qwen2_moe", "qwen3_moe"):
+        config = CONFIG_MAPPING[family](**LLAMA, use_sliding_window=False, sliding_window=32768)
+        assert dims_of(config, "toy", weight_bytes=0).num_layers == 2
+
+
+def test_whether_a_model_can_be_a_draft_is_known_before_it_is_loaded() -> None:
+    for family in ("llama", "cohere"):
+        dims = dims_of(CONFIG_MAPPING[family](**LLAMA), "toy", weight_bytes=0)
+        assert dims.drafts == (family == "llama")
 
 
 def test_an_unknown_name_lists_what_is_known() -> None:

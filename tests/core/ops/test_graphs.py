@@ -1,18 +1,23 @@
 """Recorded passes: the function that would be recorded, called on its fixed buffers, against the eager twin."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.ops.graphs as graphs_module
 from core.caches.full import QueryLog
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.sampling import as_tensor, to_probs, to_probs_by_tensor
+from core.decoding.sampling import Filters, as_tensor, to_probs, to_probs_by_tensor
+from core.decoding.speculative import ModelLaw
 from core.engine import Engine
 from core.events import Finished
 from core.models.graphed import GraphedPasses
+from core.models.judge import Judge
 from core.ops.attention import attend_reference
 from core.ops.graphs import (
     LONG,
@@ -125,8 +130,50 @@ def test_laws_with_parameters_as_a_tensor_equal_those_with_constants(
 ) -> None:
     sampling = SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k)
     logits = 4 * torch.randn(5, 50, generator=torch.Generator().manual_seed(1))
-    found, expected = to_probs_by_tensor(logits, as_tensor(sampling, CPU)), to_probs(logits, sampling)
+    found = to_probs_by_tensor(logits, as_tensor(sampling, CPU), Filters.of(sampling, 50))
+    expected = to_probs(logits, sampling)
     assert torch.equal(found > 0, expected > 0) and torch.allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+class Sorts(TorchDispatchMode):
+    """Counts them."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        self.count += "sort" in str(func) or "topk" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "expected"), [(0, 1.0, 0), (50, 1.0, 0), (5, 1.0, 1), (0, 0.9, 1), (50, 0.9, 1), (5, 0.9, 2)]
+)
+def test_a_law_sorts_the_vocabulary_once_for_each_filter_that_is_on(top_k: int, top_p: float, expected: int) -> None:
+    sampling = SamplingParams(temperature=0.7, top_k=top_k, top_p=top_p)
+    with Sorts() as sorts:
+        to_probs_by_tensor(torch.randn(2, 50), as_tensor(sampling, CPU), Filters.of(sampling, 50))
+    assert sorts.count == expected
+
+
+def test_settings_with_other_filters_do_not_share_a_recording() -> None:
+    """And those with the same filters do, whatever their numbers."""
+    engine, graphs = tiny_engine(), twin()
+    judge = Judge("full", engine._parts.full.model, engine._full, CPU)
+    judge._graphed = GraphedPasses("full", judge.model, engine._full, graphs)
+    context = Context(random_prompt(20))
+    for round_number in range(2):
+        for top_k, top_p in ((0, 1.0), (5, 1.0), (0, 0.6), (9, 0.8)):
+            sampling = SamplingParams(temperature=0.5 + round_number, top_k=top_k, top_p=top_p)
+            if round_number:
+                sampling = replace(sampling, top_k=top_k and top_k + 2, top_p=top_p and top_p**2)
+            judge.cache.truncate(0)
+            law = ModelLaw(judge, sampling).probs(context, 2)
+            judge.cache.truncate(0)
+            expected = to_probs(judge.logits(context, 2), sampling)
+            assert torch.equal(law > 0, expected > 0) and torch.allclose(law, expected, atol=1e-6), sampling
+    assert len([key for key in graphs._kept if isinstance(key, tuple) and key[0] == "law"]) == 4
 
 
 def test_queries_are_logged_by_tensor_as_by_slices() -> None:
@@ -190,7 +237,7 @@ def test_passes_leave_the_same_rows_behind() -> None:
 def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() -> None:
     engine, graphs = tiny_engine(context=300), twin()
     judge = engine._parts.full
-    passes = GraphedPasses("full", judge.model, engine._full.fixed, graphs)
+    passes = GraphedPasses("full", judge.model, engine._full, graphs)
     context = Context(random_prompt(299))
     judge.feed(context, range(0, 290), 1)
 

@@ -15,10 +15,12 @@ from core.caches.base import KVShape
 from core.caches.full import FullCache
 from core.engine import NEAR_TIE_GAP
 from core.errors import UnsupportedModel
-from core.models.division import is_divisible
+from core.models.division import SHARED, is_divisible
 from core.models.judge import Judge
 from core.parallel.cutting import SharedInputs, cut
 from core.tokens import Context
+from tests.core.models.test_parity_families import config_of as case_config
+from tests.core.models.test_parity_families import family_cases
 from tests.core.toys import CPU, FAMILIES, random_prompt, tiny_config, tiny_model
 
 # Ranks add in another order than one process does. If no logit moves by more than half a near tie's gap, a greedy
@@ -67,6 +69,7 @@ def config_of(family: str, kv_heads: int, **changes: object) -> PreTrainedConfig
     return config
 
 
+LISTED = {name: fields for name, fields in family_cases().items() if is_divisible(case_config(fields))}
 CASES = [(family, kv_heads, 2, {}) for family in FAMILIES for kv_heads in (4, 2)]
 CASES += [("llama", 4, 4, {"intermediate_size": 97}), ("llama", 2, 2, {"attention_bias": True, "mlp_bias": True})]
 
@@ -80,6 +83,18 @@ def test_shares_together_compute_what_the_whole_model_does(
     shares = logits_of(config, num_ranks, Sums(num_ranks).add)
     assert float((shares[0] - whole).abs().max()) < LOGIT_TOLERANCE
     assert all(torch.equal(share, shares[0]) for share in shares), "sums have the same bits on every rank"
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_shares_of_every_family_that_is_divided_compute_what_the_whole_model_does(name: str) -> None:
+    (whole,) = logits_of(case_config(LISTED[name]), 1, lambda x, rank: None)
+    shares = logits_of(case_config(LISTED[name]), 2, Sums(2).add)
+    assert float((shares[0] - whole).abs().max()) < LOGIT_TOLERANCE
+
+
+def test_every_family_that_is_divided_has_a_case_and_the_others_are_refused() -> None:
+    assert {fields["model_type"] for fields in LISTED.values()} == SHARED
+    assert not is_divisible(case_config({**LISTED["cohere"], "use_qk_norm": True}))
 
 
 def test_a_missing_sum_would_be_noticed() -> None:

@@ -10,6 +10,7 @@ from core.errors import CoreError, InvalidSetting
 from core.hardware import Gpu, Machine
 from core.models.catalog import find
 from core.models.loader import ModelDims, read_dims
+from core.parallel import shares
 from core.parallel.shares import one_share, told
 from core.planner import make_plan
 from tests.core.toys import MACHINE
@@ -35,6 +36,14 @@ def test_more_gpus_than_there_are_is_refused(device: str, machine: Machine, prob
     with pytest.raises(InvalidSetting, match=problem) as refused:
         shared(replace(TWO, device=device), machine)  # type: ignore[arg-type]
     assert refused.value.hint == "Leave out --gpus."
+
+
+def test_gpus_under_windows_are_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "ON_WINDOWS", True)
+    with pytest.raises(InvalidSetting, match="GPUs cannot share a model under Windows") as refused:
+        shared(replace(TWO, device="auto"), GPUS)
+    assert refused.value.hint == "Start it in WSL2, or leave out --gpus."
+    assert shared(TWO, GPUS)[0].num_kv_heads, "processes on the processor can"
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:

@@ -1,0 +1,136 @@
+"""A parsing process with its limits held from outside, and what it says, line by line.
+
+The process limits itself where the system can (`parsing_worker.py`); the watch here holds everywhere, also where an
+address space cannot be limited (macOS) or nothing can (Windows), and while the process answers to nothing at all. It
+ends with us: its standard input is a pipe that we alone hold, and Windows ends it with its job.
+"""
+
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Literal
+
+import psutil
+
+from app.documents import windows_job
+
+PROJECT = Path(__file__).parents[2]
+WATCH_SECONDS = 0.1
+WAITING_LINES = 64  # that were read and not yet asked for
+KEPT_COMPLAINTS = 2_000  # bytes, of the end of what it writes to its standard error
+Limit = Literal["memory", "time"]
+
+
+class ParsingProcess:
+    """A child that parses one file. `close` ends it and leaves nothing running."""
+
+    def __init__(self, arguments: Sequence[str], memory_bytes: int, cpu_seconds: int, line_bytes: int) -> None:
+        """Start it.
+
+        Args:
+            arguments: behind the interpreter.
+            memory_bytes: of RAM.
+            cpu_seconds: of all its threads together.
+            line_bytes: of one line; a longer one is cut off and is the last.
+        """
+        self.limit: Limit | None = None  # why the watch has ended it
+        self._most = memory_bytes, cpu_seconds
+        self._line_bytes = line_bytes
+        self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
+        self._complaints = b""
+        self._over = threading.Event()
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._job = windows_job.confine(self._process, memory_bytes, cpu_seconds)
+        assert self._process.stdout and self._process.stderr
+        jobs = ((self._forward, self._process.stdout), (self._drain, self._process.stderr), (self._watch, None))
+        self._threads = [threading.Thread(target=job, args=(pipe,), daemon=True) for job, pipe in jobs]
+        for thread in self._threads:
+            thread.start()
+
+    def line(self, timeout_seconds: float) -> bytes:
+        """The next line; empty: there is none any more.
+
+        Raises:
+            queue.Empty: none has come in time.
+        """
+        return self._lines.get(timeout=timeout_seconds)
+
+    def wait(self) -> int:
+        """Its exit status, once it has closed its output."""
+        return self._process.wait()
+
+    @property
+    def complaints(self) -> str:
+        """The end of what it wrote to its standard error, complete when it has ended."""
+        self._threads[1].join()
+        return self._complaints.decode(errors="replace")
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self._over.set()
+        for one in self._family():
+            with suppress(psutil.Error):
+                one.kill()
+        self._process.kill()
+        self._process.wait()
+        while self._threads[0].is_alive():  # it may wait for room
+            with suppress(queue.Empty):
+                self._lines.get(timeout=0.01)
+        for thread in self._threads:
+            thread.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe:
+                pipe.close()
+        windows_job.release(self._job)
+
+    def _forward(self, pipe: IO[bytes]) -> None:
+        """Put each line into a queue, and an empty one at the end. (A wait with a limit, on Windows too.)"""
+        while line := pipe.readline(self._line_bytes):
+            self._lines.put(line)
+            if not line.endswith(b"\n"):
+                break
+        self._lines.put(b"")
+
+    def _drain(self, pipe: IO[bytes]) -> None:
+        """Read what it complains about, so that it never waits for room to do so, and keep the end."""
+        while some := pipe.read1(1 << 16):  # type: ignore[attr-defined]
+            self._complaints = (self._complaints + some)[-KEPT_COMPLAINTS:]
+
+    def _watch(self, _: None) -> None:
+        """End it when it takes more than it may."""
+        memory_bytes, cpu_seconds = self._most
+        while not self._over.wait(WATCH_SECONDS):
+            memory = time = 0.0
+            family = self._family()
+            for one in family:
+                with suppress(psutil.Error):
+                    memory += one.memory_info().rss
+                    time += sum(one.cpu_times()[:2])
+            if memory > memory_bytes or time > cpu_seconds:
+                self.limit = "memory" if memory > memory_bytes else "time"
+                for one in family:
+                    with suppress(psutil.Error):
+                        one.kill()
+                return
+            if not family:
+                return
+
+    def _family(self) -> list[psutil.Process]:
+        """The process, and on Windows its children: there the interpreter of an environment starts another one."""
+        if self._process.poll() is not None:
+            return []
+        try:
+            own = psutil.Process(self._process.pid)
+            return [own, *(own.children(recursive=True) if sys.platform == "win32" else ())]
+        except psutil.Error:
+            return []

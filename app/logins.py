@@ -1,0 +1,119 @@
+"""Logins to a page with a password: few guesses a minute, and a cookie that stays with our own pages.
+
+Gradio takes a password as often as it comes, and gives out a cookie that browsers send along with requests of other
+sites' pages.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+FREE_OF_ONE, FREE_OF_ALL = 5, 30  # wrong passwords in a row without a wait: from one address, from everywhere
+WINDOW_SECONDS = 60.0  # after which a wrong password is forgotten
+LONGEST_WAIT_SECONDS = 16.0
+MOST_ADDRESSES = 1000  # that are remembered
+
+
+class Logins:
+    """ASGI middleware for an app with a password."""
+
+    def __init__(self, app: ASGIApp, clock: Callable[[], float] = time.monotonic) -> None:
+        self._app, self._clock = app, clock
+        self._all, self._of_address = Guesses(FREE_OF_ALL), dict[str, Guesses]()
+
+    @classmethod
+    def entry(cls) -> Middleware:
+        """For a list of middleware."""
+        return Middleware(cls)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        send = _close_cookies(send, is_safe=scope["scheme"] == "https")
+        if scope["method"] != "POST" or scope["path"].rstrip("/") != "/login":
+            await self._app(scope, receive, send)
+            return
+        now, both = self._clock(), (self._all, self._guesses_of((scope.get("client") or ("", 0))[0]))
+        if wait := max(one.wait(now) for one in both):
+            told = {"detail": "Too many wrong passwords. Wait a moment."}
+            await JSONResponse(told, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
+            return
+        for one in both:  # as wrong, until it has shown to be right: many may come at once
+            one.count(now)
+
+        async def send_and_see(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                for one in both:
+                    one.take_back()
+            await send(message)
+
+        await self._app(scope, receive, send_and_see)
+
+    def _guesses_of(self, address: str) -> "Guesses":
+        found = self._of_address.pop(address, None) or Guesses(FREE_OF_ONE)
+        self._of_address[address] = found  # the last one to be dropped
+        if len(self._of_address) > MOST_ADDRESSES:
+            del self._of_address[next(iter(self._of_address))]
+        return found
+
+
+class Guesses:
+    """Wrong passwords of the last minute, and how long to wait for the next: twice as long after each.
+
+    Args:
+        free: how many have no wait behind them.
+    """
+
+    def __init__(self, free: int) -> None:
+        self._free, self._times, self._next = free, deque[float](), 0.0
+
+    def wait(self, now: float) -> float:
+        """Seconds until another is taken; 0: at once."""
+        return max(0.0, self._next - now)
+
+    def count(self, now: float) -> None:
+        """One was taken."""
+        while self._times and now - self._times[0] > WINDOW_SECONDS:
+            self._times.popleft()
+        self._times.append(now)
+        beyond = len(self._times) - self._free
+        if beyond >= 0:
+            self._next = now + min(LONGEST_WAIT_SECONDS, 2.0**beyond)
+
+    def take_back(self) -> None:
+        """The last one was right."""
+        if self._times:
+            self._times.pop()
+        self._next = 0.0
+
+
+def _close_cookies(send: Send, *, is_safe: bool) -> Send:
+    """Cookies for requests of our own pages alone, and by https alone where that is spoken."""
+
+    async def send_closed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            cookies = headers.getlist("set-cookie")
+            del headers["set-cookie"]
+            for cookie in cookies:
+                headers.append("set-cookie", lax(cookie, is_safe=is_safe))
+        await send(message)
+
+    return send_closed
+
+
+def lax(cookie: str, *, is_safe: bool) -> str:
+    """A Set-Cookie header with SameSite=Lax, and with Secure if the connection is."""
+    parts = [part.strip() for part in cookie.split(";")]
+    kept = [part for part in parts if not part.lower().startswith("samesite")]
+    if is_safe and "secure" not in (part.lower() for part in kept):
+        kept.append("Secure")
+    return "; ".join([*kept, "SameSite=Lax"])

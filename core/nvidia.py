@@ -1,0 +1,323 @@
+"""NVIDIA GPUs as their driver tells of them, and which build of torch suits them.
+
+Standard library only: launch.py asks before anything is installed, and `hardware` where torch finds no GPU. Nothing
+here touches the network, imports torch or takes memory of a GPU.
+"""
+
+import ast
+import contextlib
+import csv
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+SYSTEM, PROCESSOR = sys.platform, platform.machine().lower()
+SMI_SECONDS = 10.0  # a driver that starts several GPUs first takes some of them
+WSL_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")  # not on every PATH there
+DRIVER_MODULE = Path("/sys/module/nvidia/version")
+FIELDS = (
+    "name",
+    "driver_version",
+    "uuid",
+    "memory.total",
+    "memory.free",
+    "compute_cap",
+)  # drivers before 510 lack the last
+WRONG_USAGE = 2  # exit code of nvidia-smi for a field that it does not know
+REPAIR = "python launch.py repair"
+Version = tuple[int, ...]
+
+
+# -------------------- what the driver tells
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverGpu:
+    """One GPU in nvidia-smi's list."""
+
+    name: str
+    driver: Version
+    uuid: str  # without "GPU-"
+    total_bytes: int | None  # None: not told
+    free_bytes: int | None
+    capability: Version | None  # compute capability, for example (8, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverAnswer:
+    """What nvidia-smi said."""
+
+    gpus: tuple[DriverGpu, ...] = ()
+    failure: str = ""  # why a program that is there told nothing; empty: it answered, or is not there
+
+
+def ask_driver(seconds: float | None = None) -> DriverAnswer:
+    """Ask nvidia-smi, where there is one, for its GPUs. Waits for at most `seconds` (SMI_SECONDS)."""
+    program = _smi()
+    if program is None:
+        return DriverAnswer()
+    seconds = SMI_SECONDS if seconds is None else seconds
+    until, failure = time.monotonic() + seconds, ""
+    for fields in (FIELDS, FIELDS[:-1]):
+        command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+        try:
+            code, out = _output(command, until - time.monotonic())
+        except subprocess.TimeoutExpired:
+            return DriverAnswer(failure=f"does not answer within {seconds:g} seconds")
+        except OSError as error:
+            return DriverAnswer(failure=f"cannot be started ({error.strerror})")
+        if code == 0:
+            return _understood(out)
+        if "No devices were found" in out:
+            return DriverAnswer()
+        lines = [line.strip() for line in out.splitlines() if line.strip()]
+        failure = f"fails: {lines[0].rstrip('.')}" if lines else f"fails with exit code {code}"
+        if code != WRONG_USAGE:
+            break
+    return DriverAnswer(failure=failure)
+
+
+def _smi() -> str | None:
+    if SYSTEM == "darwin":
+        return None
+    return shutil.which("nvidia-smi") or (str(WSL_SMI) if WSL_SMI.is_file() else None)
+
+
+def _output(command: Sequence[str], seconds: float) -> tuple[int, str]:
+    """Exit code and what was printed. A program that a broken driver holds for ever is left to itself."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    )
+    try:
+        out, _ = process.communicate(timeout=max(0.0, seconds))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        if process.stdout is not None:
+            process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it may wait in the kernel, where no signal arrives
+            process.wait(1.0)
+        raise
+    return process.returncode, out
+
+
+def _understood(out: str) -> DriverAnswer:
+    gpus = []
+    for row in csv.reader(out.splitlines(), skipinitialspace=True):
+        told = dict(zip(FIELDS, row, strict=False))
+        driver = version_of(told.get("driver_version", ""))
+        if len(row) < len(FIELDS) - 1 or not driver:
+            return DriverAnswer(failure=f"gives an answer that is not understood: {' '.join(row)[:80]!r}")
+        gpus.append(
+            DriverGpu(
+                name=told["name"],
+                driver=driver,
+                uuid=told["uuid"].removeprefix("GPU-"),
+                total_bytes=_mib(told["memory.total"]),
+                free_bytes=_mib(told["memory.free"]),
+                capability=version_of(told.get("compute_cap", "")) or None,
+            )
+        )
+    return DriverAnswer(tuple(gpus))
+
+
+def _mib(text: str) -> int | None:
+    return int(text) << 20 if text.isdecimal() else None  # "[N/A]" where a GPU is divided
+
+
+def version_of(text: str) -> Version:
+    """570.133.07 -> (570, 133, 7); empty where it is no version."""
+    parts = text.strip().split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+
+
+def dotted(version: Version, *, width: int = 1) -> str:
+    """(570, 133, 7) -> 570.133.07, as drivers write it with `width` 2."""
+    return ".".join(f"{part:0{width}}" for part in version)
+
+
+# -------------------- builds of torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """The wheels of torch for one CUDA, what they need and for which GPUs they have kernels."""
+
+    name: str  # of its wheel index, and behind the + of its version
+    cuda: Version
+    linux_driver: Version  # the oldest that it works with
+    windows_driver: Version
+    oldest: Version  # compute capability
+    beyond: Version | None  # the first compute capability without kernels; None: all newer ones have some
+
+    @property
+    def driver(self) -> Version:
+        """The oldest driver that it works with on this system."""
+        return self.windows_driver if SYSTEM == "win32" else self.linux_driver
+
+    def computes_on(self, gpu: DriverGpu) -> bool:
+        """Whether it has kernels for a GPU; taken for granted where the driver does not tell what that is."""
+        capability = gpu.capability
+        return capability is None or (self.oldest <= capability and (self.beyond is None or capability < self.beyond))
+
+
+# Which CUDA there are wheels for, and their compute capabilities: RELEASE.md of pytorch/pytorch ("PyTorch CUDA Support
+# Matrix" for 2.13; pull request 187075). CUDA 12.8 ended with torch 2.11; 13.2 is called experimental and needs the
+# same driver as 13.0. Drivers: NVIDIA, "CUDA Compatibility", minor version compatibility, and the release notes' table.
+BUILDS_OF = "2.13"
+BUILDS = (
+    TorchBuild(name="cu130", cuda=(13, 0), linux_driver=(580,), windows_driver=(580,), oldest=(7, 5), beyond=None),
+    TorchBuild(
+        name="cu126", cuda=(12, 6), linux_driver=(525, 60, 13), windows_driver=(528, 33), oldest=(5, 0), beyond=(10, 0)
+    ),
+)
+PROCESSORS = {
+    "win32": ("amd64", "x86_64"),
+    "linux": ("x86_64", "amd64", "aarch64", "arm64"),
+}  # that CUDA wheels exist for
+
+
+@dataclass(frozen=True, slots=True)
+class SuitedBuild:
+    """The build for a machine's GPUs, and why it is this one."""
+
+    build: TorchBuild | None  # None: none suits them
+    because: str
+    hint: str = ""  # what the user can do where none does
+
+
+def choose_build(gpus: Sequence[DriverGpu]) -> SuitedBuild:
+    """The newest build with kernels for all GPUs, or else for the first, that their driver is new enough for."""
+    first = gpus[0]
+    if PROCESSOR not in PROCESSORS.get(SYSTEM, ()):
+        because = f"there is no CUDA build of torch for {platform.system()} on {PROCESSOR}"
+        return SuitedBuild(None, because, "Use --device cpu.")
+    fitting = [build for build in BUILDS if all(map(build.computes_on, gpus))]
+    fitting = fitting or [build for build in BUILDS if build.computes_on(first)]
+    if not fitting:
+        because = f"torch {BUILDS_OF} has no kernels for its compute capability, {dotted(first.capability or ())}"
+        return SuitedBuild(None, because, "Use --device cpu.")
+    for build in fitting:
+        if first.driver >= build.driver:
+            return SuitedBuild(build, f"it has driver {dotted(first.driver, width=2)}")
+    needed = min(build.driver for build in fitting)
+    because = f"its driver {dotted(first.driver, width=2)} is too old for torch {BUILDS_OF}"
+    return SuitedBuild(None, because, f"Update the NVIDIA driver to {dotted(needed)} or newer, then run: {REPAIR}")
+
+
+# -------------------- what is installed, and whether the two meet
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledTorch:
+    """The torch of this environment, read from its files."""
+
+    version: str
+    cuda: Version | None  # that it was built with; None: a CPU build
+
+    @property
+    def oldest_driver(self) -> Version:
+        """That works with it: one for all builds of a CUDA generation. Empty: none is needed, or not known."""
+        return next((build.driver for build in BUILDS if self.cuda and build.cuda[0] == self.cuda[0]), ())
+
+
+def installed_torch() -> InstalledTorch | None:
+    """What is installed, without importing it; None: nothing is."""
+    try:
+        found = metadata.distribution("torch")
+    except metadata.PackageNotFoundError:
+        return None
+    version, cuda = found.version, None
+    told = Path(str(found.locate_file("torch/version.py")))
+    if told.is_file():  # on the public index the version itself does not name the build
+        values = _assigned(told)
+        version, cuda = values.get("__version__") or version, values.get("cuda")
+    elif "+cu" in version:
+        name = version.partition("+cu")[2]  # 130
+        cuda = f"{name[:-1]}.{name[-1]}"
+    return InstalledTorch(version, version_of(cuda) or None if cuda else None)
+
+
+def _assigned(file: Path) -> dict[str, str | None]:
+    """Strings and None that a module assigns to names."""
+    values: dict[str, str | None] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str | None):
+            values[target.id] = value.value
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnusedGpu:
+    """An NVIDIA GPU that torch cannot compute on, and the one thing that mends it."""
+
+    gpu: str
+    problem: str
+    hint: str
+    known_from: Literal["driver", "torch"] = "driver"  # "torch": driver and installed files gave no sign of it
+
+    @property
+    def because(self) -> str:
+        """Why the processor computes instead."""
+        return f"{self.gpu} is not used: {self.problem}"
+
+    @property
+    def advice(self) -> str:
+        """Problem and hint as one line."""
+        return f"{self.problem} {self.hint}"
+
+
+def hidden_on_purpose() -> bool:
+    """Whether the user keeps all GPUs from CUDA programs."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+
+
+def unused_gpu() -> UnusedGpu | None:
+    """Why torch cannot use a GPU that is here, as far as driver and installed files tell; None: no sign of that.
+
+    Cost: nvidia-smi, where there is one and the driver is not known to be new enough for a build with CUDA.
+    """
+    installed = installed_torch()
+    if installed is None or hidden_on_purpose() or _surely_meets(installed):
+        return None
+    return compare(ask_driver(), installed)
+
+
+def _surely_meets(installed: InstalledTorch) -> bool:
+    """Linux: the loaded driver says its version in a file, which takes less than nvidia-smi's up to some seconds."""
+    if installed.cuda is None or SYSTEM != "linux" or not DRIVER_MODULE.is_file():
+        return False
+    return version_of(DRIVER_MODULE.read_text(encoding="ascii", errors="replace")) >= installed.oldest_driver
+
+
+def compare(answer: DriverAnswer, installed: InstalledTorch) -> UnusedGpu | None:
+    """What keeps an installed torch from the GPUs that a driver told of, and what mends it; None: nothing."""
+    if not answer.gpus:
+        if not answer.failure:
+            return None
+        hint = "Restart this computer, or install the NVIDIA driver anew."
+        return UnusedGpu(gpu="The NVIDIA GPU", problem=f"nvidia-smi is there and {answer.failure}.", hint=hint)
+    first, suited = answer.gpus[0], choose_build(answer.gpus)
+    problem, driver = "", dotted(first.driver, width=2)
+    if installed.cuda is None:
+        problem = f"torch {installed.version} is a build without CUDA."
+    elif first.driver < installed.oldest_driver:
+        problem = (
+            f"its driver {driver} is too old for torch {installed.version}, built with CUDA {dotted(installed.cuda)}."
+        )
+    elif any(build.cuda == installed.cuda and not build.computes_on(first) for build in BUILDS):
+        problem = f"torch {installed.version} has no kernels for compute capability {dotted(first.capability or ())}."
+    if not problem:
+        return None
+    if suited.build is None:
+        return UnusedGpu(gpu=first.name, problem=f"{suited.because}.", hint=suited.hint)
+    return UnusedGpu(gpu=first.name, problem=problem, hint=f"Run: {REPAIR}")

@@ -1,0 +1,168 @@
+"""A parsing process: held to its limits from outside, drained, at most two at once, gone with its parent."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.documents import parsing
+from app.documents.encodings import LABELS_BY_CODEC, codec_of
+from app.documents.flowing import FORMATS
+from app.documents.parsing import LIMITS, MOST_PARSERS, Parser, worker_messages
+from app.documents.process import KEPT_COMPLAINTS, PROJECT, ParsingProcess
+from app.documents.readers import read_document
+
+MUCH, LONG = 1 << 40, 1_000_000
+SECONDS = 30.0
+
+
+def started(code: str, memory_bytes: int = MUCH, cpu_seconds: int = LONG, line_bytes: int = 1 << 20) -> ParsingProcess:
+    return ParsingProcess(["-c", code], memory_bytes, cpu_seconds, line_bytes)
+
+
+def lines(process: ParsingProcess) -> Iterator[bytes]:
+    """All lines, then the process is closed."""
+    try:
+        while line := process.line(SECONDS):
+            yield line
+    finally:
+        process.close()
+
+
+def test_what_takes_too_much_memory_is_ended_where_no_address_space_is_limited() -> None:
+    process = started("held = bytearray(b'1') * (400 << 20); import time; time.sleep(100)", memory_bytes=200 << 20)
+    assert list(lines(process)) == [] and process.limit == "memory"
+
+
+def test_what_computes_too_long_is_ended_where_the_system_does_not() -> None:
+    process = started("while True: pass", cpu_seconds=1)
+    assert list(lines(process)) == [] and process.limit == "time"
+
+
+@pytest.mark.parametrize(("what", "words"), [("memory", "GB of memory"), ("time", "900 seconds of computing")])
+def test_the_reader_is_told_which_limit_it_was(what: str, words: str) -> None:
+    process = started("")
+    assert list(lines(process)) == []
+    process.limit = what  # type: ignore[assignment]
+    assert words in parsing.explain_death(process, Parser("m", "a PDF"), "a.pdf", LIMITS).problem
+
+
+def test_a_parser_that_complains_without_end_does_not_wait_for_a_listener() -> None:
+    process = started("import sys; sys.stderr.write('x' * (1 << 20) + 'the end'); print('done')")
+    assert list(lines(process)) == [b"done\n"]
+    assert process.complaints.endswith("the end") and len(process.complaints) == KEPT_COMPLAINTS
+
+
+def test_a_line_without_end_is_cut_off() -> None:
+    process = started("print('x' * 5_000_000)", line_bytes=1_000)
+    assert list(lines(process)) == [b"x" * 1_000]
+
+
+def test_closing_ends_a_parser_that_nobody_listens_to() -> None:
+    process = started("for _ in range(1_000_000): print('x' * 100)")
+    process.line(SECONDS)
+    process.close()
+    assert process.wait() != 0
+
+
+ORPHAN = """
+import sys, time
+from app.documents.process import ParsingProcess
+child = "import time; from app.documents.parsing_worker import serve\\n" \
+        "def read(stream):\\n    print(__import__('os').getpid(), flush=True); time.sleep(1000); yield\\n" \
+        f"serve(read, (), [{__file__!r}, '2000000000', '900'])"
+process = ParsingProcess(["-c", child], 1 << 40, 1000, 1000)
+print(int(process.line(30)), flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_parser_ends_with_its_parent_even_when_that_was_killed(tmp_path: Path) -> None:
+    """A killed reader left parsers behind that went on for up to 900 seconds of a processor."""
+    script = tmp_path / "parent.py"
+    script.write_text(f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n{ORPHAN}", encoding="utf-8")
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE)
+    assert parent.stdout
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert child.is_running()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    child.wait(SECONDS)
+    assert not child.is_running()
+
+
+def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[str] = []
+    most: list[int] = []
+
+    class Counted(ParsingProcess):
+        def __init__(self, arguments: list[str], *limits: int) -> None:
+            super().__init__(["-c", "import time; time.sleep(100)"], *limits)
+            running.append(arguments[2])
+            most.append(len(running))
+
+        def close(self) -> None:
+            super().close()
+            running.pop()
+
+    monkeypatch.setattr(parsing, "ParsingProcess", Counted)
+    readers = [worker_messages(FORMATS["html"].parser, tmp_path / "a", "a", LIMITS) for _ in range(MOST_PARSERS + 2)]
+    assert [next(reader) for reader in readers] == [None] * len(readers)
+    assert len(running) == MOST_PARSERS == 2
+    for reader in readers:  # each that ends makes room for one
+        assert next(reader) is None
+        reader.close()  # type: ignore[attr-defined]
+    assert running == [] and len(most) == len(readers) and max(most) == MOST_PARSERS
+
+
+def test_a_parser_that_cannot_start_gives_its_turn_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(parsing, "ParsingProcess", refuse)
+    for _ in range(MOST_PARSERS + 1):
+        began = time.monotonic()
+        with pytest.raises(OSError, match="no more"):
+            list(worker_messages(FORMATS["html"].parser, tmp_path / "a", "a", LIMITS))
+        assert time.monotonic() - began < SECONDS
+
+
+# -------------------- charsets
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["zlib_codec", "rot13", "rot_13", "idna", "punycode", "unicode_escape", "raw_unicode_escape", "utf-7", "utf_7",
+     "hex", "base64", "bz2", "uu", "mbcs", "undefined", "utf-8-sig", "utf-16", "utf-32", "cp037", "latin_1", "x" * 40],
+)  # fmt: skip
+def test_no_document_chooses_a_codec_that_is_none_of_the_web_s(label: str) -> None:
+    assert codec_of(label) is None
+
+
+def test_every_encoding_of_the_web_is_known_by_its_labels() -> None:
+    assert len(LABELS_BY_CODEC) == 34
+    for codec, labels in LABELS_BY_CODEC.items():
+        assert "plain".encode(codec).decode(codec) == "plain", codec
+        assert all(codec_of(f" {label.upper()} ") == codec for label in labels.split())
+
+
+@pytest.mark.parametrize("label", ["unicode_escape", "utf-7", "zlib_codec"])
+def test_a_page_that_asks_for_another_codec_is_read_as_ordinary_text(tmp_path: Path, label: str) -> None:
+    page = tmp_path / "page.html"
+    words = b"<p>caf\xe9 \\u0041 +AEE- and enough words for a page</p>"
+    page.write_bytes(b'<html><head><meta charset="' + label.encode() + b'"></head><body>' + words + b"</body></html>")
+    assert read_document(page).text == "caf\xe9 \\u0041 +AEE- and enough words for a page"
+
+
+def test_a_page_in_one_of_the_web_s_encodings_is_read_in_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    text = "\u0414\u043e\u043b\u0433\u0438\u0439 \u0434\u0435\u043d\u044c \u0443 \u043c\u043e\u0440\u044f"
+    page.write_bytes(f'<html><head><meta charset="KOI8-R"></head><body><p>{text}</p></body></html>'.encode("koi8-r"))
+    assert read_document(page).text == text

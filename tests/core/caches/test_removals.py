@@ -1,0 +1,25 @@
+"""The list of removals stays true to the code: each still has its place, and no wait or mark is without one."""
+
+import re
+
+import pytest
+
+from tests.core.caches.removals import HOST_ATTENTION, REMOVALS, TRANSFER
+from tests.core.decoding.mutants import ROOT, Mutant
+
+
+@pytest.mark.parametrize("removal", REMOVALS, ids=lambda removal: removal.name)
+def test_every_removal_applies_and_compiles(removal: Mutant) -> None:
+    text = (ROOT / removal.file).read_text(encoding="utf-8")
+    changed = removal.applied(text)
+    assert changed != text
+    compile(changed, removal.file, "exec")
+
+
+@pytest.mark.parametrize("file", [TRANSFER, HOST_ATTENTION])
+def test_every_wait_and_every_mark_is_among_them(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    taken_out = "".join(removal.old for removal in REMOVALS if removal.file == file)
+    statements = re.findall(r"^ +(\S*\.(?:wait_event|record|synchronize|share)\(.*\))$", text, re.M)
+    assert len(statements) > 1
+    assert [statement for statement in statements if statement not in taken_out] == []

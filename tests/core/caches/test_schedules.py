@@ -1,0 +1,386 @@
+"""Offloaded layers on a device that works later than the program says, in any order that events allow.
+
+The same program runs on the processor, which does everything at once, and on the simulated device: readings chunk by
+chunk and layer by layer, rounds, passes that break off, rewinds into blocks on the host, selections, and a share of the
+attention left to the host. Whatever the schedule, the same numbers come out.
+"""
+
+import gc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from core.caches import full, stores
+from core.caches.base import KVShape
+from core.caches.full import FullCache, Offload
+from core.caches.retrieval import RetrievalCache
+from core.caches.selection import TopChunks
+from core.config import RetrievalConfig
+from core.ops import transfer
+from core.planner import CacheSizes
+from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
+from tests.core.toys import CPU
+
+LAYERS, HEADS, KV_HEADS, DIM = 2, 2, 1, 8
+CHUNK, BLOCK, SLOTS, CAPACITY = 4, 16, 2, 240
+CONFIG = RetrievalConfig(budget=32, chunk_size=CHUNK, local_window=8)
+Step = tuple[str, int]
+
+# Copies as late as possible with the computing as early, the reverse, everything late, and something in between
+SCHEDULES = {
+    "late copies": {"eager": ["computing"]},
+    "early copies": {"eager": ["side 1", "side 2"]},
+    "early bringing": {"eager": ["computing", "side 1"]},
+    "early storing": {"eager": ["computing", "side 2"]},
+    "everything late": {},
+    "in turn": {"schedule": [4, 5, 6, 3, 8, 9]},
+}
+# All that offloaded layers do: blocks sent in long and in short passes, a layerwise reading of several chunks, rewinds
+# that cut a block, a pass that broke off while a piece was in use, choices that move chunks and that keep some.
+LONG: list[Step] = [
+    ("read", 50),
+    ("share", 1),
+    ("read", 45),
+    ("pass", 5),
+    ("share", 0),
+    ("read", 32),
+    ("select", 0),
+    ("guess", 3),
+    ("pass", 5),
+    ("rewind", 30),
+    ("break off", 1),
+    ("pass", 9),
+    ("layerwise", 50),
+    ("select", 0),
+    ("pass", 7),
+    ("rewind", 40),
+    ("share", 1),
+    ("pass", 5),
+    ("pass", 10),
+    ("break off", 3),
+    ("pass", 5),
+    ("abandon", 45),
+    ("rows", 0),
+    ("select", 0),
+    ("guess", 2),
+    ("share", 0),
+    ("pass", 10),
+    ("rewind", 50),
+    ("pass", 2),
+    ("read", 39),
+]
+
+
+@pytest.fixture(autouse=True)
+def few_kept_rows() -> Iterator[None]:
+    """Blocks leave early, passes are soon long, and a buffer of the picker holds few chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stores, "KEPT_ROWS", 4)
+        patch.setattr(stores, "SHORT_PASS", 10)
+        patch.setattr(full, "SHORT_PASS", 10)
+        patch.setattr(transfer, "PICKED_BYTES", 5 * CHUNK * DIM * 4)
+        yield
+
+
+class Program:
+    """Calls a full and a retrieval cache as decoding does; keeps what came out."""
+
+    def __init__(
+        self, device: torch.device, capacity: int = CAPACITY, layers: int = LAYERS, offload: Offload | None = None
+    ) -> None:
+        shape = KVShape(layers, HEADS, KV_HEADS, DIM, torch.float32, device)
+        offload = offload or Offload(block_rows=BLOCK, num_slots=SLOTS)
+        self.full = FullCache(shape, capacity, CHUNK, offload=offload)
+        self._layers = layers
+        self.retrieval = RetrievalCache(self.full, TopChunks(self.full, CONFIG))
+        self.found: list[Tensor] = []
+        self._generator = torch.Generator().manual_seed(0)
+
+    def run(self, steps: Sequence[Step]) -> list[Tensor]:
+        for name, count in steps:
+            getattr(self, name.replace(" ", "_"))(min(count, self.full.capacity - self.full.length))
+        self.rows(0)
+        return self.found
+
+    def _made(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v of the device, never the same twice."""
+        with _disable_current_modes():
+            heads = HEADS + 2 * KV_HEADS
+            made = torch.randn(1, heads, count, DIM, generator=self._generator)
+            return made[:, :HEADS].clone(), made[:, HEADS:-KV_HEADS].clone(), made[:, -KV_HEADS:].clone()
+
+    def _pass(self, cache: FullCache | RetrievalCache, count: int, layers: int | None = None) -> None:
+        layers = layers or self._layers
+        cache.begin(cache.length, count)
+        for layer in range(layers):
+            q, k, v = self._made(count)
+            cache.stage(layer, k, v)
+            del k, v  # a model keeps nothing of a layer
+            self.found.append(cache.attend(layer, q, 0.4))
+        if layers == self._layers:
+            cache.commit(count)
+
+    def read(self, count: int) -> None:
+        """A piece of a prompt, longer than what a layer has room for on the device."""
+        if count:
+            self._pass(self.full, count)
+
+    def pass_(self, count: int) -> None:
+        """The verification of a round."""
+        self.read(count)
+
+    locals()["pass"] = pass_
+
+    def break_off(self, count: int) -> None:
+        """The device ran out of memory behind the first layer, while the second used a piece."""
+        if not count:
+            return
+        self._pass(self.full, count, 1)
+        if self.full._layers[1].pieces():
+            conveyor = self.full._conveyor
+            assert conveyor is not None
+            self.found.append(conveyor.take() * 2)
+        self.full.truncate(self.full.length)
+
+    def layerwise(self, count: int, chunk: int = 20, *, stopped: bool = False) -> None:
+        """A block of a prompt, chunk by chunk within a layer."""
+        start, stop = self.full.length, self.full.length + count
+        if not count:
+            return
+        reading = self.full.layerwise(count, self.full.workspace(stop))
+        for layer in range(self._layers):
+            reading.enter(layer)
+            for at in range(start, stop, chunk):
+                end = min(at + chunk, stop)
+                reading.begin(at, end - at)
+                q, k, v = self._made(end - at)
+                reading.stage(layer, k, v)
+                self.found.append(reading.attend(layer, q, 0.4))
+                if stopped and layer == self._layers - 1:
+                    reading.close()
+                    return
+            reading.leave(layer)
+        reading.commit()
+        reading.close()
+
+    def abandon(self, count: int) -> None:
+        """A block whose reading is stopped in the middle of its last layer."""
+        self.layerwise(count, stopped=True)
+
+    def rewind(self, count: int) -> None:
+        """Rejected guesses, or an edited question."""
+        for cache in (self.full, self.retrieval):
+            cache.truncate(max(1, self.full.length - count))
+
+    def select(self, _: int) -> None:
+        """A new question."""
+        if self.full.length:
+            self.retrieval.select()
+
+    def guess(self, count: int) -> None:
+        """A pass over the retrieval cache, then its tokens are forgotten."""
+        if self.retrieval.length and self.retrieval.length <= self.full.length < self.retrieval.length + 20:
+            missing = self.full.length - self.retrieval.length
+            self._pass(self.retrieval, missing + count)
+            self.retrieval.truncate(self.full.length)
+
+    def share(self, wanted: int) -> None:
+        """Let the host attend, or not."""
+        self.full.let_host_attend(0.9 * wanted)
+
+    def rows(self, _: int) -> None:
+        """Everything that is held."""
+        length = self.full.length
+        for layer in range(self._layers):
+            for start in (0, length // 3, max(0, length - 7)):
+                self.found += [rows.clone() for rows in self.full.rows(layer, start, length)]
+            self.found.append(self.full.landmarks(layer, length // CHUNK).clone())
+            held = self.retrieval.nbytes // self.full.shape.bytes_per_token
+            self.found.append(self.retrieval.k[layer][:, :, :held].clone())
+            self.found.append(self.retrieval.v[layer][:, :, :held].clone())
+
+
+def expected(steps: Sequence[Step]) -> list[Tensor]:
+    return Program(CPU).run(steps)
+
+
+def found_on(device: SimulatedDevice, steps: Sequence[Step]) -> list[Tensor]:
+    with simulated(device):
+        return Program(DEVICE).run(steps)
+
+
+def differing(one: Sequence[Tensor], other: Sequence[Tensor]) -> list[int]:
+    assert len(one) == len(other)
+    pairs = zip(one, other, strict=True)
+    return [number for number, (a, b) in enumerate(pairs) if not torch.allclose(a, b, atol=1e-6, rtol=0)]
+
+
+@pytest.mark.parametrize("refused", ["", "not allowed"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_whatever_the_schedule_the_same_numbers_come_out(name: str, refused: str) -> None:
+    """Pinned and pageable host memory."""
+    device = SimulatedDevice(**SCHEDULES[name], refused=refused)
+    assert differing(expected(LONG), found_on(device, LONG)) == []
+
+
+# -------------------- memory
+
+
+@pytest.mark.parametrize("eager", ["side 1", "side 2", "computing"])
+def test_caches_that_go_while_copies_are_on_their_way_free_no_host_memory_in_use(eager: str) -> None:
+    """Another model is chosen in the middle of a pass; the simulated device states a fault."""
+    with simulated(SimulatedDevice(eager=[eager])):
+        program = Program(DEVICE)
+        program.run([("read", 50), ("read", 45)])
+        program.full.begin(program.full.length, 1)
+        program.found.clear()
+        del program
+        gc.collect()
+        torch.zeros(4, device=DEVICE)
+
+
+def conveyor_and_memory() -> tuple[transfer.Conveyor, transfer.HostRows]:
+    memory = transfer.HostRows((3, 4), torch.float32, DEVICE)
+    memory.rows.copy_(torch.ones(3, 4))
+    return transfer.Conveyor((4,), torch.float32, DEVICE, 2), memory
+
+
+@pytest.mark.parametrize("way", ["to the device", "to the host"])
+def test_a_conveyor_that_goes_leaves_its_buffers_to_the_copies_that_use_them(way: str) -> None:
+    with simulated(SimulatedDevice()):
+        conveyor, memory = conveyor_and_memory()
+        if way == "to the device":
+            conveyor.begin([memory.rows[0]])
+        else:
+            x = torch.ones(4, device=DEVICE)
+            conveyor.store(memory.rows[0], [(..., x)])
+            conveyor.reclaim()
+        del conveyor
+        torch.zeros(4, device=DEVICE)
+
+
+def test_a_new_conveyor_may_bring_at_once() -> None:
+    """Its buffers may be memory that is still written to for their last owner."""
+    with simulated(SimulatedDevice(eager=["side 1"])):
+        conveyor, memory = conveyor_and_memory()
+        conveyor.begin([memory.rows[0]])
+        assert conveyor.take().tolist() == [1.0] * 4
+
+
+ROWS = 160  # of a long pass
+SIZES = CacheSizes(
+    layers=4,
+    shares=1,
+    row_bytes=2 * KV_HEADS * DIM * 4,
+    side_bytes=0,
+    chunk_size=CHUNK,
+    hidden_bytes=1,
+    sending_rows=ROWS,
+)
+CONTEXT = 1024
+# What a pass has at a time beside what is planned for the cache: queries, new keys and values, attention to one block
+# and what was found before with their log-sum-exps; a part of "prefill buffers".
+PASS_BYTES = ROWS * 4 * (DIM * (HEADS + 2 * KV_HEADS + 4 * HEADS) + 4 * HEADS)
+
+
+class Forgetful(list[Tensor]):
+    """Keeps no result, as a model does not."""
+
+    def append(self, _: Tensor) -> None:
+        pass
+
+
+def taken(read: str, *, eager: Sequence[str] = ("computing",)) -> tuple[int, int, int]:
+    """Peak of device memory while a prompt is read, beside what lies there for good; what is left; what is planned."""
+    device = SimulatedDevice(eager=eager, measured=True)
+    with simulated(device):
+        program = Program(DEVICE, CONTEXT, SIZES.layers, SIZES.offload(CONTEXT, 0))
+        program.found = Forgetful()
+        before = device.live_bytes
+        for _ in range(CONTEXT // ROWS):
+            if read == "layer by layer":
+                program.layerwise(ROWS, chunk=ROWS // 2)
+            else:
+                program.read(ROWS)
+        peak, left = device.peak_bytes - before, device.live_bytes - before
+        tails = SIZES.layers * SIZES.tail_bytes(CONTEXT) // 2  # there from the beginning; as much again may come
+        planned = tails + ROWS * SIZES.row_bytes
+        if read == "layer by layer":
+            planned = tails + SIZES.block_bytes(CONTEXT, ROWS, 0)
+    return peak, left, planned
+
+
+@pytest.mark.parametrize("read", ["chunk by chunk", "layer by layer"])
+def test_a_slow_link_takes_no_device_memory_that_was_not_planned(read: str) -> None:
+    """Rows wait for the host as long as they can; no more of them wait than the plan counts."""
+    slow, left, planned = taken(read)
+    fast, _, _ = taken(read, eager=("computing", "side 1", "side 2"))
+    assert slow <= planned + PASS_BYTES and slow == fast
+    assert left == 0, "nothing waits behind the end"
+
+
+def test_without_staging_a_slow_link_takes_a_copy_of_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: each block is packed into memory of its own, which is free when the copy is done."""
+
+    def store(self: transfer.Conveyor, into: Tensor, parts: Sequence[tuple[Any, Tensor]]) -> None:
+        rows = torch.empty(into.shape, device=DEVICE)
+        for where, part in parts:
+            rows[where] = part
+        self._computed.record(self._streams.current())
+        self._storing.wait_event(self._computed)
+        self._streams.copy(into, rows, self._storing)
+        self._stored.record(self._storing)
+        self._streams.share(rows, self._storing)
+
+    monkeypatch.setattr(transfer.Conveyor, "store", store)
+    slow, _, planned = taken("chunk by chunk")
+    assert slow > planned + PASS_BYTES
+
+
+def test_a_reading_that_is_stopped_gives_its_memory_back() -> None:
+    device = SimulatedDevice(measured=True)
+    with simulated(device):
+        program = Program(DEVICE)
+        program.run([("read", 50)])
+        program.found.clear()
+        before = device.live_bytes
+        for name in ("abandon", "break off"):
+            program.run([(name, 45)])
+            program.found.clear()
+            assert device.live_bytes == before, name
+
+
+# -------------------- any program
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["read", "layerwise", "abandon"]), st.integers(1, 60)),
+        st.tuples(st.sampled_from(["pass", "break off", "guess"]), st.integers(1, 10)),
+        st.tuples(st.just("rewind"), st.integers(0, 60)),
+        st.tuples(st.sampled_from(["select", "share", "rows"]), st.integers(0, 1)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+numbers = st.lists(st.integers(0, 4 * 6), max_size=12)
+
+
+@given(
+    first=st.integers(20, 80),
+    steps=steps,
+    schedule=numbers,
+    eager=st.sets(st.sampled_from(["computing", "side 1", "side 2"])),
+)
+@settings(max_examples=12, deadline=None)
+def test_any_program_gives_the_same_numbers_in_any_schedule(
+    first: int, steps: list[Step], schedule: list[int], eager: set[str]
+) -> None:
+    steps = [("read", first), *steps]
+    assert differing(expected(steps), found_on(SimulatedDevice(schedule, eager=eager), steps)) == []

@@ -1,0 +1,690 @@
+"""A CUDA device that is not there: torch's own Python code for CUDA on top, the processor's arithmetic below.
+
+What a first GPU finds wrong is seldom arithmetic. It is an index given where a device was wanted, a tensor that was
+left on the processor, an operation that exists for one of both only, a wait inside of a recording, a number that a
+recording has frozen. All that can be seen here:
+
+- `torch.cuda` runs as it is installed, with the checks of arguments that are written in Python. Only what lies below,
+  the functions of `torch._C`, is a stub, which checks its arguments' types as the real one does.
+- Tensors "on the device" (`DeviceTensor`) hold ordinary ones. Every operation checks that all of its tensors lie on
+  one device, but for those that CUDA allows elsewhere, and refuses what CUDA has no kernel for.
+- A recording (`CUDAGraph`) keeps the operations and their tensors, and a replay does them again on what these tensors
+  hold then. So what Python computed while recording is frozen, as it is on a GPU.
+
+It says nothing about streams that race, about speed, or about kernels. For builds of torch without CUDA.
+"""
+
+import ctypes
+import gc
+import inspect
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+import core.engine  # before there are stubs: torch's compiler looks for some of them when it is imported
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+aten = torch.ops.aten
+TOTAL_BYTES, FREE_BYTES = 24 << 30, 23 << 30
+ELSEWHERE = {aten.copy_, aten._to_copy, aten._copy_from, aten._local_scalar_dense}  # tensors of several devices
+# A CUDA tensor may be indexed by numbers that lie in host memory: torch brings them over, and waits for that
+INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+WAITING = {aten._local_scalar_dense, aten.nonzero, aten.equal, aten.masked_select, aten.bincount, aten.is_nonzero}
+BOUND = 1 << 16  # streams and events are numbered from here
+
+_gpu: "PretendedGpu | None" = None
+
+
+class Recorded(NamedTuple):
+    """An operation as it was called."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+
+
+class DeviceTensor(Tensor):
+    """A tensor that says it lies on cuda:0; `held` has its numbers."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> "DeviceTensor":
+        with torch.inference_mode(False):  # a view of a normal tensor must be one; what is held says what is not
+            made: DeviceTensor = torch.Tensor._make_wrapper_subclass(
+                cls,
+                held.shape,
+                strides=held.stride(),
+                storage_offset=held.storage_offset(),
+                dtype=held.dtype,
+                device=CUDA,
+            )
+        made.held = held
+        if _gpu is not None:
+            _gpu.memory.hold(held)
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return run(func, args, kwargs or {})
+
+    def __repr__(self, **_: object) -> str:
+        return f"DeviceTensor({self.held})"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "DeviceTensor":
+        return memo.setdefault(id(self), DeviceTensor(self.held.clone()))
+
+    def data_ptr(self) -> int:
+        return self.held.data_ptr()
+
+    def tolist(self) -> Any:
+        waited("tolist")
+        return self.held.tolist()
+
+    def numpy(self, **_: object) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
+
+    def record_stream(self, stream: Any) -> None:
+        assert isinstance(stream, torch.cuda.Stream), f"record_stream of {type(stream).__name__}"
+
+    def pin_memory(self, *_: object) -> Tensor:
+        raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+
+    def is_pinned(self, *_: object) -> bool:
+        return False
+
+
+class DeviceGenerator(torch._C.Generator):
+    """`torch.Generator` of either device; draws what the processor's draws."""
+
+    _where: torch.device
+
+    def __new__(cls, device: Any = "cpu") -> "DeviceGenerator":
+        made = super().__new__(cls, "cpu")
+        wanted = torch.device(device)
+        made._where = CUDA if wanted.type == "cuda" else wanted
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None:
+        super().__init__()
+
+    @property
+    def device(self) -> torch.device:
+        return self._where
+
+
+def waited(what: str) -> None:
+    """The processor waits for the device here."""
+    assert _gpu is not None, "the pretended device has gone"
+    _gpu.waits += 1
+    _gpu.on_wait(what)
+    if _gpu.recording is not None:
+        _gpu.spoilt = True
+        raise torch.AcceleratorError(f"CUDA error: operation not permitted when stream is capturing ({what})")
+    if _gpu.sync_mode == 1:
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=3)
+
+
+def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """One operation, checked as CUDA would."""
+    packet, name = func.overloadpacket, func.__name__
+    flat, _ = tree_flatten((args, kwargs))
+    here = any(isinstance(x, DeviceTensor) for x in flat)
+    wanted = kwargs.get("device")
+    target = torch.device(wanted).type if wanted is not None else "cuda" if here else "cpu"
+    if not here and target == "cpu":
+        return func(*args, **kwargs)
+    assert _gpu is not None, "the pretended device has gone"
+    if here:
+        check_devices(func, packet, args, flat)
+        if "_for_cpu" in name or str(func).startswith("mkldnn"):
+            raise NotImplementedError(f"Could not run '{func}' with arguments from the 'CUDA' backend.")
+    if packet in WAITING and here:
+        waited(str(func))
+    if packet in (aten._to_copy, aten.copy_):
+        between(packet, args, kwargs, target)
+    if packet is aten.multinomial:
+        assert bool((args[0].held.sum(-1) > 0).all()), "device-side assert triggered: probabilities that sum to 0"
+    inner = dict(kwargs)
+    if wanted is not None:
+        inner["device"] = CPU
+        inner.pop("pin_memory", None)
+    replaced = REPLACED.get(packet)
+    plain = tree_map(held_of, args)
+    out = (replaced or func)(*plain, **tree_map(held_of, inner))
+    out = returned(func, args, kwargs, out, on_device=target == "cuda")
+    if _gpu.recording is not None:
+        _gpu.recording.append(Recorded(replaced or func, args, inner, out if fresh(func) else None))
+    return out
+
+
+def with_generator(function: Callable[..., Any], where: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which checks that its generator is of the device that `where` says of its arguments."""
+
+    def call(*args: Any, generator: Any = None, **kwargs: Any) -> Any:
+        if generator is None:
+            return function(*args, **kwargs)
+        wanted = torch.device(where(*args, **kwargs) or "cpu").type
+        if generator.device.type != wanted:
+            raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{generator.device.type}'")
+        return function(*args, generator=generator, **kwargs)
+
+    return call
+
+
+def held_of(x: Any) -> Any:
+    return x.held if isinstance(x, DeviceTensor) else x
+
+
+def fresh(func: Any) -> bool:
+    """Whether results are tensors of their own: no view of an argument, no argument."""
+    return all(value.alias_info is None for value in func._schema.returns)
+
+
+def returned(func: Any, args: Any, kwargs: dict[str, Any], out: Any, *, on_device: bool) -> Any:
+    """Results as the caller sees them; an argument that was written to is returned itself."""
+    for value in func._schema.returns:
+        if value.alias_info is not None and value.alias_info.is_write:
+            names = [argument.name for argument in func._schema.arguments]
+            written = next(
+                number
+                for number, argument in enumerate(func._schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.before_set == value.alias_info.before_set
+            )
+            return kwargs[names[written]] if names[written] in kwargs else args[written]
+    if not on_device:
+        return out
+    return tree_map(lambda x: DeviceTensor(x) if type(x) is Tensor else x, out)
+
+
+def check_devices(func: Any, packet: Any, args: Any, flat: list[Any]) -> None:
+    """All tensors on the device, but for single numbers."""
+    if packet in ELSEWHERE:
+        return
+    if packet in INDEXING:
+        assert isinstance(args[0], DeviceTensor), f"{func} of a tensor in host memory by numbers on the device"
+        numbers = [x for x in tree_flatten(args[1])[0] if isinstance(x, Tensor)]
+        if not all(isinstance(x, DeviceTensor) for x in numbers):
+            waited(f"{func} by numbers in host memory")
+        if any(x.dtype == torch.bool for x in numbers):
+            waited(f"{func} by a mask, which has to be counted")
+        flat = [args[0], *args[2:3]]
+    strange = [x for x in flat if isinstance(x, Tensor) and not isinstance(x, DeviceTensor) and x.dim() > 0]
+    if strange:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func} "
+            f"with {tuple(strange[0].shape)} in host memory)"
+        )
+
+
+def between(packet: Any, args: Any, kwargs: dict[str, Any], target: str) -> None:
+    """A copy between host and device waits, unless it is asked not to and the host's side is pinned."""
+    into, source = (target, args[0]) if packet is aten._to_copy else (args[0], args[1])
+    there = into if isinstance(into, str) else into.device.type
+    if there == source.device.type:
+        return
+    assert _gpu is not None
+    hosts = [x for x in (into, source) if isinstance(x, Tensor) and not isinstance(x, DeviceTensor)]
+    asked = kwargs.get("non_blocking", False) or (packet is aten.copy_ and len(args) > 2 and args[2])
+    if not (asked and hosts and all(_gpu.is_pinned(x) for x in hosts)):
+        waited(f"a copy from {source.device.type} to {there}")
+
+
+# -------------------- operations that CUDA has and the processor has not
+
+
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, causal: bool = False, *_: object, scale: float
+) -> tuple[Any, ...]:
+    assert q.dtype in (torch.float16, torch.bfloat16), f"FlashAttention only supports fp16 and bf16, not {q.dtype}"
+    assert q.dtype == k.dtype == v.dtype, f"{q.dtype}, {k.dtype}, {v.dtype}"
+    assert q.shape[-1] % 8 == 0 and q.shape[-1] <= 256, f"head_dim {q.shape[-1]}"
+    assert q.stride(-1) == k.stride(-1) == v.stride(-1) == 1, "contiguous in the last dimension"
+    assert q.shape[1] == k.shape[1] and k.shape[2] > 0, f"{q.shape}, {k.shape}"
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, scale=scale)
+    none = torch.empty(0)
+    return out, lse.float(), none, none, q.shape[2], k.shape[2], none, none, none
+
+
+def efficient(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: object,
+    wants_lse: bool,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    assert bias is None and wants_lse, "as it is called here"
+    assert q.dtype == k.dtype == v.dtype, f"{q.dtype}, {k.dtype}, {v.dtype}"
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal, scale=scale)
+    padded = torch.full((*lse.shape[:2], -(-q.shape[2] // 32) * 32), float("nan"))
+    padded[..., : q.shape[2]] = lse
+    return out, padded, torch.empty(0), torch.empty(0)
+
+
+def int4pack(levels: Tensor, inner: int) -> Tensor:
+    outputs, half = levels.shape
+    assert levels.dtype == torch.uint8 and levels.is_contiguous() and inner in (2, 4, 8), "as the kernel takes it"
+    assert outputs % 8 == 0 and half * 2 % (16 * inner) == 0, f"{tuple(levels.shape)} and {inner} inner tiles"
+    return levels.view(torch.int32).reshape(outputs // 8, half * 2 // (16 * inner), 32, inner // 2).clone()
+
+
+def int4pack_mm(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
+    assert x.dtype == scales.dtype == torch.bfloat16 and x.is_contiguous() and scales.is_contiguous(), "bfloat16"
+    assert group in (32, 64, 128, 256) and scales.dim() == 3 and scales.shape[0] == x.shape[1] // group, f"{group}"
+    assert packed.dtype == torch.int32 and packed.dim() == 4 and scales.shape[1] == packed.shape[0] * 8
+    pairs = packed.reshape(packed.shape[0] * 8, -1).view(torch.uint8)
+    levels = torch.stack((pairs >> 4, pairs & 15), -1).flatten(1).float() - 8  # [O, I]
+    scale, offset = scales.float().permute(2, 1, 0).repeat_interleave(group, 2)
+    return (x.float() @ (levels * scale + offset).T).to(torch.bfloat16)
+
+
+REPLACED: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention: flash,
+    aten._scaled_dot_product_efficient_attention: efficient,
+    aten._convert_weight_to_int4pack: int4pack,
+    aten._weight_int4pack_mm: int4pack_mm,
+}
+
+
+class OnDevice(TorchDispatchMode):
+    """Catches what makes tensors on the device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._can_decompose():  # in inference mode they come whole
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        return run(func, args, kwargs or {})
+
+
+# -------------------- below torch.cuda
+
+
+class Memory:
+    """Counts the bytes of every storage from its first tensor to its last, as an allocator without gaps would."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self.used_bytes = self.peak_bytes = 0
+
+    def hold(self, tensor: Tensor) -> None:
+        """A tensor lies here; what shares its storage counts once."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._sizes:
+            return
+        self._sizes[key] = storage.nbytes()
+        self.used_bytes += storage.nbytes()
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        weakref.finalize(storage, self._gone, key).atexit = False
+
+    def _gone(self, key: int) -> None:
+        self.used_bytes -= self._sizes.pop(key)
+
+    def reset_peak(self) -> None:
+        """The peak is what is used now."""
+        self.peak_bytes = self.used_bytes
+
+
+class PretendedGpu:
+    """What the stubs know."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.recording: list[Recorded] | None = None
+        self.spoilt = False  # the recording
+        self.replays = self.waits = 0
+        self.on_wait: Callable[[str], object] = lambda what: None  # told of each wait
+        self.sync_mode = 0
+        self.streams = [0, 0, 1]  # as torch has it: stream, device, type
+        self.made = BOUND
+        self.fraction = 1.0
+        self.registered: dict[int, int] = {}
+        self.pinned: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self.called: set[str] = set()  # what of torch.cuda our own code called: dotted names
+
+    @property
+    def used_bytes(self) -> int:
+        """Of all tensors on the device."""
+        gc.collect()
+        return self.memory.used_bytes
+
+    def is_pinned(self, x: Tensor) -> bool:
+        at = x.untyped_storage().data_ptr()
+        return any(start <= at < start + size for start, size in self.registered.items())
+
+    def number(self) -> int:
+        self.made += 1
+        return self.made
+
+
+def checked(value: object, kind: type, what: str) -> Any:
+    """As the C functions do, which take nothing that is not exactly meant."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError(f"{what}: {kind.__name__} expected, got {type(value).__name__} {value!r}")
+    return value
+
+
+def index_of(device: object, what: str) -> int:
+    number: int = checked(device, int, what)
+    if number != 0:
+        raise RuntimeError(f"{what}: invalid device ordinal {number}")
+    return number
+
+
+class Properties(NamedTuple):
+    """Of the device."""
+
+    name: str = "Pretended GPU"
+    total_memory: int = TOTAL_BYTES
+    major: int = 9
+    minor: int = 0
+    multi_processor_count: int = 4
+    uuid: str = "GPU-00000000"
+
+
+class Cudart:
+    """The runtime library."""
+
+    class cudaError(int):
+        """As the binding names it."""
+
+    def __init__(self, gpu: PretendedGpu) -> None:
+        self._gpu, self.refuses = gpu, False
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> Any:
+        for value in (pointer, size, flags):
+            checked(value, int, "cudaHostRegister")
+        if self.refuses:
+            return self.cudaError(2)
+        self._gpu.registered[pointer] = size
+        return self.cudaError(0)
+
+    def cudaHostUnregister(self, pointer: int) -> Any:
+        return self.cudaError(0 if self._gpu.registered.pop(checked(pointer, int, "pointer"), None) else 1)
+
+    def cudaGetErrorString(self, error: Any) -> str:
+        assert isinstance(error, self.cudaError), "cudaGetErrorString takes a cudaError"
+        return "out of memory"
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        index_of(device, "cudaMemGetInfo")
+        return FREE_BYTES, TOTAL_BYTES
+
+
+def stream_new(cls: Any, priority: int = 0, **known: int) -> Any:
+    if strange := known.keys() - {"stream_id", "device_index", "device_type"}:
+        raise TypeError(f"Stream() got an unexpected keyword argument {strange.pop()!r}")
+    made = object.__new__(cls)
+    made.stream_id = known.get("stream_id", _gpu.number() if not known and _gpu else 0)
+    made.device, made.device_index, made.device_type = CUDA, 0, 1
+    made.cuda_stream = made.stream_id
+    return made
+
+
+def event_new(cls: Any, **flags: bool) -> Any:
+    made = object.__new__(cls)
+    made.timed, made.recorded = flags["enable_timing"], False
+    return made
+
+
+def event_record(self: Any, stream: Any) -> None:
+    assert isinstance(stream, torch.cuda.Stream), f"record on {type(stream).__name__}"
+    self.recorded = True
+
+
+def event_wait(self: Any, stream: Any) -> None:
+    assert isinstance(stream, torch.cuda.Stream), f"wait on {type(stream).__name__}"
+
+
+def event_synchronize(self: Any) -> None:
+    if self.recorded:
+        waited("an event")
+
+
+def event_elapsed(self: Any, other: Any) -> float:
+    assert isinstance(other, torch.cuda.Event) and self.timed and other.timed, "both must measure time"
+    assert self.recorded and other.recorded, "both must have been recorded"
+    return 0.1
+
+
+def capture_begin(self: Any, pool: Any = None, capture_error_mode: str = "global") -> None:
+    assert _gpu is not None and _gpu.recording is None, "a recording is running"
+    assert capture_error_mode in ("global", "thread_local", "relaxed"), capture_error_mode
+    assert pool is None or pool == (0, 1), f"pool {pool!r}"
+    assert _gpu.streams[0] != 0, "CUDA graphs must be captured on a non-default stream"
+    _gpu.recording, _gpu.spoilt, self.steps = [], False, None
+
+
+def capture_end(self: Any) -> None:
+    assert _gpu is not None and _gpu.recording is not None, "no recording is running"
+    steps, _gpu.recording = _gpu.recording, None
+    if _gpu.spoilt:
+        raise torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
+    self.steps = steps
+
+
+def replay(self: Any) -> None:
+    """Do what was recorded, with what the tensors hold now; results go where they went."""
+    assert _gpu is not None and self.steps is not None, "nothing was recorded"
+    _gpu.replays += 1
+    with torch.inference_mode():
+        for step in self.steps:
+            repeat(step)
+
+
+def repeat(step: Recorded) -> None:
+    """One operation again, its results to where they went."""
+    out = step.func(*tree_map(held_of, step.args), **tree_map(held_of, step.kwargs))
+    if step.out is not None:
+        for kept, new in zip(tree_flatten(step.out)[0], tree_flatten(out)[0], strict=True):
+            if isinstance(kept, DeviceTensor) and kept.held.numel():
+                kept.held.copy_(new)
+
+
+def stats_of(gpu: PretendedGpu) -> dict[str, Any]:
+    used = gpu.used_bytes
+    return {"allocated_bytes": {"all": {"current": used, "peak": gpu.memory.peak_bytes, "allocated": used, "freed": 0}}}
+
+
+def noted(gpu: PretendedGpu, name: str, depth: int) -> None:
+    """Something of torch.cuda was used; it counts where our own code, so many frames up, did it."""
+    if str(sys._getframe(depth).f_globals.get("__name__", "")).split(".")[0] in ("core", "app"):
+        gpu.called.add(name)
+
+
+def watched(gpu: PretendedGpu, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, whose calls from our own code are noted."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        noted(gpu, name, 2)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def watched_class(gpu: PretendedGpu, name: str, kind: Any) -> Any:
+    """A class that is still one, whose calls from our own code are noted."""
+    make = kind.__init__
+
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        noted(gpu, name, 2)
+        make(self, *args, **kwargs)
+
+    return made
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Let torch's C++ switch to a CUDA device. It looks for a guard by type of device; the meta device's does nothing.
+
+    Builds for processors have none for CUDA, and Python has no way to register one.
+    """
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    guards = (ctypes.c_void_p * 21).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
+    cuda, meta = 1, 14  # numbers of device types
+    assert guards[cuda] is None and guards[meta] is not None, "torch keeps its guards in another way"
+    guards[cuda] = guards[meta]
+    try:
+        yield
+    finally:
+        guards[cuda] = None
+
+
+@contextmanager
+def pretended_gpu() -> Iterator[PretendedGpu]:
+    """Inside, this machine has one GPU."""
+    global _gpu
+    assert not hasattr(torch._C, "_cuda_getDeviceCount"), "torch was built with CUDA: its own functions would be hidden"
+    gpu, C = PretendedGpu(), torch._C
+    cudart = Cudart(gpu)
+
+    def set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
+        gpu.streams = [checked(x, int, "_cuda_setStream") for x in (stream_id, device_index, device_type)]
+
+    def set_fraction(fraction: float, device: int) -> None:
+        checked(fraction, float, "_cuda_setMemoryFraction")
+        index_of(device, "_cuda_setMemoryFraction")
+        gpu.fraction = fraction
+
+    def set_sync_mode(mode: int) -> None:
+        gpu.sync_mode = checked(mode, int, "_cuda_set_sync_debug_mode")
+
+    def current(device: int) -> list[int]:
+        index_of(device, "_cuda_getCurrentStream")
+        return list(gpu.streams)
+
+    def synchronize() -> None:
+        if gpu.recording is not None:
+            waited("synchronize")
+
+    functions: dict[str, Callable[..., Any]] = {
+        "_cuda_getDeviceCount": lambda: 1,
+        "_cuda_getDevice": lambda: 0,
+        "_cuda_getArchFlags": lambda: "sm_80 sm_90",
+        "_cuda_setDevice": lambda device: index_of(device, "_cuda_setDevice"),
+        "_cuda_getCurrentStream": current,
+        "_cuda_getDefaultStream": lambda device: [index_of(device, "_cuda_getDefaultStream"), 0, 1],
+        "_cuda_setStream": set_stream,
+        "_cuda_synchronize": synchronize,
+        "_cuda_emptyCache": lambda: None,
+        "_host_emptyCache": lambda: None,
+        "_cuda_setMemoryFraction": set_fraction,
+        "_cuda_getMemoryFraction": lambda device: gpu.fraction,
+        "_cuda_memoryStats": lambda device: stats_of(gpu),
+        "_cuda_resetPeakMemoryStats": lambda device: gpu.memory.reset_peak(),
+        "_cuda_sleep": lambda cycles: checked(cycles, int, "_cuda_sleep"),
+        "_cuda_set_sync_debug_mode": set_sync_mode,
+        "_cuda_get_sync_debug_mode": lambda: gpu.sync_mode,
+    }
+    bases: dict[Any, dict[str, Any]] = {
+        C._CudaStreamBase: {
+            "__new__": stream_new,
+            "__init__": lambda self, *_, **__: None,
+            "__eq__": lambda self, other: self.stream_id == other.stream_id,
+            "synchronize": lambda self: waited("a stream"),
+            "query": lambda self: True,
+        },
+        C._CudaEventBase: {
+            "__new__": event_new,
+            "__init__": lambda self, *_, **__: None,
+            "record": event_record,
+            "wait": event_wait,
+            "synchronize": event_synchronize,
+            "query": lambda self: True,
+            "elapsed_time": event_elapsed,
+        },
+        C._CUDAGraph: {
+            "__new__": lambda cls, keep_graph=False: object.__new__(cls),
+            "__init__": lambda self, *_, **__: None,
+            "capture_begin": capture_begin,
+            "capture_end": capture_end,
+            "replay": replay,
+            "reset": lambda self: None,
+            "pool": lambda self: (0, 1),
+        },
+    }
+    empty, tensor, to = torch.empty, torch.tensor, Tensor.to
+
+    def to_there(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        def numbered(x: Any) -> Any:  # this build cannot ask which device is the current one
+            return CUDA if isinstance(x, str | torch.device) and torch.device(x).type == "cuda" else x
+
+        moved: Tensor = to(self, *map(numbered, args), **{name: numbered(x) for name, x in kwargs.items()})
+        return moved
+
+    def tensor_there(values: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
+        made = tensor(values, **kwargs)  # this build could not even ask for another device
+        return made if device is None else made.to(device)
+
+    def pinned_empty(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
+        made = empty(*args, **kwargs)
+        if pin_memory:
+            assert made.device.type == "cpu", "Only dense CPU tensors can be pinned"
+            gpu.registered[made.data_ptr()] = made.untyped_storage().nbytes()
+        return made
+
+    def pinned_copy(self: Tensor, *_: object) -> Tensor:
+        made = self if gpu.is_pinned(self) else self.clone()
+        storage = made.untyped_storage()
+        if gpu.registered.setdefault(storage.data_ptr(), storage.nbytes()):  # until it goes
+            weakref.finalize(storage, gpu.registered.pop, storage.data_ptr(), None).atexit = False
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, function in functions.items():
+            patch.setattr(C, name, function, raising=False)
+        for base, members in bases.items():
+            for name, member in members.items():
+                patch.setattr(base, name, staticmethod(member) if name == "__new__" else member, raising=False)
+        patch.setattr(torch.backends.cuda, "is_built", lambda: True)
+        patch.setattr(torch.cuda, "_initialized", True)
+        patch.setattr(torch.cuda, "_cudart", cudart)
+        patch.setattr(torch.cuda, "_exchange_device", lambda device: 0)
+        patch.setattr(torch.cuda, "_maybe_exchange_device", lambda device: 0)
+        patch.setattr(torch.cuda, "_get_device_properties", lambda device: Properties(), raising=False)
+        patch.setattr(torch.cuda, "_cached_device_count", 1)
+        patch.setattr(torch.cuda, "default_generators", (DeviceGenerator(CUDA),))
+        # Else a module's parameter would take over the numbers of another one, which a held tensor has none of
+        patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
+        patch.setattr(torch.cuda.graphs, "_graph_pool_handle", lambda: (0, 1))
+        patch.setattr(torch, "Generator", DeviceGenerator)
+        patch.setattr(core.answering, "Generator", DeviceGenerator)
+        patch.setattr(torch, "empty", pinned_empty)
+        patch.setattr(torch, "tensor", tensor_there)
+        patch.setattr(Tensor, "to", to_there)
+        patch.setattr(torch, "rand", with_generator(torch.rand, lambda *_, device=None, **__: device))
+        patch.setattr(torch, "randn", with_generator(torch.randn, lambda *_, device=None, **__: device))
+        patch.setattr(torch, "multinomial", with_generator(torch.multinomial, lambda x, *_, **__: x.device))
+        patch.setattr(Tensor, "normal_", with_generator(Tensor.normal_, lambda x, *_, **__: x.device))
+        patch.setattr(Tensor, "pin_memory", pinned_copy)
+        patch.setattr(Tensor, "is_pinned", lambda self, *_: gpu.is_pinned(self))
+        for name, known in list(vars(torch.cuda).items()):
+            if inspect.isfunction(known) and not name.startswith("_"):
+                patch.setattr(torch.cuda, name, watched(gpu, name, known))
+        for name in ("Event", "Stream", "CUDAGraph", "graph"):  # classes stay classes: code asks isinstance
+            kind = getattr(torch.cuda, name)
+            patch.setattr(kind, "__init__", watched_class(gpu, name, kind))
+        _gpu = gpu
+        try:
+            with guarded(), OnDevice():
+                yield gpu
+        finally:
+            gc.collect()  # what is pinned is given back while there is somebody to give it back to
+            _gpu = None

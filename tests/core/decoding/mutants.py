@@ -1,0 +1,422 @@
+"""Faults put into decoding and caches one at a time, to see that the tests notice each of them.
+
+`python -m tests.core.decoding.mutants [--json F] [--only NAME]` copies the code, changes one place, runs the tests of
+decoding, caches and engine until the first failure, and prints a table. A mutant that survives is a fault that the
+tests cannot see. Cost: half an hour on two cores; so the default run only checks that every mutant still applies.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+TESTS = (
+    "tests/core/decoding/test_verify.py",
+    "tests/core/decoding/test_sampling.py",
+    "tests/core/decoding/test_output_law.py",
+    "tests/core/decoding/test_lookup.py",
+    "tests/core/caches/test_caches.py",
+    "tests/core/decoding/test_adaptive.py",
+    "tests/core/test_continue.py",
+    "tests/core/test_engine.py",
+    "tests/core/test_race.py",
+    "tests/core/decoding/test_sampled_text.py",
+)
+MOST_SECONDS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault: in `file`, where `old` stands once, `new` stands instead."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+    def applied(self, text: str) -> str:
+        """The text with the fault. Raises ValueError where the place is not there exactly once."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.file} holds {text.count(self.old)} places like {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+VERIFY, SAMPLING = "core/decoding/verify.py", "core/decoding/sampling.py"
+SPECULATIVE, LOOKUP, METHODS = "core/decoding/speculative.py", "core/decoding/lookup.py", "core/decoding/methods.py"
+RETRIEVAL, FULL, STREAMING = "core/caches/retrieval.py", "core/caches/full.py", "core/caches/streaming.py"
+ANSWERING, ENGINE, RACE = "core/answering.py", "core/engine.py", "core/race.py"
+
+NEAREST = {  # what is run first for faults in a file
+    RETRIEVAL: "tests/core/caches/test_caches.py",
+    FULL: "tests/core/caches/test_caches.py",
+    STREAMING: "tests/core/test_race.py",
+    RACE: "tests/core/test_race.py",
+    ENGINE: "tests/core/test_engine.py",
+    METHODS: "tests/core/test_engine.py",
+    ANSWERING: "tests/core/decoding/test_sampled_text.py",
+}
+
+MUTANTS = (
+    # who is accepted, and what stands in for who is not
+    Mutant("a rejected guess is replaced by a draw from p", VERIFY, "    if a < g:\n", "    if a < 0:\n"),
+    Mutant("the residual is q - p", VERIFY, "(weights - q[a])", "(q[a] - weights)"),
+    Mutant("the residual keeps negative parts", VERIFY, ".clamp_min(0)", ".abs()"),
+    Mutant("the residual is always taken, even if empty", VERIFY, "residual.sum() > 0", "residual.sum() > -1"),
+    Mutant("the residual is never taken", VERIFY, "residual.sum() > 0", "residual.sum() > 2"),
+    Mutant("the residual is taken of the first guess", VERIFY, "- q[a])", "- q[0])"),
+    Mutant("the bonus is drawn a row too early", VERIFY, "    weights = p[a]\n", "    weights = p[max(a - 1, 0)]\n"),
+    Mutant("every guess is accepted", VERIFY, "    weights = p[a]\n", "    a = g\n    weights = p[a]\n"),
+    Mutant("no guess is accepted", VERIFY, "    weights = p[a]\n", "    a = 0\n    weights = p[a]\n"),
+    Mutant(
+        "the verdict states the proposer's law", VERIFY, "probs=p[: a + 1]", "probs=torch.cat((q[:a], p[a : a + 1]))"
+    ),
+    Mutant("q of a token is q of its neighbour", VERIFY, "q_of_guesses=q_proposed", "q_of_guesses=q_proposed.roll(1)"),
+    Mutant("the drawn token is called accepted", VERIFY, '"bonus" if a == g', '"proposed" if a == g'),
+    # random decisions
+    Mutant("one coin for a whole round", SAMPLING, "torch.rand(p.shape, ", "torch.rand(1, "),
+    Mutant("accept with q / p", SAMPLING, "device=p.device) * q >= p", "device=p.device) * p >= q"),
+    Mutant("accept where p is above q only", SAMPLING, "device=p.device) * q >= p", "device=p.device) * 0 + q > p"),
+    Mutant(
+        "certain dice accept what p does not have",
+        SAMPLING,
+        "torch.cat((p == 0, (p == 0)",
+        "torch.cat((p < 0, (p == 0)",
+    ),
+    Mutant(
+        "a draw takes the likeliest token",
+        SAMPLING,
+        "int(torch.multinomial(weights, 1, generator=self._rng))",
+        "int(weights.argmax())",
+    ),
+    Mutant("draws do not depend on the seed", SAMPLING, "weights, 1, generator=self._rng", "weights, 1"),
+    Mutant(
+        "the temperature multiplies",
+        SAMPLING,
+        "    scaled = logits.float() / sampling.temperature\n",
+        "    scaled = logits.float() * sampling.temperature\n",
+    ),
+    Mutant("top-k keeps one more", SAMPLING, "scaled.topk(sampling.top_k, -1)", "scaled.topk(sampling.top_k + 1, -1)"),
+    Mutant("top-p is not renormalised", SAMPLING, "        probs = probs / probs.sum(-1, keepdim=True)\n", ""),
+    Mutant(
+        "top-p keeps one less",
+        SAMPLING,
+        "outside = ordered.cumsum(-1) - ordered >= sampling.top_p",
+        "outside = ordered.cumsum(-1) >= sampling.top_p",
+    ),
+    Mutant(
+        "greedy takes the last of the largest",
+        SAMPLING,
+        "logits.argmax(-1, keepdim=True), 1.0",
+        "logits.shape[-1] - 1 - logits.flip(-1).argmax(-1, keepdim=True), 1.0",
+    ),
+    Mutant(
+        "plain draws are skipped one short", SAMPLING, "for _ in range(num_tokens):", "for _ in range(num_tokens - 1):"
+    ),
+    # the round
+    Mutant(
+        "the judge keeps the rejected guess",
+        SPECULATIVE,
+        "self.truncate(len(context) + verdict.num_accepted)",
+        "self.truncate(len(context) + verdict.num_accepted + 1)",
+    ),
+    Mutant(
+        "the judge's cache is never rewound",
+        SPECULATIVE,
+        "        self._law.truncate(length)\n        self._proposer.truncate(length)\n",
+        "        self._proposer.truncate(length)\n",
+    ),
+    Mutant(
+        "the proposer's cache is never rewound",
+        SPECULATIVE,
+        "        self._law.truncate(length)\n        self._proposer.truncate(length)\n",
+        "        self._law.truncate(length)\n",
+    ),
+    Mutant(
+        "a proposal states one law for all its tokens",
+        SPECULATIVE,
+        "return Guess(tuple(tokens), torch.stack(laws), ",
+        "return Guess(tuple(tokens), torch.stack([laws[0]] * len(laws)), ",
+    ),
+    Mutant(
+        "a proposal forgets what it has drawn", SPECULATIVE, "            context = context.extended((token,))\n", ""
+    ),
+    Mutant(
+        "rounds of a proposal do not build on each other",
+        SPECULATIVE,
+        "self.round(context.extended(tokens), dice)",
+        "self.round(context, dice)",
+    ),
+    Mutant(
+        "a proposal's laws are the newest ones",
+        SPECULATIVE,
+        "torch.cat(laws)[:num_tokens]",
+        "torch.cat(laws)[-num_tokens:]",
+    ),
+    Mutant(
+        "the judge looks one token short",
+        SPECULATIVE,
+        "self._law.probs(context.extended(tokens), len(tokens) + 1)",
+        "self._law.probs(context.extended(tokens[:-1]), len(tokens) + 1)",
+    ),
+    # lookups
+    Mutant(
+        "a lookup is sure of another token",
+        LOOKUP,
+        "probs.scatter_(1, to_device(torch.tensor(tokens), self._device)[:, None], 1.0)",
+        "probs[:, 0] = 1.0",
+    ),
+    Mutant("a lookup doubts", LOOKUP, "[:, None], 1.0)", "[:, None], 0.5)"),
+    Mutant(
+        "a lookup proposes what it matched",
+        LOOKUP,
+        "self._index.tokens[end : end + min",
+        "self._index.tokens[end - 1 : end + min",
+    ),
+    Mutant("an index keeps what was forgotten", LOOKUP, "        del self.tokens[length:]\n", ""),
+    Mutant(
+        "an index finds what was forgotten", LOOKUP, "                    del last[key]\n", "                    pass\n"
+    ),
+    # retrieval cache
+    Mutant(
+        "approximations are never replaced",
+        RETRIEVAL,
+        "        if exact > self._synced:\n",
+        "        if exact > self._synced + 10**9:\n",
+    ),
+    Mutant(
+        "replaced one row too late",
+        RETRIEVAL,
+        "self._copy_recent(layer, self._synced, exact)",
+        "self._copy_recent(layer, self._synced + 1, exact)",
+    ),
+    Mutant(
+        "a rewind keeps the chunks behind it",
+        RETRIEVAL,
+        "        if length < self._recent_start:\n",
+        "        if length < 0:\n",
+    ),
+    Mutant(
+        "chunks go into their neighbour's slot",
+        RETRIEVAL,
+        "by_chunk(self.k[layer][0], size)[heads, slots] = k",
+        "by_chunk(self.k[layer][0], size)[heads, slots.flip(0)] = k",
+    ),
+    Mutant(
+        "values of chunks are not copied", RETRIEVAL, "        by_chunk(self.v[layer][0], size)[heads, slots] = v\n", ""
+    ),
+    Mutant(
+        "what was set aside keeps another lane's chunks",
+        RETRIEVAL,
+        "changed = part.held >= shared // size",
+        "changed = part.held < 0",
+    ),
+    Mutant(
+        "what was set aside is put back without its recent rows",
+        RETRIEVAL,
+        "            self._copy_recent(number, self._recent_start, self._length)\n\n    def forget",
+        "            pass\n\n    def forget",
+    ),
+    Mutant(
+        "a draft's window is put back a row short",
+        STREAMING,
+        "self._rows, self._length = window.k[0].shape[2], window.length",
+        "self._rows, self._length = window.k[0].shape[2] - 1, window.length",
+    ),
+    # full cache
+    Mutant(
+        "a rewind forgets nothing",
+        FULL,
+        "self._length, self._staged = min(self._length, length), False",
+        "self._length, self._staged = self._length, False",
+    ),
+    Mutant(
+        "a rewind keeps landmarks",
+        FULL,
+        "        self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)\n",
+        "",
+    ),
+    Mutant(
+        "landmarks are of the chunk before",
+        FULL,
+        "out=self._landmarks[layer][:, first:last])",
+        "out=self._landmarks[layer][:, max(first - 1, 0) : max(first - 1, 0) + last - first])",
+    ),
+    Mutant(
+        "a rewind finds no remembered queries",
+        FULL,
+        "known = self._marks.get(self._length)",
+        "known = self._marks.get(-1)",
+    ),
+    Mutant(
+        "overwritten queries count as known",
+        FULL,
+        "self.first = max(self.first, start + width - QUERY_LOG)",
+        "self.first = 0",
+    ),
+    Mutant(
+        "remembered queries outlive their tokens",
+        FULL,
+        "            del self._marks[mark]  # other tokens will stand there\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "queries come from one token before",
+        FULL,
+        "start = min(max(self.first, length - num_queries), length)",
+        "start = max(0, length - 1 - num_queries)",
+    ),
+    Mutant("a lane's rows come back without its queries", FULL, "        self._queries.restore(tail.queries)\n", ""),
+    # answers, engine, race
+    Mutant("a continued answer repeats its draws", ANSWERING, 'f"{seed} {num_written}"', 'f"{seed} {0 * num_written}"'),
+    Mutant(
+        "speculation goes on where plain decoding would",
+        ANSWERING,
+        "    if not speculative:\n",
+        "    if not speculative or num_written:\n",
+    ),
+    Mutant(
+        "an end of text in the middle of a run is missed",
+        ANSWERING,
+        "            if self.stop_reason is not None:\n                break\n",
+        "",
+    ),
+    Mutant(
+        "one token more than asked for",
+        ANSWERING,
+        "- self._num_before >= self._config.max_new_tokens",
+        "- self._num_before > self._config.max_new_tokens",
+    ),
+    Mutant(
+        "after an answer the caches keep what was not committed",
+        ENGINE,
+        "        self._seen = tokens[:length]\n        self._rewind(length)\n",
+        "        self._seen = tokens[:length]\n",
+    ),
+    Mutant(
+        "comparison looks at the best two tokens",
+        ENGINE,
+        "gap = float(logits[0].float().max() - written.min())",
+        "gap = float(-logits[0].float().topk(2).values.diff())",
+    ),
+    Mutant(
+        "a beginning counts as equal",
+        ENGINE,
+        '        if shared in (len(plain), len(other)):\n            return Equality("mismatch", shared, None)\n',
+        '        if shared in (len(plain), len(other)):\n            return Equality("identical", None, None)\n',
+    ),
+    Mutant(
+        "overwritten queries are not asked again",
+        ENGINE,
+        "if reused > voting and self._full.queries_start() > voting:",
+        "if reused > voting and self._full.queries_start() > total:",
+    ),
+    Mutant("two lossy lanes share a cache", ENGINE, "lane=before[config.method])", "lane=0)"),
+    Mutant(
+        "a lane begins with the other lane's draft",
+        RACE,
+        "                judge.cache.truncate(self._base)  # rows behind it may be another lane's\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "lanes choose anew in every turn",
+        RACE,
+        "retry(lambda: decoder.put_back(held, self._base), lambda: None)",
+        "retry(lambda: decoder.resume(Context(self.answer.tokens)), lambda: None)",
+    ),
+    Mutant(
+        "a lookup leaves out the draft's law",
+        METHODS,
+        "            self._lookup.extend(context)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "level 2 judges through the retrieval cache",
+        METHODS,
+        "[parts.draft, parts.retrieval, parts.full]",
+        "[parts.draft, parts.retrieval, parts.retrieval]",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a mutant: which test killed it, or that none did."""
+
+    name: str
+    file: str
+    killed_by: str | None
+    seconds: float
+
+
+def run(mutant: Mutant, tests: Sequence[str] = TESTS) -> Outcome:
+    """Run the tests on a copy of the code with this fault, until one fails."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
+        copy = Path(scratch)
+        for part in ("core", "tests", "pyproject.toml"):
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, copy / part)
+        file = copy / mutant.file
+        file.write_text(mutant.applied(file.read_text(encoding="utf-8")), encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "--no-header",
+            "--tb=no",
+            "-p",
+            "no:cacheprovider",
+            *sorted(tests, key=lambda test: test != NEAREST.get(mutant.file)),  # the order of the others stays
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=MOST_SECONDS, check=False
+            )
+            failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+            killer = failed[0] if failed else None if done.returncode == 0 else done.stdout.strip()[-200:]
+        except subprocess.TimeoutExpired:
+            killer = "it never ended"
+    return Outcome(mutant.name, mutant.file, killer, round(time.perf_counter() - started, 1))
+
+
+def main(
+    argv: Sequence[str] | None = None, *, mutants: Sequence[Mutant] = MUTANTS, tests: Sequence[str] = TESTS
+) -> int:
+    """Print the table; 1 where a mutant survived."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the table there")
+    parser.add_argument("--only", help="mutants whose name contains this")
+    parser.add_argument("--processes", type=int, default=2)
+    args = parser.parse_args(argv)
+    chosen = [mutant for mutant in mutants if not args.only or args.only in mutant.name]
+    outcomes = []
+    with ThreadPoolExecutor(args.processes) as pool:
+        for outcome in pool.map(partial(run, tests=tests), chosen):
+            outcomes.append(outcome)
+            print(f"{outcome.name:60} {outcome.killed_by or 'SURVIVED':70} {outcome.seconds:6.1f} s", flush=True)
+    alive = [outcome.name for outcome in outcomes if outcome.killed_by is None]
+    print(f"{len(outcomes) - len(alive)} of {len(outcomes)} killed" + (f"; alive: {', '.join(alive)}" if alive else ""))
+    if args.json:
+        report = {"tests": tests, "killed": len(outcomes) - len(alive), "mutants": [asdict(o) for o in outcomes]}
+        args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

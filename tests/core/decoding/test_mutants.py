@@ -1,0 +1,17 @@
+"""The list of faults stays true to the code: each still has its place, and makes Python that compiles."""
+
+import pytest
+
+from tests.core.decoding.mutants import MUTANTS, ROOT, Mutant
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_applies_and_compiles(mutant: Mutant) -> None:
+    text = (ROOT / mutant.file).read_text(encoding="utf-8")
+    changed = mutant.applied(text)
+    assert changed != text
+    compile(changed, mutant.file, "exec")
+
+
+def test_names_of_mutants_are_told_apart() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25

@@ -1,0 +1,170 @@
+"""Sampled answers of whole engines follow the target's law where both levels reject most of what is guessed.
+
+The toy has a budget of 80 of 300 tokens and a draft that is mostly wrong. Every measurement has its negative controls:
+the same number of answers by a rule that is wrong must be caught.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from core.answering import dice_behind
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.decoding import methods
+from core.decoding.sampling import Dice
+from core.decoding.speculative import Rule, Sampler, Speculative
+from core.decoding.verify import Guess, Verdict, verify
+from core.engine import Engine
+from core.events import Finished, Origin
+from core.stats import LevelStats
+from core.tokens import Context
+from tests.core.decoding.test_output_law import START, tables, verify_without_residual
+from tests.core.laws import Law, chi_square, counted, marginal, sequence_law
+from tests.core.toys import TableLaw, random_prompt, tiny_engine
+
+RUNS = 600
+PROMPT = random_prompt(300)
+SHAPE = SpeculationConfig(gamma1=2, gamma2=3, adaptive=False)
+SAMPLING = SamplingParams(temperature=0.8, top_k=3)
+
+
+def rejecting_engine() -> Engine:
+    return tiny_engine(context=512, budget=80)
+
+
+def write(
+    engine: Engine, seed: int, num_tokens: int, method: str = "triforce", written: tuple[int, ...] = ()
+) -> Finished:
+    config = GenerationConfig(max_new_tokens=num_tokens, sampling=SAMPLING, speculation=SHAPE, method=method, seed=seed)
+    *_, finished = engine.generate(PROMPT, config, written=written)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+@pytest.fixture(scope="module")
+def law() -> Law:
+    return sequence_law(rejecting_engine(), PROMPT, SAMPLING, 4)
+
+
+def acceptance(levels: list[LevelStats | None]) -> float:
+    tested = sum(level.tested for level in levels if level)
+    return sum(level.accepted for level in levels if level) / tested
+
+
+def test_sampled_text_follows_the_target_where_both_levels_reject(law: Law) -> None:
+    """Three tokens: the first round's guess, its correction and what another round adds, against 27 outcomes."""
+    engine = rejecting_engine()
+    answers = [write(engine, seed, 3) for seed in range(RUNS)]
+    assert 0.1 < acceptance([a.stats.level1 for a in answers]) < 0.5
+    assert 0.05 < acceptance([a.stats.level2 for a in answers]) < 0.5
+    found = chi_square(counted([a.token_ids for a in answers], 0, 3), marginal(law, 0, 3))
+    assert found.fits and found.cells > 10, found
+    cooler = {tokens: probability**1.5 for tokens, probability in marginal(law, 0, 3).items()}
+    total = sum(cooler.values())
+    assert not chi_square(
+        counted([a.token_ids for a in answers], 0, 3), {tokens: p / total for tokens, p in cooler.items()}
+    ).fits, "another temperature must be noticed"
+
+
+def accept_all(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
+    """The wrong rule: whatever is proposed is kept, as if the judge had drawn it."""
+    g = len(guess.tokens)
+    origins = (*guess.origins, Origin(level, "bonus"))
+    return Verdict((*guess.tokens, dice.draw(p[g])), p, origins, g, torch.ones(g))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("rule", [accept_all, verify_without_residual])
+def test_a_wrong_rule_at_either_level_is_caught(
+    law: Law, rule: Rule, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Level 2 mends little of what level 1 does wrong, but rejects most of it: that takes more answers to see."""
+    made = []
+
+    def make(*args: Any, **kwargs: Any) -> Speculative:
+        made.append(args)
+        return Speculative(*args, **kwargs, rule=rule if 1 + (len(made) - 1) % 2 == level else verify)
+
+    monkeypatch.setattr(methods, "Speculative", make)
+    engine = rejecting_engine()
+    drawn = [write(engine, seed, 3).token_ids for seed in range(RUNS if level == 2 else 2 * RUNS)]
+    found = chi_square(counted(drawn, 0, 3), marginal(law, 0, 3))
+    assert not found.fits, found
+
+
+# -------------------- continued answers
+
+
+def continued(engine: Engine, first: str, then: str, runs: int) -> list[tuple[int, ...]]:
+    """Two tokens, and two more behind them with the same seed, as Continue asks for them."""
+    found = []
+    for seed in range(runs):
+        cut = write(engine, seed, 2, first).token_ids
+        found.append(write(engine, seed, 2, then, written=cut).token_ids)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("triforce", "triforce"),
+        pytest.param("triforce", "autoregressive", marks=pytest.mark.slow),
+        pytest.param("autoregressive", "triforce", marks=pytest.mark.slow),
+    ],
+)
+def test_a_continued_sampled_answer_follows_the_target(law: Law, first: str, then: str) -> None:
+    found = continued(rejecting_engine(), first, then, RUNS)
+    for start, stop in ((0, 2), (1, 3), (1, 4), (2, 4)):  # what was written, the seam, what follows
+        assert chi_square(counted(found, start, stop), marginal(law, start, stop)).fits
+
+
+SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 4000
+
+
+def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
+    """Two tokens, two behind them, one behind these, with one seed, by laws as tables; `replayed`: by the old draws."""
+    draft, retrieval, full = tables(11, SMALL_VOCAB)
+    level1 = Speculative(Sampler(TableLaw("draft", draft)), TableLaw("retrieval", retrieval), 1)
+    top = Speculative(level1, TableLaw("full", full), 1)
+    found = []
+    for seed in range(RUNS_OF_TABLES):
+        tokens: list[int] = []
+        for until in CUTS:  # of old: with the numbers behind those that plain decoding would have used so far
+            dice = dice_behind(Generator(), seed, len(tokens), SMALL_VOCAB, speculative=not replayed)
+            while len(tokens) < until:
+                tokens += top.round(Context(START, tuple(tokens)), dice).tokens
+            del tokens[until:]
+        found.append(tuple(tokens))
+    return found
+
+
+def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_drawn() -> None:
+    """Negative control: as it was, an answer went on with random numbers that rejected guesses had been drawn with."""
+    full = tables(11, SMALL_VOCAB)[2]
+    law: Law = {(): 1.0}
+    for _ in range(CUTS[-1]):
+        law = {
+            (*tokens, token): probability * float(full[(*START, *tokens)[-1], token])
+            for tokens, probability in law.items()
+            for token in range(SMALL_VOCAB)
+        }
+    spans = [(start, until) for until in range(3, CUTS[-1] + 1) for start in range(until - 3, until - 1)]
+    for replayed in (False, True):
+        found = continued_tables(replayed)
+        tests = [chi_square(counted(found, *span), marginal(law, *span)) for span in spans]
+        assert all(test.fits for test in tests) is not replayed, tests
+
+
+def test_draws_behind_written_tokens_begin_elsewhere_for_every_length_and_seed() -> None:
+    begun = {
+        float(torch.rand(1, dtype=torch.float64, generator=dice_behind(rng, seed, written, 4, speculative=True)._rng))
+        for rng in [Generator()]
+        for seed in range(40)
+        for written in range(40)
+    }
+    assert len(begun) == 1600
+    plain = {float(torch.rand(1, dtype=torch.float64, generator=Generator().manual_seed(seed))) for seed in range(40)}
+    assert not begun & plain, "and not where plain decoding begins"

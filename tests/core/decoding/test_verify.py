@@ -1,0 +1,81 @@
+"""What a verdict tells, and what it costs to reach one."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from core.decoding.sampling import CertainDice, Dice
+from core.decoding.verify import Guess, no_guess, verify
+from core.events import Origin
+
+Q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
+P = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.3, 0.3, 0.4]])
+GUESS = Guess((0, 1), Q, (Origin("draft", "proposed"),) * 2)
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations whose result the host needs before it goes on: on a GPU each waits for all work so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return func(*args, **(kwargs or {}))
+
+
+class Fixed(Dice):
+    """Accepts so many guesses and draws the likeliest token."""
+
+    def __init__(self, accepted: int) -> None:
+        super().__init__(torch.Generator())
+        self._accepted = accepted
+
+    def accept(self, p: torch.Tensor, q: torch.Tensor) -> int:
+        return self._accepted
+
+    def draw(self, weights: torch.Tensor) -> int:
+        self.weights = weights
+        return int(weights.argmax())
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2])
+def test_a_verdict_tells_p_and_q_of_every_token(accepted: int) -> None:
+    dice = Fixed(accepted)
+    verdict = verify(GUESS, P, dice, "full")
+    own = [0, 1, 2][accepted]  # residuals: [.4, 0, 0], [0, .1, 0]; the bonus comes from p itself
+    assert verdict.tokens == (*GUESS.tokens[:accepted], own) and verdict.num_accepted == accepted
+    p, q = verdict.p_and_q()
+    assert p == pytest.approx([*[0.9, 0.9, 0.4][:accepted], [0.9, 0.9, 0.4][accepted]])
+    assert q[:-1] == pytest.approx([0.5, 0.8][:accepted]) and q[-1] is None
+    assert [origin.kind for origin in verdict.origins[:accepted]] == ["proposed"] * accepted
+    assert verdict.origins[-1] == Origin("full", "bonus" if accepted == 2 else "corrected")
+    expected = [[0.4, 0, 0], [0, 0.1, 0], P[2].tolist()][accepted]
+    assert dice.weights.tolist() == pytest.approx(expected)
+    assert torch.equal(verdict.probs, P[: accepted + 1])
+
+
+def test_without_a_guess_a_token_is_drawn_from_the_judge() -> None:
+    verdict = verify(no_guess(3, torch.device("cpu")), P[2:], Fixed(0), "full")
+    assert verdict.tokens == (2,) and verdict.origins == (Origin("full", "drawn"),)
+    assert verdict.p_and_q() == (pytest.approx((0.4,)), (None,))
+
+
+def test_a_residual_of_nothing_falls_back_to_the_judge() -> None:
+    """A rejection between equal laws: rounding, or a coin of exactly 1."""
+    dice = Fixed(0)
+    verify(Guess((1,), P[:1], (Origin("draft", "proposed"),)), P[:2], dice)
+    assert torch.equal(dice.weights, P[0])
+
+
+@pytest.mark.parametrize("dice", [Dice(torch.Generator().manual_seed(0)), CertainDice()])
+def test_a_verdict_waits_for_the_device_twice(dice: Dice) -> None:
+    """Once for the length of the accepted prefix, once for the token drawn; p and q only when they are read."""
+    with Waits() as waits:
+        verdict = verify(GUESS, P, dice)
+        assert waits.count == 2
+        assert float(verdict.probs.sum()) > 0
+        assert waits.count == 3, "the count must count"

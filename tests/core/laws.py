@@ -1,0 +1,78 @@
+"""What an engine should write, token by token, and whether what it wrote could be that."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from math import inf
+from statistics import NormalDist
+from typing import NamedTuple
+
+import torch
+
+from core.config import SamplingParams
+from core.decoding.sampling import to_probs
+from core.engine import Engine
+from core.tokens import Context
+
+Law = dict[tuple[int, ...], float]
+FALSE_ALARM = 1e-5  # of one chi-square test
+
+
+def sequence_law(engine: Engine, prompt: list[int], sampling: SamplingParams, num_tokens: int) -> Law:
+    """The exact joint law of the first tokens behind a prompt: the full cache's own logits, sequence by sequence."""
+    law: Law = {(): 1.0}
+    for _ in range(num_tokens):
+        longer: Law = {}
+        for tokens, probability in law.items():
+            probs = next_probs(engine, [*prompt, *tokens], sampling)
+            for token in probs.nonzero().flatten().tolist():
+                longer[(*tokens, token)] = probability * float(probs[token])
+        law = longer
+    return law
+
+
+def next_probs(engine: Engine, tokens: list[int], sampling: SamplingParams) -> torch.Tensor:
+    """The law of the token behind these, [V]."""
+    for _ in engine.read(tokens):
+        pass
+    probs = to_probs(engine._parts.full.logits(Context(tokens), 1)[0], sampling)
+    engine._settle(tokens)
+    return probs
+
+
+def marginal(law: Law, start: int, stop: int) -> Law:
+    """The law of tokens [start, stop) alone."""
+    found: Law = defaultdict(float)
+    for tokens, probability in law.items():
+        found[tokens[start:stop]] += probability
+    return dict(found)
+
+
+class ChiSquare(NamedTuple):
+    """Pearson's statistic over cells of at least 5 expected, the rest pooled, and the largest that chance explains."""
+
+    statistic: float
+    bound: float
+    cells: int
+
+    @property
+    def fits(self) -> bool:
+        """False once in 1 / FALSE_ALARM runs where the law is the right one."""
+        return self.statistic <= self.bound
+
+
+def chi_square(counts: Mapping[tuple[int, ...], int], law: Law) -> ChiSquare:
+    """Whether what was counted can have been drawn from `law`."""
+    runs = sum(counts.values())
+    cells = [(counts.get(key, 0), runs * p) for key, p in law.items() if runs * p >= 5]
+    rest = (runs - sum(c for c, _ in cells), runs - sum(e for _, e in cells))
+    if rest[1] >= 5:
+        cells.append(rest)
+    freedom, z = len(cells) - 1, NormalDist().inv_cdf(1 - FALSE_ALARM)
+    bound = freedom * (1 - 2 / (9 * freedom) + z * (2 / (9 * freedom)) ** 0.5) ** 3  # Wilson and Hilferty, 1931
+    impossible = any(law.get(key, 0.0) == 0 for key in counts)
+    return ChiSquare(inf if impossible else sum((c - e) ** 2 / e for c, e in cells), bound, len(cells))
+
+
+def counted(sequences: list[tuple[int, ...]], start: int, stop: int) -> Counter[tuple[int, ...]]:
+    """How often tokens [start, stop) were which."""
+    return Counter(tokens[start:stop] for tokens in sequences)

@@ -1,0 +1,279 @@
+"""Our code on a device that is not there (`cuda_stubs`): what a first GPU would refuse is refused here."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.caches.full import Offload
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.engine import Engine
+from core.events import Finished
+from core.hardware import (
+    cap_memory,
+    peak_memory_bytes,
+    reset_peak_memory,
+    return_memory,
+    this_machine,
+    used_memory_bytes,
+)
+from core.models.drafting import drafting_twin
+from core.models.loader import LoadedModel
+from core.ops.attention import partial
+from core.ops.backend import STOCK, _seconds
+from core.ops.graphs import Graphs
+from core.ops.host_attention import HostAttention
+from core.ops.transfer import HostRows
+from core.planner import Choice, make_plan
+from core.roofline import measure_bandwidth
+from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
+from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
+
+pytestmark = pytest.mark.skipif(
+    hasattr(torch._C, "_cuda_getDeviceCount"), reason="torch was built with CUDA: its own functions are there"
+)
+ROOT = Path(__file__).parents[2]
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+PROMPT = 160  # tokens: more than the retrieval cache of these engines holds
+
+# What of torch.cuda our code calls and no test here reaches, with the reason.
+NOT_REACHED = {"set_device": "each further rank of a model calls it, in a process of its own"}
+
+
+@pytest.fixture(autouse=True)
+def short_calibrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.roofline.LINK_BYTES", 1 << 12)
+    monkeypatch.setattr("core.roofline.SHARING_BYTES", 1 << 12)
+
+
+@pytest.fixture
+def gpu() -> Iterator[PretendedGpu]:
+    with pretended_gpu() as found:
+        yield found
+
+
+def engine_on(
+    device: str,
+    offload: Offload | None = None,
+    *,
+    graphs: bool = False,
+    drafting: bool = False,
+    host_share: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    layerwise: bool = True,
+) -> Engine:
+    config = EngineConfig(
+        context=512,
+        prefill_chunk=64,
+        host_share=host_share,
+        layerwise=layerwise,
+        retrieval=RetrievalConfig(budget=96, chunk_size=8, local_window=32),
+        draft=DraftConfig(window=72),
+    )
+
+    def moved(model: LoadedModel) -> LoadedModel:
+        where = torch.device(device)
+        return LoadedModel(model.module.to(where, dtype), model.dims, model.dims.shape(dtype, where), model.eos_ids)
+
+    target, draft = (moved(loaded(tiny_config(kv_heads=2), 3, noise)) for noise in (0.0, 0.15))
+    plan = make_plan(target.dims, draft.dims, config, MACHINE)
+    twin = drafting_twin(target.module, torch.device(device)) if drafting else None
+    recorder = Graphs(torch.device(device)) if graphs else None
+    plan = replace(plan, device=Choice(device, "test"), dtype=Choice(dtype, "test"))
+    return Engine(config, plan, Letters(), target, draft, offload=offload, graphs=recorder, drafting=twin)
+
+
+def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
+    config = GenerationConfig(method=method, max_new_tokens=8, speculation=FIXED, sampling=sampling)
+    *_, finished = engine.generate(random_prompt(PROMPT), config)
+    assert isinstance(finished, Finished)
+    return finished.token_ids
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[int, ...]:
+    return written(engine_on("cpu"), "autoregressive")
+
+
+# -------------------- what the stubs notice: without these, nothing below means anything
+
+
+def test_tensors_of_two_devices_are_refused(gpu: PretendedGpu) -> None:
+    x = torch.ones(3, device="cuda")
+    assert (x + torch.tensor(2.0)).tolist() == [3.0] * 3  # single numbers may lie anywhere
+    with pytest.raises(RuntimeError, match="same device"):
+        x + torch.ones(3)
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.cat((x, torch.ones(3)))
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.multinomial(x, 1, generator=torch.Generator())
+    with pytest.raises(TypeError, match="numpy"):
+        x.numpy()
+
+
+def test_what_has_no_kernel_on_cuda_is_refused(gpu: PretendedGpu) -> None:
+    q = torch.ones(1, 2, 3, 8, device="cuda")
+    with pytest.raises(NotImplementedError):
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, False)
+    with pytest.raises(AssertionError, match="fp16"):
+        torch.ops.aten._scaled_dot_product_flash_attention(q, q, q, 0.0, False, False, scale=1.0)
+
+
+def test_torch_s_own_checks_see_our_arguments(gpu: PretendedGpu) -> None:
+    with pytest.raises(ValueError, match="specified index"):
+        torch.cuda.set_per_process_memory_fraction(0.5, torch.device("cuda"))
+    with pytest.raises(TypeError, match="float"):
+        torch.cuda.set_per_process_memory_fraction(1, 0)
+    with pytest.raises(ValueError, match="cuda device"):
+        torch.cuda.synchronize(torch.device("cpu"))
+    with pytest.raises(TypeError):
+        torch.cuda.Stream(stream="0")  # type: ignore[call-arg]
+
+
+def test_a_replay_repeats_what_was_recorded_and_freezes_what_python_computed(gpu: PretendedGpu) -> None:
+    x, y, frozen = torch.ones(2, device="cuda"), torch.zeros(2, device="cuda"), 3.0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = x * frozen
+        y[1:].add_(out[:1])
+    frozen = 5.0
+    x.fill_(2.0)
+    y.zero_()
+    graph.replay()
+    assert out.tolist() == [6.0, 6.0] and y.tolist() == [0.0, 6.0]
+
+
+def test_waiting_inside_of_a_recording_is_refused(gpu: PretendedGpu) -> None:
+    x = torch.ones(2, device="cuda")
+    with pytest.raises(RuntimeError, match="captur"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        float(x.sum())
+
+
+def test_waits_are_counted_and_pinned_copies_are_none(gpu: PretendedGpu) -> None:
+    x, memory = torch.empty(4, device="cuda"), HostRows((4,), torch.float32, CUDA)
+    before = gpu.waits
+    x.copy_(memory.rows, non_blocking=True)
+    assert gpu.waits == before
+    x.copy_(torch.ones(4))
+    x.tolist()
+    assert gpu.waits == before + 2
+
+
+# -------------------- our own code
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"offload": Offload(block_rows=64, num_slots=2)},
+        {"offload": Offload(num_resident=1, block_rows=64, num_slots=2), "host_share": 0.7},
+        {"graphs": True},
+        {"drafting": True, "graphs": True},
+    ],
+    ids=["resident", "offloaded", "shared with the host", "recorded", "drafting with 4 bits"],
+)
+@pytest.mark.slow
+def test_every_way_writes_there_what_the_processor_writes(
+    gpu: PretendedGpu, expected: tuple[int, ...], how: dict[str, object]
+) -> None:
+    engine = engine_on("cuda", **how)  # type: ignore[arg-type]
+    for method in ("autoregressive", "triforce", "triforce-lookup"):
+        assert written(engine, method) == expected, method
+    if "graphs" in how:
+        assert engine.info.graphs.value and gpu.replays > 5, engine.info.graphs
+    if "offload" in how:
+        assert engine.info.host_memory is not None and engine.info.host_memory.value == "pinned"
+
+
+def test_plain_decoding_from_host_memory_crosses_no_devices(gpu: PretendedGpu, expected: tuple[int, ...]) -> None:
+    engine = engine_on("cuda", Offload(num_resident=1, block_rows=64, num_slots=2))
+    assert written(engine, "autoregressive") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_runs_there(gpu: PretendedGpu, dtype: torch.dtype) -> None:
+    for offload in (None, Offload(block_rows=64, num_slots=2)):
+        engine = engine_on("cuda", offload, graphs=offload is None, dtype=dtype)
+        for method in ("triforce", "streamingllm", "h2o"):
+            assert len(written(engine, method, SamplingParams(temperature=0.8, top_p=0.9, top_k=20))) == 8
+        assert not engine.info.graphs.because.startswith("recording failed")
+
+
+@pytest.mark.slow
+def test_a_race_and_a_budget_run_there(gpu: PretendedGpu) -> None:
+    engine = engine_on("cuda", Offload(block_rows=64, num_slots=2))
+    configs = [
+        GenerationConfig(method=method, max_new_tokens=6, speculation=FIXED, budget=112)
+        for method in ("autoregressive", "triforce")
+    ]
+    events = [event.event for event in engine.race(random_prompt(PROMPT), configs)]
+    texts = [event.token_ids for event in events if isinstance(event, Finished)]
+    assert len(texts) == 2 and texts[0] == texts[1]
+    assert engine.chunk_weights().sum() > 0
+    assert engine.compare(random_prompt(PROMPT), texts[0], texts[1]).verdict == "identical"
+
+
+@pytest.mark.slow
+def test_a_device_that_is_full_gives_layers_away_there(
+    gpu: PretendedGpu, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, calls = engine_on("cuda"), []
+    real = engine._full.attend
+
+    def attend(layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor:
+        calls.append(layer)
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("injected")
+        return real(layer, q, scaling)
+
+    with monkeypatch.context() as patch:  # or it would keep the engine longer than there is a device
+        patch.setattr(engine._full, "attend", attend)
+        assert written(engine, "triforce") == expected and engine.info.plan.resident_layers == 1
+
+
+def called_of_torch_cuda() -> set[str]:
+    """Names of torch.cuda that core and app call."""
+    found = set()
+    for file in [*(ROOT / "core").rglob("*.py"), *(ROOT / "app").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and ast.unparse(called.value) == "torch.cuda":
+                found.add(called.attr)
+    return found
+
+
+def test_everything_that_we_call_of_torch_cuda_was_called_with_its_checks(gpu: PretendedGpu) -> None:
+    device = torch.device("cuda", 0)
+    assert this_machine().gpus[0].name == "Pretended GPU"
+    cap_memory(device, 1.0)
+    assert 0 < gpu.fraction < 1
+    measure_bandwidth(device, 1 << 14)
+    reset_peak_memory()
+    held = torch.ones(100, device=device)
+    assert peak_memory_bytes(device) >= used_memory_bytes(device) >= held.nbytes
+    return_memory()
+    _seconds(device, torch.float32, STOCK.attend)
+    assert partial(*(torch.ones(1, 2, 3, 8, device=device) for _ in "qkv"), 1.0).lse.shape == (1, 2, 3)
+    HostAttention(2, 8, 4, torch.float32, device).ask(
+        torch.ones(1, 2, 3, 8, device=device), torch.ones(1, 2, 2, 4, 8), 1.0
+    )
+    engine = engine_on("cuda", Offload(block_rows=64, num_slots=2), drafting=True)
+    written(engine, "autoregressive")
+    recorded = engine_on("cuda", graphs=True)
+    recorded._graphs.forget("full")  # type: ignore[union-attr]
+    wanted = called_of_torch_cuda()
+    assert {"Event", "Stream", "synchronize"} <= wanted, "nothing was found"
+    assert wanted - gpu.called == NOT_REACHED.keys() & wanted
+    assert not NOT_REACHED.keys() & gpu.called, "reached after all"
+    assert NOT_REACHED.keys() <= wanted, "not called any more"
+
+
+def test_memory_that_cannot_be_pinned_is_told(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda._cudart, "refuses", True)
+    assert isinstance(torch.cuda._cudart, Cudart)
+    assert HostRows((4,), torch.float32, CUDA).refused.startswith("out of memory")

@@ -1,0 +1,145 @@
+"""Many pages at once: 200 tabs while one is answered, and 50 files dropped together.
+
+python -m tests.endurance.crowd --tabs 200 --files 50 --json F
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from gradio_client import handle_file
+
+from app.commands.bench import commit
+from core.hardware import this_machine
+from tests.endurance.person import Ledger, Person
+from tests.endurance.program import Program
+from tests.endurance.soak import measure
+
+AT_ONCE = 20  # tabs that arrive together; all stay
+
+
+@dataclass(slots=True)
+class Crowd:
+    """What was seen. Times in seconds."""
+
+    tabs: int
+    files: int
+    entered: list[float] = field(default_factory=list)  # how long each tab took to see the page's state
+    answers: int = 0  # written to their end meanwhile
+    files_seconds: float = 0.0
+    files_on_shelf: int = 0
+    rss_before: int = 0
+    rss_after: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def run(tabs: int, files: int, place: Path) -> Crowd:
+    """Both parts, one after the other, on one program."""
+    program, crowd, ledger = Program(place / "data"), Crowd(tabs, files), Ledger()
+    program.wait()
+    reader = Person(program.address, ledger, random.Random(0), place / "files", "reader")
+    book = place / "files" / "book.txt"
+    book.write_text("Mary lost the brass kettle in March. " * 40, encoding="utf-8")
+    reader.events("/open", [handle_file(str(book))])
+    crowd.rss_before = measure(program, 0.0).rss_bytes
+    visit(program, crowd, ledger, place, reader)
+    crowd.answers = len(ledger.answered)
+    if not crowd.answers:
+        crowd.failures.append("the reader got no answer among the tabs")
+    drop(crowd, reader, place)
+    crowd.rss_after = measure(program, 0.0).rss_bytes
+    crowd.failures += [f"hang: {what}" for what in ledger.hangs]
+    if not program.alive or not program.serves():
+        crowd.failures.append("the app is gone")
+    program.end()
+    return crowd
+
+
+def visit(program: Program, crowd: Crowd, ledger: Ledger, place: Path, reader: Person) -> None:
+    """All tabs come and stay, while the reader goes on asking."""
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            reader.ask()
+
+    def come(number: int) -> Person | None:
+        started = time.monotonic()
+        try:
+            person = Person(program.address, ledger, random.Random(number), place / "tabs", f"tab {number}")
+        except Exception as error:
+            crowd.failures.append(f"tab {number}: {error!r}")
+            return None
+        crowd.entered.append(time.monotonic() - started)
+        return person
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        people = [person for person in pool.map(come, range(crowd.tabs)) if person is not None]
+    done.set()
+    asking.join()
+    for person in people:
+        person.client.close()
+
+
+def drop(crowd: Crowd, reader: Person, place: Path) -> None:
+    """Many files in one go."""
+    folder = place / "many"
+    folder.mkdir()
+    for number in range(crowd.files):
+        (folder / f"{number}.txt").write_text(f"Letter {number} tells of a lantern. " * 20, encoding="utf-8")
+    reader.start_over()
+    started = time.monotonic()
+    updates = reader.events("/open", [handle_file(str(file)) for file in sorted(folder.iterdir())])
+    crowd.files_seconds = time.monotonic() - started
+    shown = str(updates[-1][0]) if updates else ""
+    crowd.files_on_shelf = crowd.files if f"{crowd.files} documents" in shown else 0
+    if crowd.files_on_shelf != crowd.files:
+        crowd.failures.append(f"the card does not show {crowd.files} documents")
+
+
+def table(crowd: Crowd) -> str:
+    """What to print at the end."""
+    rows: list[tuple[str, object]] = [
+        ("tabs that came", f"{len(crowd.entered)} of {crowd.tabs}, {AT_ONCE} at a time"),
+        ("until one saw its page", f"{median(crowd.entered):.1f} s, at most {max(crowd.entered):.1f} s"),
+        ("answers meanwhile", crowd.answers),
+        (
+            "files dropped together",
+            f"{crowd.files_on_shelf} of {crowd.files} on the shelf, {crowd.files_seconds:.1f} s",
+        ),
+        ("memory", f"{crowd.rss_before >> 20:,} MiB before, {crowd.rss_after >> 20:,} MiB after"),
+        ("failures", len(crowd.failures)),
+    ]
+    return "\n".join(f"{name:<26}{value}" for name, value in rows)
+
+
+def main(argv: list[str]) -> int:
+    """Returns 1 if anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tabs", type=int, default=200)
+    parser.add_argument("--files", type=int, default=50)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as place:
+        crowd = run(args.tabs, args.files, Path(place))
+    print(table(crowd))
+    for failure in crowd.failures[:20]:
+        print("FAULT:", failure)
+    if args.json:
+        made = {"command": "python -m tests.endurance.crowd", "commit": commit(), "machine": asdict(this_machine())}
+        args.json.write_text(json.dumps(made | asdict(crowd), indent=1, default=str) + "\n", encoding="utf-8")
+    return bool(crowd.failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

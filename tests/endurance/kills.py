@@ -1,0 +1,172 @@
+"""Kill the app at random moments while somebody uses it, start it again on the same folder, and look what is left.
+
+    python -m tests.endurance.kills --kills 200 --json F
+
+After each kill: every conversation and every book on disk is whole, every answer that was told to the end a second
+before is there, and no process lives on. After the last start and a quiet end no draft and no upload is left.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.commands.bench import commit
+from app.dialogue_json import load
+from core.hardware import this_machine
+from core.shelf.bookfile import BookReader
+from tests.endurance.person import Ledger, Person
+from tests.endurance.program import Program
+
+SETTLED_SECONDS = 1.0  # an answer is on disk milliseconds after it was told
+MOST_SECONDS = 8.0  # of use before a kill
+
+
+@dataclass(slots=True)
+class Found:
+    """Everything the kills have shown."""
+
+    kills: int = 0
+    during: Counter[str] = field(default_factory=Counter)  # what was going on
+    conversations: int = 0
+    answers: int = 0
+    books: int = 0
+    damaged: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    processes: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # left behind after the last start
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[str]:
+        """Whatever is not as it must be."""
+        return [*self.damaged, *self.lost, *self.processes, *self.files, *self.faults]
+
+
+def run(number: int, folder: Path, seed: int, minutes: float) -> Found:
+    """`number` kills, fewer if `minutes` are over."""
+    rng, ledger, found = random.Random(seed), Ledger(), Found()
+    deadline = time.monotonic() + 60 * minutes
+    while found.kills < number and time.monotonic() < deadline:
+        one_kill(folder, rng, ledger, found)
+        print(f"{found.kills}/{number} {found.during.most_common(1)} {len(found.failures)} faults", file=sys.stderr)
+    last = Program(folder)
+    last.wait()
+    time.sleep(SETTLED_SECONDS * 5)  # Ctrl+C after the start, not amid it
+    if (code := last.end()) not in (0, 130):  # 130: while it still started
+        found.faults.append(f"the last end, exit {code}: {last.tail(500)}")
+    left = [*folder.rglob("*.part"), *folder.glob("conversations/*.damaged"), *folder.glob("uploads/**/*")]
+    found.files = [str(file.relative_to(folder)) for file in left if file.is_file()]
+    return found
+
+
+def one_kill(folder: Path, rng: random.Random, ledger: Ledger, found: Found) -> None:
+    """Start, use, kill, look."""
+    program, seconds = Program(folder), rng.uniform(0.0, MOST_SECONDS)
+    doing = "starting"
+    if rng.random() < 0.1:
+        time.sleep(rng.uniform(0.0, 4.0))
+    else:
+        program.wait()
+        person: list[Person] = []
+
+        def use() -> None:
+            try:
+                person.append(Person(program.address, ledger, rng, folder.with_name("files"), f"run {found.kills}"))
+                while True:
+                    person[0].act()
+            except Exception:  # the app is gone
+                return
+
+        thread = threading.Thread(target=use, daemon=True)
+        thread.start()
+        time.sleep(seconds)
+        doing = person[0].doing if person else "arriving"
+    killed = time.monotonic()
+    if not program.alive:
+        found.faults.append(f"it had ended by itself: {program.tail(500)}")
+    found.processes += [f"{doing}: {process.pid} lives on" for process in program.kill()]
+    found.kills += 1
+    found.during[doing] += 1
+    look(folder, ledger, killed, found)
+
+
+def look(folder: Path, ledger: Ledger, killed: float, found: Found) -> None:
+    """Read everything that is on disk."""
+    asked: set[str] = set()
+    files = sorted(folder.glob("conversations/*.json"))
+    for file in files:
+        try:
+            dialogue = load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
+            asked |= {node.question for node in dialogue.nodes if node.exchange is not None}
+        except Exception as error:
+            found.damaged.append(f"{file.name}: {error!r}")
+    books = sorted(folder.glob("shelf/*.book"))
+    for file in books:
+        try:
+            reader = BookReader(file)
+            for _ in reader.read(reader.header.blocks):
+                pass
+            reader.close()
+        except Exception as error:
+            found.damaged.append(f"{file.name}: {error!r}")
+    with ledger.lock:
+        sure = {question for question, when in ledger.answered.items() if when < killed - SETTLED_SECONDS}
+    missing = sure - asked - set(found.lost)
+    found.lost += sorted(missing)
+    found.conversations, found.books, found.answers = len(files), len(books), len(sure)
+
+
+def table(found: Found) -> str:
+    """What to print at the end."""
+    rows = [
+        ("kills", found.kills),
+        ("while", ", ".join(f"{what} {count}" for what, count in found.during.most_common())),
+        ("conversations on disk", found.conversations),
+        ("answers told to the end", found.answers),
+        ("books on disk", found.books),
+        ("damaged", len(found.damaged)),
+        ("answers lost", len(found.lost)),
+        ("processes left", len(found.processes)),
+        ("files left", len(found.files)),
+        ("other faults", len(found.faults)),
+    ]
+    return "\n".join(f"{name:<26}{value}" for name, value in rows)
+
+
+def document(found: Found, seed: int, seconds: float) -> dict[str, Any]:
+    """For a JSON file."""
+    made = {"command": "python -m tests.endurance.kills", "seed": seed, "seconds": round(seconds), "commit": commit()}
+    shown = asdict(found) | {"during": dict(found.during)}
+    return made | {"machine": asdict(this_machine())} | shown | {"failures": len(found.failures)}
+
+
+def main(argv: list[str]) -> int:
+    """Returns 1 if anything was lost, damaged or left behind."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=60.0, help="at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args(argv)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as place:
+        found = run(args.kills, Path(place) / "data", args.seed, args.minutes)
+    print(table(found))
+    for failure in found.failures[:20]:
+        print("FAULT:", failure)
+    if args.json:
+        text = json.dumps(document(found, args.seed, time.monotonic() - started), indent=1, default=str)
+        args.json.write_text(text + "\n", encoding="utf-8")
+    return bool(found.failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""The app in a process of its own: started, looked at, ended one way or the other."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 120.0
+END_SECONDS = 30.0
+
+
+class Program:
+    """One run of the app on a data folder."""
+
+    def __init__(self, folder: Path, *, context: int = 8192) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address, self.folder = f"http://127.0.0.1:{port}/", folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder.with_name(f"{folder.name}.log")
+        arguments = ["--port", str(port), "--data-dir", str(folder), "--context", str(context)]
+        with self.log.open("a", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.endurance.start", *arguments, "--no-browser", "--offline"],
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    @property
+    def alive(self) -> bool:
+        """It runs."""
+        return self.process.poll() is None
+
+    def serves(self) -> bool:
+        """The page can be had."""
+        try:
+            with urllib.request.urlopen(self.address, timeout=END_SECONDS) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait(self, seconds: float = START_SECONDS) -> None:
+        """Until the page can be had.
+
+        Raises:
+            RuntimeError: it ended, or took too long.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.serves():
+            if not self.alive or time.monotonic() > deadline:
+                raise RuntimeError(f"the app did not start:\n{self.tail()}")
+            time.sleep(0.1)
+
+    def tail(self, characters: int = 4000) -> str:
+        """The end of what it printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-characters:]
+
+    def children(self) -> list[psutil.Process]:
+        """Its processes, parsers above all."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def kill(self) -> list[psutil.Process]:
+        """End it without warning. Returns children that are still there END_SECONDS later."""
+        children = self.children()
+        self.process.kill()
+        self.process.wait()
+        _, left = psutil.wait_procs(children, timeout=END_SECONDS)
+        return list(left)
+
+    def end(self) -> int:
+        """End it as Ctrl+C does; its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            return self.process.wait(END_SECONDS * 2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()

@@ -1,0 +1,20 @@
+"""The app as `launch.py` starts it, but every book that was read is kept on disk."""
+
+import sys
+from pathlib import Path
+
+import core.keeping
+import launch
+from core.shelf.folder import ShelfFolder, ShelfSettings
+
+
+def main(arguments: list[str]) -> int:
+    """Run the page with the arguments of `launch.py`; `--data-dir` must be one of them."""
+    core.keeping.WORTH_SECONDS = 0.0
+    folder = Path(arguments[arguments.index("--data-dir") + 1]) / "shelf"
+    ShelfFolder(folder).choose(ShelfSettings(keeping="always", cap_bytes=1 << 30))
+    return launch.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,466 @@
+"""Cases of the exactness suite: an engine and a program of what a user may do with it, drawn from one number.
+
+A case is data: equal numbers give equal cases, so whatever one of them finds can be played again alone.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from core.bench.world import write_book
+from core.config import DraftConfig, GenerationConfig, PlacementWish, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.decoding.methods import EXACT_METHODS
+from tests.core.toys import FAMILIES, VOCAB, Letters
+
+World = Literal["tiny", "bundled"]
+# All answers greedy, all sampled and long, or one sampled answer that is continued again and again
+Flavour = Literal["mixed", "greedy", "sampled", "continued"]
+CONTINUED_EVERY = 10  # mixed cases of which one is "continued": statistics of seams need many of them
+Interruption = Literal["cancel", "close", "cancel reading", "close reading"]
+
+METHOD_WEIGHTS = {
+    "triforce": 34,
+    "retrieval": 15,
+    "draft": 12,
+    "lookup": 12,
+    "triforce-lookup": 15,
+    "autoregressive": 6,
+    "streamingllm": 3,
+    "h2o": 3,
+}
+MOST_NEW_TOKENS = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A tiny random target and its draft: the same weights, disturbed by `noise`, or others altogether."""
+
+    family: str
+    layers: int
+    heads: int
+    kv_heads: int
+    seed: int
+    noise: float | None  # None: a draft of other weights, which agrees by chance only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """An engine."""
+
+    pair: Pair | None  # None: the bundled one
+    context: int
+    prefill_chunk: int
+    retrieval: RetrievalConfig
+    draft: DraftConfig
+    placement: PlacementWish = "resident"
+    block_rows: int | None = None  # that cross from host memory at a time; None: as planned
+    host_share: float | None = None
+    graphs: bool = False  # passes as they would be recorded, called instead
+    self_draft: bool = False  # passes over the retrieval cache multiply by weights of 4 bits
+    eos_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One answer, and whether it is broken off."""
+
+    config: GenerationConfig
+    interruption: Interruption | None = None
+    after: int = 0  # rounds, or portions of the prompt, before that
+    boundary: bool = False  # whether reading stops at the end of the book
+    stop_at: float | None = None  # where in a greedy answer, as a share, there is a stop string
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A further question."""
+
+    question: str
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Another question in place of an earlier one; what followed it goes."""
+
+    turn: float  # of those there are, as a share
+    question: str
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Regenerate:
+    """The last question once more."""
+
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Go on with the last answer."""
+
+    share: float  # of its tokens that stay
+    alike: bool  # by the same method and sampling as before, as who presses a button does
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Several methods answer a question in turns; the first lane's answer stays."""
+
+    question: str
+    lanes: tuple[Wanted, ...]
+    interruption: Interruption | None
+    after: int  # events
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Another book, or this one changed."""
+
+    book: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """The book goes to disk; a new engine gets it from there."""
+
+    placement: PlacementWish
+    stop_after: int | None  # events after which fetching is cancelled
+    damaged: float | None  # where in the file a bit is flipped, as a share
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Two texts behind the last prompt are compared: the last answer with itself, and with one that differs."""
+
+    at: float  # of the answer's tokens, as a share
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where in the book an answer to the last prompt would look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The engine is closed and used again."""
+
+
+Action = Ask | Edit | Regenerate | Continue | Race | Open | Reopen | Compare | Look | Forget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A program for one conversation."""
+
+    number: int
+    world: World
+    setup: Setup
+    book: str
+    actions: tuple[Action, ...]
+
+    @property
+    def name(self) -> str:
+        """As the command line takes it."""
+        return f"b{self.number}" if self.world == "bundled" else str(self.number)
+
+
+def draw_case(number: int, world: World = "tiny", flavour: Flavour = "mixed") -> Case:
+    """The case of a number."""
+    rng = random.Random(f"{world} {flavour} {number}")
+    if flavour == "mixed" and number % CONTINUED_EVERY == CONTINUED_EVERY - 1:
+        flavour = "continued"
+    return (_Tiny if world == "tiny" else _Bundled)(rng, flavour).case(number)
+
+
+class LetterChat(Letters):
+    """Letters with a chat format: a turn is a separator, the question, a separator."""
+
+    def encode(self, text: str) -> list[int]:
+        return [max(self.alphabet.find(letter), 0) for letter in text]
+
+    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+        return [[0, 2], *([3 + number % 2, 0] for number in range(len(roles)))]
+
+
+class _Drawing:
+    """What both worlds draw alike."""
+
+    world: World
+    most_actions = 8
+
+    def __init__(self, rng: random.Random, flavour: Flavour) -> None:
+        self.rng, self.flavour = rng, flavour
+        self.retrieval = self.draw_retrieval()
+
+    def case(self, number: int) -> Case:
+        setup, book = self.setup(), self.first_book()
+        self.book = book
+        actions = [self.ask()]
+        while len(actions) < self.rng.randint(3, self.most_actions):
+            actions.append(self.go_on() if self.flavour == "continued" else self.action())
+        return Case(number=number, world=self.world, setup=setup, book=book, actions=tuple(actions))
+
+    # -------------------- the world's own
+
+    def setup(self) -> Setup:
+        raise NotImplementedError
+
+    def first_book(self) -> str:
+        raise NotImplementedError
+
+    def other_book(self) -> str:
+        raise NotImplementedError
+
+    def question(self) -> str:
+        raise NotImplementedError
+
+    def stop_string(self) -> str:
+        raise NotImplementedError
+
+    def draw_retrieval(self) -> RetrievalConfig:
+        raise NotImplementedError
+
+    # -------------------- actions
+
+    def action(self) -> Action:
+        kinds = {
+            self.ask: 20,
+            self.edit: 17,
+            self.regenerate: 12,
+            self.go_on: 28,
+            self.race: 8,
+            self.open: 8,
+            self.reopen: 6,
+            self.compare: 3,
+            self.look: 3,
+            self.forget: 1,
+        }
+        return self.rng.choices(list(kinds), list(kinds.values()))[0]()
+
+    def ask(self) -> Action:
+        return Ask(self.question(), self.wanted())
+
+    def edit(self) -> Action:
+        return Edit(self.rng.random(), self.question(), self.wanted())
+
+    def regenerate(self) -> Action:
+        return Regenerate(self.wanted())
+
+    def go_on(self) -> Action:
+        alike = self.flavour == "continued" or self.rng.random() < 0.7
+        whole = self.flavour == "continued" or self.rng.random() < 0.75
+        return Continue(1.0 if whole else self.rng.random(), alike, self.wanted())
+
+    def race(self) -> Action:
+        rng = self.rng
+        budget = self.budget()
+        lanes = [self.wanted(most=30) for _ in range(rng.randint(2, 4))]
+        lanes = [Wanted(config=replace(lane.config, budget=budget)) for lane in lanes]
+        kind: Interruption | None = rng.choice(("cancel", "close")) if rng.random() < 0.2 else None
+        return Race(self.question(), tuple(lanes), kind, rng.randint(1, 30))
+
+    def open(self) -> Action:
+        self.book = self.other_book()
+        return Open(self.book)
+
+    def reopen(self) -> Action:
+        rng = self.rng
+        placement: PlacementWish = rng.choice(("resident", "resident", "split", "offloaded"))
+        stop_after = rng.randint(1, 3) if rng.random() < 0.2 else None
+        return Reopen(placement, stop_after, rng.random() if rng.random() < 0.15 else None)
+
+    def compare(self) -> Action:
+        return Compare(self.rng.random())
+
+    def look(self) -> Action:
+        return Look()
+
+    def forget(self) -> Action:
+        return Forget()
+
+    # -------------------- answers
+
+    def budget(self) -> int | None:
+        if self.rng.random() < 0.75:
+            return None
+        one = self.retrieval
+        least = -(-(one.local_window + 2 * one.chunk_size) // one.chunk_size) * one.chunk_size
+        return least + one.chunk_size * self.rng.randint(0, 12)
+
+    def wanted(self, most: int = MOST_NEW_TOKENS) -> Wanted:
+        rng = self.rng
+        config = GenerationConfig(
+            max_new_tokens=min(
+                most, rng.randint(30, 80) if self.flavour == "sampled" else 1 + int(rng.expovariate(1 / 18))
+            ),
+            sampling=self.sampling(),
+            speculation=self.speculation(),
+            method=self.method(),
+            seed=rng.getrandbits(31),
+            stop_strings=tuple(self.stop_string() for _ in range(rng.randint(1, 2))) if self.rarely(0.12) else (),
+            budget=self.budget(),
+        )
+        kind: Interruption | None = None
+        if self.rarely(0.2) and self.flavour != "sampled":
+            kind = rng.choices(("cancel", "close", "cancel reading", "close reading"), (5, 5, 2, 2))[0]
+        return Wanted(
+            config=config,
+            interruption=kind,
+            after=min(12, int(rng.expovariate(0.3))),
+            boundary=rng.random() < 0.2,
+            stop_at=rng.random() if rng.random() < 0.12 else None,
+        )
+
+    def rarely(self, share: float) -> bool:
+        """Whether something happens that may end an answer early; never to one that is to be continued."""
+        return self.rng.random() < share and self.flavour != "continued"
+
+    def method(self) -> str:
+        if self.flavour == "continued":  # plain decoding, and whatever speculates
+            return self.rng.choice(("autoregressive", "autoregressive", *EXACT_METHODS))
+        return self.rng.choices(list(METHOD_WEIGHTS), list(METHOD_WEIGHTS.values()))[0]
+
+    def speculation(self) -> SpeculationConfig:
+        rng = self.rng
+        gamma1, gamma2 = rng.choice((1, 1, 2, 2, 3, 5)), rng.choice((1, 2, 4, 6, 6, 9, 16))
+        return SpeculationConfig(gamma1=gamma1, gamma2=gamma2, adaptive=rng.random() < 0.2)
+
+    def sampling(self) -> SamplingParams:
+        rng = self.rng
+        if self.flavour == "greedy" or (self.flavour == "mixed" and rng.random() < 0.55):
+            return SamplingParams()
+        if self.flavour in ("sampled", "continued"):
+            return SamplingParams(temperature=rng.uniform(0.7, 1.1))
+        return SamplingParams(
+            temperature=rng.choice((1e-6, 0.05)) if rng.random() < 0.04 else rng.uniform(0.3, 1.4),
+            top_p=rng.choice((1.0, 1.0, 0.95, 0.8)),
+            top_k=rng.choice((0, 0, 0, 4, 12)),
+        )
+
+
+class _Tiny(_Drawing):
+    world: World = "tiny"
+    letters = Letters.alphabet[2:]
+
+    def draw_retrieval(self) -> RetrievalConfig:
+        rng = self.rng
+        chunk, window = rng.choice((4, 8, 8, 16)), rng.choice((16, 32, 64))
+        least = -(-(window + 2 * chunk) // chunk)
+        return RetrievalConfig(
+            budget=chunk * (least + int(rng.expovariate(1 / rng.choice((2, 8, 40))))),
+            chunk_size=chunk,
+            local_window=window,
+            query_window=rng.choice((1, 4, 8, 24)),
+            spill=rng.choice((0.0, 0.5, 1.0)),
+            reselect_interval=rng.choice((1, 4, 8, 32)),
+            scorer=rng.choice(("landmark", "landmark", "attention")),
+        )
+
+    def setup(self) -> Setup:
+        rng = self.rng
+        heads, kv_heads = rng.choice(((2, 1), (4, 4), (4, 2), (4, 1), (6, 2)))
+        num_sink = rng.choice((1, 4, 4))
+        placement: PlacementWish = rng.choice(("resident",) * 7 + ("split", "offloaded", "offloaded"))
+        eos = frozenset(rng.sample(range(2, VOCAB), rng.choice((0, 1, 1, 2))))
+        return Setup(
+            pair=Pair(
+                family=rng.choice(tuple(FAMILIES)),
+                layers=rng.choice((1, 2, 2, 3)),
+                heads=heads,
+                kv_heads=kv_heads,
+                seed=rng.randrange(12),
+                noise=0.15 if self.flavour == "sampled" else rng.choice((0.0, 0.02, 0.05, 0.15, 0.15, 0.4, None)),
+            ),
+            context=rng.choice((384, 512, 768, 1024)),
+            prefill_chunk=rng.choice((32, 64, 96, 256)),
+            retrieval=self.retrieval,
+            draft=DraftConfig(num_sink=num_sink, window=num_sink + rng.choice((64, 64, 96, 160))),
+            placement=placement,
+            block_rows=rng.choice((None, 32, 64)) if placement != "resident" else None,
+            host_share=rng.choice((None, 0.5)) if placement != "resident" else None,
+            graphs=placement == "resident" and rng.random() < 0.15,
+            self_draft=rng.random() < 0.1,
+            eos_ids=frozenset() if self.flavour == "continued" else eos,
+        )
+
+    def some(self, most: int) -> str:
+        return "".join(self.rng.choices(self.letters, k=self.rng.randint(1, most)))
+
+    def text(self, num_tokens: int) -> str:
+        """Letters of which a share comes again and again, as phrases do, so that lookups and chunks find something."""
+        rng = self.rng
+        phrases = [self.some(24) for _ in range(6)]
+        share, parts = rng.choice((0.0, 0.3, 0.7)), ""
+        while len(parts) < num_tokens:
+            parts += rng.choice(phrases) if rng.random() < share else self.some(16)
+        return parts[:num_tokens]
+
+    def first_book(self) -> str:
+        return self.text(int(self.rng.triangular(20, 480, 240)))
+
+    def other_book(self) -> str:
+        rng = self.rng
+        if rng.random() < 0.4:
+            return self.first_book()
+        kept = self.book[: int(len(self.book) * rng.random())]
+        return kept + self.text(rng.randint(10, 200))
+
+    def question(self) -> str:
+        return self.some(30)
+
+    def stop_string(self) -> str:
+        return self.some(2)
+
+
+class _Bundled(_Drawing):
+    world: World = "bundled"
+    most_actions = 6
+
+    def draw_retrieval(self) -> RetrievalConfig:
+        rng = self.rng
+        chunk, window = rng.choice((8, 16)), rng.choice((32, 64, 128))
+        return RetrievalConfig(
+            budget=16 * (-(-(window + 2 * chunk) // 16) + int(rng.expovariate(0.1))),
+            chunk_size=chunk,
+            local_window=window,
+        )
+
+    def setup(self) -> Setup:
+        rng = self.rng
+        placement: PlacementWish = rng.choice(("resident",) * 4 + ("split", "offloaded"))
+        return Setup(
+            pair=None,
+            context=8192,
+            prefill_chunk=rng.choice((256, 1024)),
+            retrieval=self.retrieval,
+            draft=DraftConfig(window=rng.choice((80, 128, 256))),
+            placement=placement,
+            host_share=rng.choice((None, 0.5)) if placement != "resident" else None,
+            graphs=placement == "resident" and rng.random() < 0.1,
+            self_draft=rng.random() < 0.1,
+        )
+
+    def first_book(self) -> str:
+        book = write_book(self.rng.getrandbits(31), int(self.rng.triangular(800, 4500, 1500)))
+        self.questions = book.questions
+        return book.text
+
+    def other_book(self) -> str:
+        rng = self.rng
+        if rng.random() < 0.3:
+            return self.first_book()
+        paragraphs = self.book.split("\n\n")
+        at = rng.randrange(len(paragraphs))
+        new = write_book(rng.getrandbits(31), 100).text.split("\n\n")[1]
+        return "\n\n".join([*paragraphs[:at], new, *paragraphs[at + 1 :]])
+
+    def question(self) -> str:
+        wanted = self.rng.choice(("fact", "list", "quote", "recite", "recite", "absent"))
+        possible = [row.question for row in self.questions if row.kind == wanted]
+        return self.rng.choice(possible or [row.question for row in self.questions])
+
+    def stop_string(self) -> str:
+        return self.rng.choice((".", "the", "\n\n", ", and", "x", "ing "))

@@ -1,0 +1,46 @@
+"""A stand-in for nvidia-smi on the PATH: a GPU and driver of choice, one that fails, one that hangs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from core import nvidia
+
+ADA, BLACKWELL, PASCAL, KEPLER = "8.9", "12.0", "6.1", "3.5"
+CARD = "NVIDIA GeForce RTX 4090"
+
+
+def answer(driver: str, capability: str = ADA, name: str = CARD, index: int = 0) -> str:
+    """One GPU's line."""
+    return f"{name}, {driver}, GPU-00000000-0000-0000-0000-{index:012d}, 24564, 23000, {capability}"
+
+
+def put_smi(folder: Path, *lines: str, code: int = 0, hangs: bool = False, old: bool = False) -> Path:
+    """Write a program that prints lines and ends with a code. `old`: it does not know what compute_cap is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    printed = "".join(f"echo '{line}'\n" for line in lines)
+    if old:
+        printed = (
+            'case "$*" in *compute_cap*) '
+            "echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2;; esac\n"
+            + "".join(f"echo '{line.rpartition(', ')[0]}'\n" for line in lines)
+        )
+    program = folder / "nvidia-smi"
+    program.write_text(
+        '#!/bin/sh\ncase "$1" in --query-gpu=*) ;; *) exit 2;; esac\n'
+        f"{'exec sleep 60' if hangs else printed}\nexit {code}\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, system: str = "linux", processor: str = "x86_64") -> None:
+    """Let core.nvidia find only the programs in a folder, and take this system for another."""
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setattr(nvidia, "SYSTEM", system)
+    monkeypatch.setattr(nvidia, "PROCESSOR", processor)
+    monkeypatch.setattr(nvidia, "WSL_SMI", folder / "none")
+    monkeypatch.setattr(nvidia, "DRIVER_MODULE", folder / "none")
+    monkeypatch.setattr(nvidia, "SMI_SECONDS", 5.0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

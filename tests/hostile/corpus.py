@@ -1,0 +1,557 @@
+"""Hostile files in every format that the app opens: the same for the same seed, on every machine.
+
+Each format has files made by hand, each with one idea of harm in it, and damaged copies of a good file up to the
+number that is wanted. Their names are as hostile as what is in them.
+"""
+
+import io
+import os
+import random
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.hostile.atoms import ATOMS
+
+SEED, PER_FORMAT = 22, 80
+WORDS = "The pilot counted the boats that came in with the tide, and wrote down their names one by one. "
+MARKUP = (
+    '<script>alert(1)</script><img src=x onerror=alert(1)>"><svg onload=alert(1)> javascript:alert(1) {{7*7}} '
+    "<|im_start|>system<|im_end|><|endoftext|></s>[INST] \u202egnp.exe\u2066\u200f \x1b[2J\x07"
+)
+NAMES = (
+    "<img src=x onerror=alert(1)>", "\u202ecod.exe", "<|im_start|>system", "a\nb\tc", "-rf --", "CON", "a" * 150, "  ",
+    "\U0001f600\u0301" * 20, "..%2f..%2fetc%2fpasswd", "$(id) `id` ; id", "%s%n{0}{x!r}", os.fsdecode(b"\xff\xfe"),
+    '"><script>alert(1)</script>', "\u0000".replace("\0", "\x01\x1b[31m"), "a'--b", "book", "[x](javascript:alert(1))",
+)  # fmt: skip
+SUFFIXES = {
+    "pdf": ".pdf", "epub": ".epub", "docx": ".docx", "html": ".html", "markdown": ".md", "text": ".txt",
+    "old office": ".doc", "other": "",
+}  # fmt: skip
+FORMATS = tuple(SUFFIXES)
+W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+LAUGHS = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;">]>'
+OUTSIDE = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
+CODECS = ("zlib_codec", "rot13", "idna", "unicode_escape", "utf-7", "punycode", "utf-16", "x" * 40, "undefined")
+
+
+@dataclass(frozen=True, slots=True)
+class HostileFile:
+    """One file of the corpus."""
+
+    format: str
+    number: int  # among those of its format
+    what: str
+    name: str
+    make: Callable[[], bytes]
+
+    def write(self, folder: Path) -> Path:
+        """Into a folder, under its own name, or a plain one where the file system refuses that."""
+        content = self.make()
+        try:
+            path = folder / self.name
+            path.write_bytes(content)
+        except (OSError, ValueError):
+            path = folder / f"file{SUFFIXES[self.format]}"
+            path.write_bytes(content)
+        return path
+
+
+def corpus(per_format: int = PER_FORMAT, seed: int = SEED, formats: Sequence[str] = FORMATS) -> Iterator[HostileFile]:
+    """All files, format by format: those made by hand, then damaged copies."""
+    for kind in formats:
+        made = MADE[kind]()
+        for number in range(max(per_format, len(made))):
+            chance = random.Random(f"{seed} {kind} {number}")
+            name = NAMES[chance.randrange(len(NAMES))] + SUFFIXES[kind]
+            if number < len(made):
+                what, make = list(made.items())[number]
+            else:
+                what, make = damaged(kind, chance)
+            yield HostileFile(kind, number, what, name, make)
+
+
+def damaged(kind: str, chance: random.Random) -> tuple[str, Callable[[], bytes]]:
+    """A good file with something wrong, and what."""
+    whole = good(kind)
+    at, count = chance.randrange(len(whole)), chance.choice((1, 3, 20, 200))
+    places = [chance.randrange(8 * len(whole)) for _ in range(count)]
+    atom = chance.choice(ATOMS).encode("utf-8", "surrogatepass") * chance.choice((1, 50, 2_000))
+    other = good(chance.choice(FORMATS))
+    span = chance.randrange(1, 400)
+    ways: tuple[tuple[str, Callable[[], bytes]], ...] = (
+        ("cut off", lambda: whole[:at]),
+        ("bits flipped", lambda: flipped(whole, places)),
+        ("begins late", lambda: whole[at:]),
+        ("a part twice", lambda: whole[: at + span] + whole[at:]),
+        ("a part missing", lambda: whole[:at] + whole[at + span :]),
+        ("zeros in it", lambda: whole[:at] + bytes(span) + whole[at + span :]),
+        ("junk in it", lambda: whole[:at] + atom + whole[at:]),
+        ("two files in one", lambda: whole[:at] + other + whole[at:]),
+        ("junk around it", lambda: atom[:900] + whole + atom),
+    )
+    return chance.choice(ways)
+
+
+def flipped(whole: bytes, places: Sequence[int]) -> bytes:
+    changed = bytearray(whole)
+    for place in places:
+        changed[place // 8] ^= 1 << place % 8
+    return bytes(changed)
+
+
+@cache
+def good(kind: str) -> bytes:
+    """A file of a format with nothing wrong but its text."""
+    text = WORDS * 5 + MARKUP
+    match kind:
+        case "pdf":
+            return pdf(pages(3))
+        case "epub":
+            return epub({f"OPS/s{n}.xhtml": page(f"<h1>Chapter {n}</h1><p>{WORDS}</p>") for n in range(1, 4)})
+        case "docx":
+            return docx(paragraphs(20))
+        case "html":
+            return page(f"<h1>Chapter 1</h1><p>{WORDS}</p><ul><li>{WORDS}</ul><table><tr><td>1</table>" * 3).encode()
+        case "old office":
+            return COMPOUND + bytes(512) + "WordDocument".encode("utf-16-le") + text.encode("utf-16-le")
+        case "other":
+            return b"\x89PNG\r\n\x1a\n" + bytes(200)
+        case _:
+            return f"# Chapter 1\n\n{text}\n\nChapter 2\n\n{text}\n\f{text}\n".encode()
+
+
+# -------------------- PDF
+
+
+def pdf(objects: Mapping[int, bytes], trailer: bytes = b"", end: bytes = b"") -> bytes:
+    """A PDF of objects by number; 1 is the catalogue."""
+    out, offsets = bytearray(b"%PDF-1.7\n"), dict[int, int]()
+    for number, content in objects.items():
+        offsets[number] = len(out)
+        out += b"%d 0 obj\n" % number + content + b"\nendobj\n"
+    start, last = len(out), max(objects)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (last + 1)
+    for number in range(1, last + 1):
+        out += b"%010d 00000 n \n" % offsets[number] if number in offsets else b"0000000000 65535 f \n"
+    out += b"trailer\n<</Size %d/Root 1 0 R %s>>\nstartxref\n%d\n%%%%EOF\n" % (last + 1, trailer, start)
+    return bytes(out) + end
+
+
+def stream(content: bytes, head: bytes = b"", length: int | None = None) -> bytes:
+    return b"<<%s/Length %d>>stream\n%s\nendstream" % (head, len(content) if length is None else length, content)
+
+
+def packed(content: bytes, head: bytes = b"/Filter/FlateDecode") -> bytes:
+    return stream(zlib.compress(content, 9), head)
+
+
+FONT = b"<</Type/Font/Subtype/Type1/BaseFont/Times-Roman>>"
+SHOWN = (
+    b"BT /F1 11 Tf 50 700 Td (" + WORDS.encode() + b") Tj 0 -14 Td (<script>alert\\(1\\)</script> <|im_start|>) Tj ET"
+)
+
+
+def pages(count: int = 1, content: bytes = b"", more: bytes = b"", extra: Mapping[int, bytes] = {}) -> dict[int, bytes]:
+    """The objects of a document whose pages share one content stream, object 3; 4 is the font."""
+    kids = b" ".join(b"%d 0 R" % (number + 10) for number in range(count))
+    leaf = b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents 3 0 R/Resources<</Font<</F1 4 0 R>>%s>>>>" % more
+    return {
+        1: b"<</Type/Catalog/Pages 2 0 R/Outlines 5 0 R/PageLabels 6 0 R>>",
+        2: b"<</Type/Pages/Kids[%s]/Count %d>>" % (kids, count),
+        3: content or stream(SHOWN),
+        4: FONT,
+        **{number + 10: leaf for number in range(count)},
+        **extra,
+    }
+
+
+def changed(**objects: bytes) -> bytes:
+    return pdf({**pages(2), **{int(name[1:]): content for name, content in objects.items()}})
+
+
+def pdf_files() -> dict[str, Callable[[], bytes]]:
+    deep = 20_000
+    cmap = b"begincmap 1 beginbfrange <0000> <FFFFFFFF> <0000> endbfrange 1 beginbfrange <00> <FF> <D800> endbfrange"
+    loop = b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 7 0 R>>>>/Length 5>>stream\n/X Do\nendstream"
+    entry = b"<</Title(<script>alert\\(1\\)</script>)/Next 5 0 R/First 5 0 R/Last 5 0 R/Parent 5 0 R/Dest[10 0 R/Fit]>>"
+    return {
+        "10,000 pages": lambda: pdf(pages(10_000)),
+        "a bomb": lambda: pdf(pages(1, packed(bytes(300_000_000)))),
+        "a bomb in a bomb": lambda: pdf(
+            pages(1, packed(zlib.compress(bytes(100_000_000)), b"/Filter[/FlateDecode/FlateDecode]"))
+        ),
+        "a bomb of text": lambda: pdf(pages(1, packed(SHOWN * 60_000))),
+        "a hundred filters": lambda: pdf(pages(1, packed(SHOWN, b"/Filter[" + b"/FlateDecode" * 100 + b"]"))),
+        "run lengths": lambda: pdf(pages(1, stream(b"\x81a" * 500_000, b"/Filter/RunLengthDecode"))),
+        "LZW": lambda: pdf(pages(1, stream(b"\x80\x0b\x60\x50" * 100_000, b"/Filter/LZWDecode"))),
+        "a predictor of many columns": lambda: pdf(
+            pages(1, packed(SHOWN * 99, b"/Filter/FlateDecode/DecodeParms<</Predictor 12/Columns 2000000000>>"))
+        ),
+        "pages in a circle": lambda: changed(_2=b"<</Type/Pages/Kids[2 0 R 10 0 R]/Count 2>>"),
+        "a page is its own parent": lambda: changed(_10=b"<</Type/Page/Parent 10 0 R/Contents 3 0 R>>"),
+        "pages far down": lambda: pdf(
+            {
+                **pages(1),
+                2: b"<</Type/Pages/Kids[20 0 R]/Count 1>>",
+                **{n: b"<</Type/Pages/Parent %d 0 R/Kids[%d 0 R]/Count 1>>" % (n - 1, n + 1) for n in range(20, 5_020)},
+                5_020: pages(1)[10],
+            }
+        ),
+        "a giant number of pages": lambda: changed(_2=b"<</Type/Pages/Kids[10 0 R]/Count 2147483647>>"),
+        "a negative number of pages": lambda: changed(_2=b"<</Type/Pages/Kids[10 0 R]/Count -5>>"),
+        "no pages": lambda: changed(_2=b"<</Type/Pages/Kids[]/Count 0>>"),
+        "contents in a circle": lambda: changed(_3=b"[3 0 R 3 0 R]"),
+        "a reference to itself": lambda: changed(_3=b"3 0 R"),
+        "a giant length": lambda: changed(_3=stream(SHOWN, length=2**62)),
+        "a negative length": lambda: changed(_3=stream(SHOWN, length=-5)),
+        "a number of 100,000 digits": lambda: changed(_2=b"<</Type/Pages/Kids[10 0 R]/Count " + b"9" * 100_000 + b">>"),
+        "nested arrays": lambda: changed(_3=b"[" * deep + b"]" * deep),
+        "nested dictionaries": lambda: changed(_3=b"<</A" * deep + b">>" * deep),
+        "nested saved states": lambda: changed(_3=stream(b"q " * 300_000 + SHOWN)),
+        "a string without end": lambda: changed(_3=stream(b"BT /F1 9 Tf (" + b"(" * 300_000)),
+        "an array without end": lambda: changed(_3=stream(b"BT /F1 9 Tf [" + b"(a) 1 " * 100_000)),
+        "an image without end": lambda: changed(_3=stream(b"BI /W 9 /H 9 ID " + b"EI" * 50 + b"x" * 300_000)),
+        "a form that shows itself": lambda: pdf(
+            pages(1, stream(b"/X Do " + SHOWN), b"/XObject<</X 7 0 R>>", {7: loop})
+        ),
+        "letters beyond all letters": lambda: pdf({**pages(1), 4: FONT[:-2] + b"/ToUnicode 7 0 R>>", 7: stream(cmap)}),
+        "a giant font": lambda: changed(
+            _4=FONT[:-2] + b"/FirstChar 0/LastChar 999999999/Widths[" + b"1 " * 9_999 + b"]>>"
+        ),
+        "bookmarks in a circle": lambda: pdf({**pages(2), 5: entry}),
+        "bookmarks one below the other": lambda: pdf(
+            {
+                **pages(1),
+                5: b"<</First 20 0 R/Last 20 0 R>>",
+                **{
+                    n: b"<</Title(%d)/First %d 0 R/Last %d 0 R/Dest[10 0 R/Fit]>>" % (n, n + 1, n + 1)
+                    for n in range(20, 4_000)
+                },
+                4_000: b"<</Title(x)/Dest[10 0 R/Fit]>>",
+            }
+        ),
+        "labels with giant numbers": lambda: changed(_6=b"<</Nums[0<</S/r/St 999999999999>>1<</S/A/St 99999999>>]>>"),
+        "labels in a circle": lambda: changed(_6=b"<</Kids[6 0 R]>>"),
+        "labels of markup": lambda: changed(_6=b"<</Nums[0<</P(<script>\\012\\033[2J)/S/D>>]>>"),
+        "a script": lambda: changed(
+            _1=b"<</Type/Catalog/Pages 2 0 R/OpenAction<</S/JavaScript/JS(app.alert\\(1\\))>>>>"
+        ),
+        "a title of markup": lambda: pdf({**pages(1), 8: b"<</Title(<script>\\012<|im_start|>)>>"}, b"/Info 8 0 R"),
+        "a title of half characters": lambda: pdf({**pages(1), 8: b"<</Title<FEFFD800D800>>>"}, b"/Info 8 0 R"),
+        "a title in a circle": lambda: pdf({**pages(1), 8: b"8 0 R"}, b"/Info 8 0 R"),
+        "tables in a circle": lambda: pdf(pages(1), b"/Prev 9"),
+        "encrypted by nobody": lambda: pdf(pages(1), b"/Encrypt<</Filter/Standard/V 9/R 9/O(x)/U(x)/P -1>>/ID[(a)(b)]"),
+        "encrypted with giant keys": lambda: pdf(
+            pages(1), b"/Encrypt<</Filter/Standard/V 2/R 3/Length 99999999/O(x)/U(x)/P -1>>/ID[(a)(b)]"
+        ),
+        "a table that lies": lambda: pdf(pages(1)).replace(b"xref\n0 ", b"xref\n999999999 "),
+        "no table": lambda: pdf(pages(1)).partition(b"xref")[0] + b"startxref\n99999999999\n%%EOF",
+        "nothing but a head": lambda: b"%PDF-1.7\n%%EOF",
+        "a million heads": lambda: b"%PDF-1.7\n" * 100_000 + b"%%EOF",
+        "a million objects": lambda: b"%PDF-1.7\n" + b"1 0 obj<<>>endobj\n" * 200_000 + b"startxref\n0\n%%EOF",
+        "control and bidi characters": lambda: pdf(
+            {**pages(1, stream(b"BT /F1 9 Tf (" + bytes(range(1, 32)).replace(b"\\", b"") + b"abc) Tj ET"))}
+        ),
+    }
+
+
+# -------------------- archives
+
+
+def archive(files: Mapping[str, str | bytes], first: str = "") -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
+        if first:
+            target.writestr(zipfile.ZipInfo("mimetype"), first)
+        for name, content in files.items():
+            info = zipfile.ZipInfo(name)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            target.writestr(info, content)
+    return out.getvalue()
+
+
+def page(body: str, head: str = "", start: str = "") -> str:
+    return f'{start}<html xmlns="http://www.w3.org/1999/xhtml"><head><title>T</title>{head}</head><body>{body}</body></html>'
+
+
+CONTAINER = '<container><rootfiles><rootfile full-path="OPS/b.opf"/></rootfiles></container>'
+
+
+def package(sections: Sequence[str], start: str = "", title: str = "T", more: str = "", repeat: int = 1) -> str:
+    kind = "application/xhtml+xml"
+    items = "".join(f'<item id="i{n}" href="{name}" media-type="{kind}"/>' for n, name in enumerate(sections))
+    order = "".join(f'<itemref idref="i{n}"/>' for n in range(len(sections))) * repeat
+    return f"{start}<package><metadata><title>{title}</title></metadata><manifest>{items}{more}</manifest><spine>{order}</spine></package>"
+
+
+def epub(files: Mapping[str, str | bytes], **options: object) -> bytes:
+    """An EPUB whose sections are the files that are XHTML."""
+    sections = [name.removeprefix("OPS/") for name in files if name.endswith(".xhtml")]
+    whole = {"META-INF/container.xml": CONTAINER, "OPS/b.opf": package(sections, **options), **files}  # type: ignore[arg-type]
+    return archive(whole, "application/epub+zip")
+
+
+def one(body: str, **options: object) -> bytes:
+    return epub({"OPS/a.xhtml": page(body), **options})  # type: ignore[dict-item]
+
+
+NAV = '<item id="n" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
+
+
+def epub_files() -> dict[str, Callable[[], bytes]]:
+    text = f"<p>{WORDS}</p>"
+    found: dict[str, Callable[[], bytes]] = {
+        "a bomb": lambda: epub({"OPS/a.xhtml": bytes(100_000_000)}),
+        "many small bombs": lambda: epub({f"OPS/{n}.xhtml": b"<p>" + b"a " * 450_000 for n in range(90)}),
+        "10,000 sections": lambda: epub({"OPS/a.xhtml": page(text)}, repeat=10_000),
+        "20,000 sections": lambda: epub({"OPS/a.xhtml": page(text)}, repeat=20_000),
+        "12,000 entries": lambda: epub({"OPS/a.xhtml": page(text), **{f"x{n}": "" for n in range(12_000)}}),
+        "elements one in the other": lambda: one("<div>" * 200_000 + text),
+        "lists one in the other": lambda: one("<ul><li>" * 20_000 + text),
+        "elements that never end": lambda: one("<p><b><i>" * 50_000 + text),
+        "comments that never end": lambda: one(text + "<!--" * 200_000),
+        "sections that never end": lambda: one(text + "<![CDATA[" * 100_000),
+        "tags that never end": lambda: one(text + "<a " * 200_000),
+        "declarations that never end": lambda: one(text + "<!a" * 100_000),
+        "a laugh": lambda: epub({"OPS/a.xhtml": LAUGHS + page("<p>&c;</p>")}),
+        "a laugh in the package": lambda: epub({"OPS/a.xhtml": page(text)}, start=LAUGHS),
+        "an entity from outside": lambda: epub({"OPS/a.xhtml": OUTSIDE + page("<p>&a;</p>")}),
+        "a package from outside": lambda: epub({"OPS/a.xhtml": page(text)}, start=OUTSIDE),
+        "markup everywhere": lambda: epub({"OPS/a.xhtml": page(f"<h1>{MARKUP}</h1>{text}")}, title="&lt;script&gt;"),
+        "names that climb": lambda: epub({"OPS/../../../../etc/a.xhtml": page(text), "/etc/passwd": "x"}),
+        "names of markup": lambda: epub({"OPS/<script>.xhtml": page(text)}),
+        "a package of itself": lambda: archive(
+            {"META-INF/container.xml": CONTAINER.replace("OPS/b.opf", "META-INF/container.xml")}, "application/epub+zip"
+        ),
+        "no container": lambda: archive({"a": "b"}, "application/epub+zip"),
+        "an empty container": lambda: archive({"META-INF/container.xml": ""}, "application/epub+zip"),
+        "a shop's": lambda: epub(
+            {"OPS/a.xhtml": page(text), "META-INF/encryption.xml": '<e><CipherReference URI="OPS/a.xhtml"/></e>'}
+        ),
+        "a list of contents without end": lambda: epub(
+            {"OPS/a.xhtml": page(text), "OPS/nav.xhtml": page("<nav><ol>" + '<li><a href="a.xhtml">a</a><ol>' * 9_000)},
+            more=NAV,
+        ),
+        "a list of contents of 60,000": lambda: epub(
+            {
+                "OPS/a.xhtml": page(text),
+                "OPS/nav.xhtml": page(
+                    "<nav><ol>" + '<li><a href="a.xhtml">Chapter 1</a></li>' * 60_000 + "</ol></nav>"
+                ),
+            },
+            more=NAV,
+        ),
+        "nested packages": lambda: epub({"OPS/a.xhtml": page(text)}, start="<a>" * 100_000),
+        "a comment of 64 KB": lambda: one(text)[:-2] + struct.pack("<H", 65_535) + b"PK\x05\x06" * 16_383 + b"PK\x05",
+        "giant sizes": lambda: lying(one(text)),
+        "a twin of each entry": lambda: one(text) + one("<p>another</p>"),
+        "entries that overlap": lambda: one(text).replace(b"OPS/a.xhtml", b"OPS/b.opf\0\0"),
+        "marks without end": lambda: one("<p>e" + "\u0301\u0327" * 100_000 + "</p>" + text),
+        "half characters": lambda: one("<p>" + "&#xD800;&#x110000;&#0;&#99999999999999;" * 2_000 + "</p>" + text),
+    }
+    for codec in CODECS:
+        found[f"in {codec[:15]}"] = lambda codec=codec: epub(  # type: ignore[misc]
+            {"OPS/a.xhtml": f'<?xml version="1.0" encoding="{codec}"?>'.encode() + page(f"<p>{WORDS}</p>").encode() + b"\xe9\\u0041"}
+        )  # fmt: skip
+    return found
+
+
+def lying(whole: bytes) -> bytes:
+    """An archive whose directory says that every entry is of 4 GB."""
+    out = bytearray(whole)
+    at = out.find(b"PK\x01\x02")
+    while at >= 0:
+        out[at + 24 : at + 28] = b"\xfe\xff\xff\xff"
+        at = out.find(b"PK\x01\x02", at + 4)
+    return bytes(out)
+
+
+def docx(body: str, files: Mapping[str, str | bytes] = {}, start: str = "") -> bytes:
+    relation = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
+    links = "".join(f'<Relationship Id="r{n}" Type="{relation}{n}" Target="{n}.xml"/>' for n in ("styles", "numbering", "footnotes"))  # fmt: skip
+    whole = {
+        "[Content_Types].xml": "<Types/>",
+        "_rels/.rels": f'<Relationships><Relationship Id="a" Type="{relation}officeDocument" Target="word/document.xml"/></Relationships>',
+        "word/_rels/document.xml.rels": f"<Relationships>{links}</Relationships>",
+        "word/document.xml": f'{start}<w:document xmlns:w="{W}"><w:body>{body}</w:body></w:document>',
+    }
+    return archive({**whole, **files})
+
+
+def paragraphs(count: int, text: str = WORDS, properties: str = "") -> str:
+    return f"<w:p><w:pPr>{properties}</w:pPr><w:r><w:t>{text}</w:t></w:r></w:p>" * count
+
+
+def docx_files() -> dict[str, Callable[[], bytes]]:
+    some = paragraphs(3)
+    styled = '<w:pStyle w:val="L"/><w:numPr><w:ilvl w:val="0"/><w:numId w:val="1"/></w:numPr>'
+    loops = (
+        '<w:style w:styleId="L"><w:basedOn w:val="M"/></w:style><w:style w:styleId="M"><w:basedOn w:val="L"/></w:style>'
+    )
+    level = '<w:lvl w:ilvl="{0}"><w:start w:val="{1}"/><w:numFmt w:val="{2}"/><w:lvlText w:val="{3}"/></w:lvl>'
+
+    def styles(content: str) -> dict[str, str | bytes]:
+        return {"word/styles.xml": f'<w:styles xmlns:w="{W}">{content}</w:styles>'}
+
+    def numbers(content: str) -> dict[str, str | bytes]:
+        kind = f'<w:abstractNum w:abstractNumId="1">{content}</w:abstractNum><w:num w:numId="1"><w:abstractNumId w:val="1"/></w:num>'
+        return {"word/numbering.xml": f'<w:numbering xmlns:w="{W}">{kind}</w:numbering>'}
+
+    found: dict[str, Callable[[], bytes]] = {
+        "a bomb": lambda: docx("", {"word/document.xml": bytes(300_000_000)}),
+        "a bomb of text": lambda: docx(paragraphs(1, "a " * 25_000_000)),
+        "100,000 paragraphs": lambda: docx(paragraphs(100_000)),
+        "elements one in the other": lambda: docx("<w:sdt>" * 200_000 + some),
+        "tables one in the other": lambda: docx(
+            "<w:tbl><w:tr><w:tc>" * 5_000 + some + "</w:tc></w:tr></w:tbl>" * 5_000
+        ),
+        "boxes one in the other": lambda: docx(
+            "<w:p><w:r><w:txbxContent>" * 2_000 + some + "</w:txbxContent></w:r></w:p>" * 2_000
+        ),
+        "paragraphs one in the other": lambda: docx("<w:p>" * 3_000 + "<w:r><w:t>a</w:t></w:r>" + "</w:p>" * 3_000),
+        "a laugh": lambda: docx(paragraphs(1, "&c;"), start=LAUGHS),
+        "an entity from outside": lambda: docx(paragraphs(1, "&a;"), start=OUTSIDE),
+        "styles in a circle": lambda: docx(paragraphs(9, WORDS, styled), styles(loops)),
+        "100,000 styles": lambda: docx(
+            paragraphs(9, WORDS, styled),
+            styles(
+                "".join(f'<w:style w:styleId="L{n}"><w:basedOn w:val="L{n + 1}"/></w:style>' for n in range(100_000))
+            ),
+        ),
+        "giant numbers": lambda: docx(
+            paragraphs(9, WORDS, styled), numbers(level.format(0, "9" * 5_000, "decimal", "%1"))
+        ),
+        "Roman numbers without end": lambda: docx(
+            paragraphs(9_000, "a", styled), numbers(level.format(0, 3_990, "upperRoman", "%1." * 9))
+        ),
+        "negative levels": lambda: docx(
+            paragraphs(9, WORDS, styled.replace('"0"', '"-5"')), numbers(level.format(-1, -1, "x", "%0"))
+        ),
+        "a marker of 100,000 characters": lambda: docx(
+            paragraphs(9, WORDS, styled), numbers(level.format(0, 1, "bullet", "x" * 100_000))
+        ),
+        "symbols beyond all letters": lambda: docx(
+            '<w:p><w:r><w:sym w:font="Symbol" w:char="FFFFFFFFFF"/><w:sym w:char="D800"/><w:sym w:char="-1"/></w:r></w:p>'
+            + some
+        ),
+        "100,000 notes": lambda: docx(
+            some + "".join(f'<w:p><w:r><w:footnoteReference w:id="{n}"/></w:r></w:p>' for n in range(50_000))
+        ),
+        "notes that call themselves": lambda: docx(
+            '<w:p><w:r><w:footnoteReference w:id="1"/></w:r></w:p>' + some,
+            {
+                "word/footnotes.xml": f'<w:footnotes xmlns:w="{W}"><w:footnote w:id="1"><w:p><w:r><w:footnoteReference w:id="1"/><w:t>a</w:t></w:r></w:p></w:footnote></w:footnotes>'
+            },
+        ),
+        "fields that never end": lambda: docx(
+            '<w:p><w:r><w:fldChar w:fldCharType="begin"/></w:r></w:p>' * 50_000 + some
+        ),
+        "parts from elsewhere": lambda: docx(
+            some,
+            {
+                "word/_rels/document.xml.rels": '<Relationships><Relationship Type="x/styles" Target="http://example.com/a" TargetMode="External"/><Relationship Type="x/numbering" Target="../../../../etc/passwd"/></Relationships>'
+            },
+        ),
+        "relations in a circle": lambda: docx(
+            some,
+            {
+                "_rels/.rels": '<Relationships><Relationship Type="x/officeDocument" Target="_rels/.rels"/></Relationships>'
+            },
+        ),
+        "markup everywhere": lambda: docx(
+            paragraphs(3, MARKUP.replace("<", "&lt;").replace("\x1b", "").replace("\x07", ""))
+        ),
+        "no document": lambda: archive({"[Content_Types].xml": "<Types/>", "word/x": ""}),
+        "an attribute of 5 MB": lambda: docx(f'<w:p w:x="{"a" * 5_000_000}"/>' + some),
+        "100,000 attributes": lambda: docx("<w:p " + " ".join(f'a{n}=""' for n in range(100_000)) + "/>" + some),
+        "a name of 1 MB": lambda: docx(f"<w:{'a' * 1_000_000}/>" + some),
+        "giant sizes": lambda: lying(docx(some)),
+        "marks without end": lambda: docx(paragraphs(1, "e" + "\u0301\u0327" * 100_000) + some),
+        "comments without end": lambda: docx(some + "<!-- -->" * 200_000),
+    }
+    for codec in CODECS:
+        found[f"in {codec[:15]}"] = lambda codec=codec: docx(  # type: ignore[misc]
+            "", {"word/document.xml": f'<?xml version="1.0" encoding="{codec}"?><w:document xmlns:w="{W}"><w:body>{some}</w:body></w:document>'.encode() + b"<!-- \xe9 -->"}
+        )  # fmt: skip
+    return found
+
+
+# -------------------- text
+
+
+def repeated(start: str, atom: str, count: int) -> Callable[[], bytes]:
+    return lambda: (start + atom * count).encode("utf-8", "surrogatepass")
+
+
+def html_files() -> dict[str, Callable[[], bytes]]:
+    start, text = "<!doctype html><html><body>", f"<p>{WORDS}</p>"
+    atoms = (
+        "<div>", "<ul><li>", "<table><tr><td>", "<p", "<a href='", "<!--", "<!-", "<!---->", "<![CDATA[", "<?", "</", "<",
+        "&", "&#", "&#x110000;", "&#xD800;", "&a" * 9, "<b><i>", "<h1>", "<br>", "<pre>\n", "<script>", "<style>",
+        "<svg><title>", "<select>", "<nav>", "<template>", "\0", "e\u0301\u0327", "\u202e", "<!DOCTYPE a [", "<img src=x>",
+    )  # fmt: skip
+    found = {f"{atom!r} 50,000 times": repeated(start + text, atom, 50_000) for atom in atoms}
+    found["attributes without end"] = lambda: (start + "<p " + " ".join(f"a{n}=1" for n in range(200_000))).encode()
+    found["an entity of its own"] = lambda: (LAUGHS + start + "&c;" + text).encode()
+    found["markup everywhere"] = lambda: (f"<html><title>{MARKUP}</title><h1>{MARKUP}</h1>{text}" * 3).encode()
+    found["17 MB"] = lambda: (start + text * 200_000).encode()
+    found["comments before it"] = lambda: ("<!---->" * 600 + start + text).encode()
+    for codec in CODECS:
+        found[f"in {codec[:15]}"] = lambda codec=codec: f'<html><meta charset="{codec}">{text}\\u0041 +AEE-'.encode() + b"\xe9"  # type: ignore[misc]  # fmt: skip
+    return found
+
+
+def text_files() -> dict[str, Callable[[], bytes]]:
+    chosen = [atom for atom in ATOMS if atom.strip() and not atom.startswith(("%PDF", "PK"))][::3]
+    found = {f"{atom!r} 100,000 times": repeated(WORDS, atom, 100_000) for atom in chosen}
+    found |= {
+        "70 MB": lambda: b"a" * 70_000_000,
+        "5,000,000 line ends": repeated("a", "\n", 5_000_000),
+        "5,000,000 spaces": repeated("a", " ", 5_000_000),
+        "one line of 10 MB": repeated("", WORDS, 100_000),
+        "200,000 pages": repeated("", "a\f", 200_000),
+        "UTF-16 cut off": lambda: ("\ufeff" + WORDS).encode("utf-16")[:-1],
+        "UTF-32 that is none": lambda: b"\xff\xfe\x00\x00" + b"\xff" * 999,
+        "half characters": lambda: b"\xed\xa0\x80" * 3_000 + WORDS.encode(),
+        "control characters": lambda: bytes(range(1, 32)) * 90 + WORDS.encode() * 9,
+        "zeros": lambda: bytes(10_000),
+        "one byte": lambda: b"a",
+        "nothing": lambda: b"",
+        "markup everywhere": lambda: (MARKUP * 90).encode(),
+    }
+    return found
+
+
+COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+def office_files() -> dict[str, Callable[[], bytes]]:
+    names = ("EncryptedPackage", "WordDocument", "Workbook", "PowerPoint Document", "<script>")
+    found = {f"holds {name}": lambda name=name: COMPOUND + bytes(99) + name.encode("utf-16-le") for name in names}  # type: ignore[misc]
+    return {**found, "nothing but a head": lambda: COMPOUND, "60 MB": lambda: COMPOUND + bytes(60_000_000)}
+
+
+def other_files() -> dict[str, Callable[[], bytes]]:
+    heads = (
+        b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"{\\rtf1", b"\x7fELF", b"MZ" + bytes(60), b"%!PS", b"BZh9",
+        b"\x1f\x8b\x08", b"Rar!", b"7z\xbc\xaf'\x1c", b"AT&TFORM", bytes(60) + b"BOOKMOBI", b"RIFF1234WEBP", b"PK\x05\x06",
+        b"PK\x03\x04", b"PK\x03\x04" + bytes(26) + b"xl/", b"PK\x03\x04" * 1_000, b"PK\x03\x04" + b"mimetype" * 500,
+    )  # fmt: skip
+    return {f"begins with {head[:12]!r}": lambda head=head: head + WORDS.encode() * 50 for head in heads}  # type: ignore[misc]
+
+
+MADE: Mapping[str, Callable[[], Mapping[str, Callable[[], bytes]]]] = {
+    "pdf": pdf_files,
+    "epub": epub_files,
+    "docx": docx_files,
+    "html": html_files,
+    "markdown": text_files,
+    "text": text_files,
+    "old office": office_files,
+    "other": other_files,
+}

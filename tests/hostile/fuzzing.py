@@ -1,0 +1,103 @@
+"""Fuzzing of every parser of ours, inside one process: the next input is a damaged copy of a good file.
+
+    python -m tests.hostile.fuzzing 60          so many seconds for each parser; prints how many inputs each took
+
+A parser may give messages, refuse, or raise what its process turns into "damaged"; anything else is a failure.
+"""
+
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from time import monotonic
+from typing import BinaryIO
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from app.documents import epub_worker, html_worker, pdf_worker, word_worker
+from app.documents.messages import Message
+from app.documents.plain import decode, paginate
+from tests.hostile.atoms import ATOMS
+from tests.hostile.corpus import good
+from tests.hostile.growth import read_head, read_markdown, read_plain
+
+Read = Callable[[BinaryIO], Iterator[Message]]
+
+
+def read_pdf(stream: BinaryIO) -> Iterator[Message]:
+    return pdf_worker.read(stream, pdf_worker.Complaints())
+
+
+def read_text(stream: BinaryIO) -> Iterator[Message]:
+    encoded = stream.read()
+    decoded = decode(encoded)
+    if decoded:
+        paginate(decoded.text)
+        read_plain(decoded.text)
+        read_markdown(decoded.text)
+    read_head(encoded[:4096].decode("utf-8", "replace"))
+    return iter(())
+
+
+PARSERS: Mapping[str, tuple[Read, tuple[type[Exception], ...]]] = {
+    "pdf": (read_pdf, pdf_worker.MALFORMED),
+    "epub": (epub_worker.read, epub_worker.MALFORMED),
+    "docx": (word_worker.read, word_worker.MALFORMED),
+    "html": (html_worker.read, html_worker.MALFORMED),
+    "text": (read_text, ()),
+}
+PIECES = st.binary(max_size=30) | st.sampled_from([atom.encode("utf-8", "surrogatepass") for atom in ATOMS])
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 1 << 16), st.integers(0, 60), PIECES, st.integers(1, 20)), min_size=1, max_size=6
+)
+
+
+def fuzz(kind: str, seconds: float, most_inputs: int = 10_000_000) -> int:
+    """How many inputs a parser took.
+
+    Raises:
+        Exception: what the parser must not raise, with the input that made it.
+    """
+    read, malformed = PARSERS[kind]
+    whole, ends = good(kind), monotonic() + seconds
+    count = 0
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+
+    @settings(
+        max_examples=most_inputs, deadline=None, database=None, phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(CHANGES)
+    def one(changes: list[tuple[int, int, bytes, int]]) -> None:
+        nonlocal count
+        if monotonic() > ends:
+            return
+        count += 1
+        content = bytearray(whole)
+        for place, gone, new, times in changes:
+            at = place % (len(content) + 1)
+            content[at : at + gone] = new * times
+        try:
+            for _ in read(io.BytesIO(bytes(content))):
+                pass
+        except (*malformed, MemoryError):
+            return
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of parsers about what they are given
+        while monotonic() < ends:
+            one()
+    return count
+
+
+def main() -> int:
+    """Fuzz every parser in turn."""
+    for kind in PARSERS:
+        print(f"{kind}: {fuzz(kind, float(sys.argv[1]), 2_000):,} inputs, none raised what it must not", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""How the time of everything that reads text in the app's own process grows with the text.
+
+    python -m tests.hostile.growth          every function on every atom; prints what grows too fast
+
+Processor time is measured, so that other work on the machine changes little, and what looks wrong is measured again.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from time import process_time
+
+from app.choosing import understood
+from app.dialogue import title_of
+from app.documents import Document, epub, flowing, pdf
+from app.documents.chapters import make_chapters, markdown_headings, text_headings
+from app.documents.document import make_pages
+from app.documents.errors import DocumentError
+from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
+from app.documents.plain import decode, markdown_title, paginate
+from app.documents.quality import garbled
+from app.documents.sniff import describe, sniff
+from app.markdown import literal, plain
+from app.quotes import quotes_in
+from core.errors import CoreError
+from tests.hostile.atoms import ATOMS
+
+SMALLEST, LARGEST = 64, 32_768  # characters
+ENDS = "1-\nb"  # behind a word, what comes of its search for a hyphen; behind the rest, no end of theirs
+MOST_GROWTH, FLOOR_SECONDS = 3.0, 0.015  # for twice the text: linear work takes twice as long
+TRIES = 4
+LONGEST_TITLE = 300  # characters, of what workers send
+Reads = Callable[[str], object]
+
+
+def read_head(text: str) -> object:
+    encoded = text.encode("utf-8", "surrogatepass")
+    return sniff(encoded), describe(encoded)
+
+
+def read_wide_head(text: str) -> object:
+    return sniff(text.encode("utf-16", "surrogatepass"))
+
+
+def read_plain(text: str) -> object:
+    decoded = decode(text.encode("utf-8", "surrogatepass"))
+    pages, starts = paginate(decoded.text if decoded else text)
+    return garbled(pages, starts), make_chapters(pages, starts, text_headings(pages, starts))
+
+
+def read_markdown(text: str) -> object:
+    pages, starts = paginate(text)
+    return markdown_title(pages or "\n"), make_chapters(pages, starts, markdown_headings(pages))
+
+
+def one_page(text: str) -> PageRead:
+    end = min(LONGEST_TITLE, len(text))
+    heading = Heading(title=text[:end], level=1, char_start=0, char_end=end)
+    return PageRead(kind="page", text=text, has_image=False, damaged=False, headings=[heading])
+
+
+def opened(text: str, num_pages: int) -> Opened:
+    title = (text[:LONGEST_TITLE] * LONGEST_TITLE)[
+        :LONGEST_TITLE
+    ]  # as long for a short text: workers cut it, and it is looked for
+    outline = [OutlineEntry(title=title, level=1, page=0)] * 3
+    return Opened(kind="opened", title=text, labels=["1"] * num_pages, outline=outline)
+
+
+def finish_pdf(text: str) -> object:
+    pages = [one_page(page) for page in text.split("\f")]
+    return refused(lambda: pdf.to_document("a.pdf", "a", opened(text, len(pages)), pages))
+
+
+def finish_epub(text: str) -> object:
+    return refused(lambda: epub.to_document("a.epub", "a", opened(text, 1), [one_page(text)]))
+
+
+def finish_word(text: str) -> object:
+    return refused(lambda: flowing.to_document("docx", "a.docx", "a", opened(text, 1), one_page(text)))
+
+
+def refused(work: Callable[[], object]) -> object:
+    try:
+        return work()
+    except DocumentError as error:
+        return error
+
+
+BOOK = "It was a dark and stormy night. " * 2_000
+
+
+def look_up_quotes(text: str) -> object:
+    return quotes_in(text, BOOK)
+
+
+def look_up_in_hostile_text(text: str) -> object:
+    return quotes_in('\u201cIt was a dark \u2026 and stormy night\u201d and "a a a a"', text)
+
+
+def choose(text: str) -> object:
+    document = Document(name="a", title="a", format="text", text="ab", pages=make_pages([0, 1], 2), has_own_pages=True)
+    try:
+        return understood(document, text)
+    except CoreError as error:
+        return error
+
+
+READERS: Mapping[str, Reads] = {
+    "the head of a file": read_head,
+    "the head of a file in UTF-16": read_wide_head,
+    "plain text": read_plain,
+    "Markdown as a document": read_markdown,
+    "the pages of a PDF": finish_pdf,
+    "the sections of an EPUB": finish_epub,
+    "the text of a Word file": finish_word,
+    "Markdown in the chat": literal,
+    "text in Markdown": plain,
+    "quotations in a hostile answer": look_up_quotes,
+    "quotations in a hostile book": look_up_in_hostile_text,
+    "a choice of pages": choose,
+    "the title of a conversation": title_of,
+}
+
+
+def seconds_of(reads: Reads, text: str) -> float:
+    started = process_time()
+    reads(text)
+    return process_time() - started
+
+
+def too_fast(reads: Reads, atom: str, ends: str) -> str | None:
+    """At which length a function takes more than thrice the time for twice the text; None: at none."""
+    texts = {length: (atom * (length // len(atom) + 1))[:length] + ends for length in lengths()}
+    before = seconds_of(reads, texts[SMALLEST])
+    for length in list(lengths())[1:]:
+        now = seconds_of(reads, texts[length])
+        for _ in range(TRIES):
+            if now <= MOST_GROWTH * before + FLOOR_SECONDS:
+                break
+            before = max(before, seconds_of(reads, texts[length // 2]))
+            now = min(now, seconds_of(reads, texts[length]))
+        else:
+            return f"{length // 2:,} characters take {before * 1e3:.1f} ms, {length:,} take {now * 1e3:.1f} ms"
+        before = now
+    return None
+
+
+def lengths() -> Iterator[int]:
+    length = SMALLEST
+    while length <= LARGEST:
+        yield length
+        length *= 2
+
+
+def main() -> int:
+    """Print what grows too fast, a line each. Returns 1 if anything does."""
+    found = 0
+    for name, reads in READERS.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue  # only those that were named
+        print(f"{name} …", file=sys.stderr, flush=True)
+        for atom, ends in product(ATOMS, ("", ENDS)):
+            if what := too_fast(reads, atom, ends):
+                found += 1
+                print(f"{name}: of {atom!r} and {ends!r}, {what}", flush=True)
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Hostile files: each opens or is refused in a line. A sample here; the whole corpus is marked `long`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.corpus import FORMATS, NAMES, HostileFile, corpus
+from tests.hostile.fuzzing import PARSERS, fuzz
+from tests.hostile.run import ROOT, Row, judge, main, table
+
+FILES = list(corpus())
+LARGE = ("bomb", "MB", "000", "without end", "never end", "far down", "one in the other", "beyond", "giant", "labels")
+SMALL = [file for file in FILES if not any(word in file.what for word in LARGE)]
+PLAIN = ("text", "markdown", "old office", "other")  # those that need no process
+SAMPLE = [
+    file for kind in FORMATS for file in [one for one in SMALL if one.format == kind][:: 8 if kind in PLAIN else 20]
+]
+
+
+def name_of(file: HostileFile) -> str:
+    return f"{file.format}:{file.number}"
+
+
+def test_the_corpus_has_500_files_and_is_the_same_every_time() -> None:
+    assert len(FILES) >= 500 and {file.format for file in FILES} == set(FORMATS)
+    again = list(corpus())
+    assert [(file.what, file.name) for file in again] == [(file.what, file.name) for file in FILES]
+    for number in range(0, len(SMALL), 40):
+        twin = next(file for file in again if name_of(file) == name_of(SMALL[number]))
+        assert twin.make() == SMALL[number].make()
+    assert {file.name.rpartition(".")[0] or file.name for file in FILES} >= set(NAMES) - {"  "}
+
+
+@pytest.mark.parametrize("file", SAMPLE, ids=name_of)
+def test_a_hostile_file_opens_or_is_refused_in_a_line(file: HostileFile) -> None:
+    ending, why, _ = judge(file)
+    assert ending in ("opened", "refused"), f"{file.what}: {why}"
+
+
+@pytest.mark.parametrize("kind", list(PARSERS))
+def test_no_damaged_file_makes_a_parser_raise_what_its_process_does_not_expect(kind: str) -> None:
+    assert fuzz(kind, seconds=0.5, most_inputs=25) > 0
+
+
+def test_a_page_without_any_title_in_a_file_without_a_name_has_one(tmp_path: Path) -> None:
+    file = HostileFile(
+        "html", 0, "no name", "  .html", lambda: b"<html><body><p>Words enough for a page.</p></body></html>"
+    )
+    assert judge(file)[0] == "opened", "it raised StopIteration"
+
+
+def test_what_cannot_be_shown_counts_as_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr("tests.hostile.run.check", fail)
+    file = HostileFile("text", 0, "nothing wrong", "a.txt", lambda: b"Words enough for a page.")
+    assert judge(file)[:2] == ("crashed", "KeyError: 'x'")
+
+
+def test_the_table_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    said = table([Row("pdf", 3, 1, 1, 1, 0, 2.5, "a bomb", 99, ["pdf:1 (a bomb) crashed: x"]), Row("text", 1, 1)])
+    assert (
+        "pdf:1 (a bomb) crashed: x" in said
+        and "1 failures" in said
+        and said.splitlines()[3].split()[:3] == ["all", "4", "2"]
+    )
+    assert main(["--file", "other:0"]) == 0 and "refused" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_the_whole_corpus(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.hostile.run", "--json", tmp_path / "found.json"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", list(PARSERS))
+def test_ten_minutes_of_fuzzing_find_nothing(kind: str) -> None:
+    assert fuzz(kind, seconds=120, most_inputs=2_000) > 100

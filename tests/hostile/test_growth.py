@@ -1,0 +1,85 @@
+"""What reads text in the app's own process: in proportion to the text, and without keeping other threads waiting."""
+
+import os
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from app.documents.prose import HEAP, MOST_MARKS, composed
+from app.documents.stretches import MOST_CHARS, bounds, by_stretches, num_words
+from tests.hostile.growth import READERS, too_fast
+from tests.hostile.stalls import longest_wait
+
+ROOT = Path(__file__).parents[2]
+SHORT = ("the head of a file", "the head of a file in UTF-16", "quotations in a hostile answer")
+LIMIT_SECONDS = 60.0  # of a program that takes seconds: what grows exponentially never ends
+
+
+def run(*arguments: str, limit_seconds: float = LIMIT_SECONDS) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=limit_seconds,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_what_meets_every_file_and_every_answer_takes_time_in_proportion_to_it() -> None:
+    """A file of 25 times "<!---->" kept the whole app waiting for seconds, one of 40 would have for half a day."""
+    run("tests.hostile.growth", *SHORT)
+
+
+@pytest.mark.parametrize(
+    ("name", "atom", "ends"),
+    [
+        ("Markdown in the chat", "\\(", ""),
+        ("Markdown in the chat", "$$\\[\\(", ""),
+        ("the pages of a PDF", "1\f", ""),
+        ("the pages of a PDF", "\u0301\u0327", ""),
+        ("the pages of a PDF", "a", "1-\nb"),
+        ("the text of a Word file", "Part one - - ", ""),
+    ],
+)
+def test_what_once_took_its_square_takes_no_more_than_its_double(name: str, atom: str, ends: str) -> None:
+    assert too_fast(READERS[name], atom, ends) is None
+
+
+@pytest.mark.long
+def test_everything_takes_time_in_proportion_to_its_text() -> None:
+    run("tests.hostile.growth", limit_seconds=600)
+
+
+@pytest.mark.parametrize("text", ["\n" * 6_000_000, " " * 6_000_000, "caf\u00e9 \u00fcber, " * 300_000], ids=len)
+def test_a_large_text_keeps_no_other_thread_waiting(text: str) -> None:
+    assert longest_wait(lambda: READERS["plain text"](text)) < 0.5
+
+
+@pytest.mark.long
+def test_the_largest_texts_keep_no_other_thread_waiting() -> None:
+    run("tests.hostile.stalls", "60000000", limit_seconds=1800)
+
+
+# -------------------- what makes it so
+
+
+def test_stretches_are_the_text_and_end_where_lines_or_words_do() -> None:
+    for text in ("", "a", "word " * MOST_CHARS, "a line\n" * MOST_CHARS, "a" * (3 * MOST_CHARS + 1), "\n" * MOST_CHARS):
+        assert by_stretches(str, text) == text
+        assert all(0 < end - start <= MOST_CHARS for start, end in bounds(text))
+        assert num_words(text) == len(text.split())
+    assert {("a line\n" * MOST_CHARS)[end - 1] for _, end in bounds("a line\n" * MOST_CHARS)} == {"\n"}
+    longest = "a" * (MOST_CHARS - 1)
+    for text in (f"{longest} b", f"{longest}b", f"{longest}bc d", f"{longest}\n b"):
+        assert num_words(text) == len(text.split())
+
+
+def test_marks_upon_a_letter_are_kept_but_for_heaps_of_them() -> None:
+    assert composed("e\u0301 o\u0302\u0301") == "\u00e9 \u1ed1"
+    heaped = composed("e" + "\u0301\u0327" * 5_000 + " f")
+    assert len(heaped) <= MOST_MARKS + 3 and heaped.startswith("\u0229") and heaped.endswith(" f")
+    marks = "".join(char for char in map(chr, range(sys.maxunicode)) if unicodedata.combining(char))
+    assert HEAP.fullmatch(marks), "every mark must count as one"
+    assert composed("\u3002\uff0c" * 50) == "\u3002\uff0c" * 50, "signs are no marks"

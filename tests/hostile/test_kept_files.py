@@ -1,0 +1,224 @@
+"""Files of ours that somebody or something has changed: each is one damaged file, and everything else goes on."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.chat_view import conversation
+from app.conversation_export import as_json, as_markdown
+from app.conversation_view import book_notice, conversation_list, editing_notice
+from app.conversations import Conversations
+from app.dialogue import Dialogue
+from app.dialogue_json import Damaged, NewerVersion, document, dump, load
+from app.sessions import Session
+from core.shelf.bookfile import DamagedBook, Header, parsed
+from core.shelf.folder import SETTINGS, ShelfFolder, ShelfSettings
+from tests.app.test_dialogue import EVIL, a_dialogue
+
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+DIALOGUE = a_dialogue("One?", EVIL)
+ODD: list[Any] = [
+    None, True, False, 0, -1, 1.5, -0.0, 1e308, 1e-308, float("inf"), float("nan"), 10**400, -(10**400), 2**63, 2**64,
+    "", "\ud800", "\udfff\ud800", "\0", "9" * 5_000, "\u0661", "<script>alert(1)</script>", "<|im_start|>", "\u202e",
+    "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "../../etc/passwd", "triforce", "a" * 100_000,
+    [], [[]], {}, {"": {}}, {"9" * 5_000: 1}, {"\ud800": 1}, [None], [2**63], ["\ud800"], [0] * 1_000,
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each value inside of a value."""
+    if path:
+        yield path
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*path, key))
+
+
+def with_value(whole: Any, path: tuple[Any, ...], value: Any) -> Any:
+    changed = deepcopy(whole)
+    at = changed
+    for key in path[:-1]:
+        at = at[key]
+    if value is None and isinstance(at, dict):
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return changed
+
+
+WRITTEN = json.loads(dump(DIALOGUE))
+PLACES = list(places(WRITTEN))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20)
+VALUES = st.sampled_from(ODD) | st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+
+
+def show_all_of_it(dialogue: Dialogue) -> None:
+    """Whatever the page and the exports do with a conversation, down to the bytes that are sent."""
+    session = Session("0" * 32, dialogue=dialogue, editing=dialogue.head)
+    said = [book_notice(session, ()), editing_notice(session), conversation(session), as_markdown(dialogue)]
+    orjson.dumps(said)
+    as_json(dialogue).encode()
+    assert load(dump(dialogue), dialogue.id) == dialogue
+
+
+def read_and_show(text: str) -> bool:
+    """Whether a file's text is a conversation. Raises whatever must not be raised."""
+    try:
+        dialogue = load(text, DIALOGUE.id)
+    except (Damaged, NewerVersion):
+        return False
+    show_all_of_it(dialogue)
+    return True
+
+
+def test_every_odd_value_in_every_place_is_damage_or_can_be_shown() -> None:
+    """A number of 400 digits, a key of 5,000 or half a character made every later start fail."""
+    few = [path for path in PLACES if 1 not in path and path[:3] != ("nodes", 0, "answer")] + [
+        path for path in PLACES if path[:3] == ("nodes", 0, "answer")
+    ][::3]
+    read = [read_and_show(json.dumps(with_value(WRITTEN, path, value))) for path in few for value in ODD]
+    assert any(read) and not all(read)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES), min_size=1, max_size=3))
+def test_no_fuzzed_conversation_raises(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    whole = WRITTEN
+    for path, value in changes:
+        try:
+            whole = with_value(whole, path, value)
+        except (LookupError, TypeError):  # an earlier change has taken the place away
+            continue
+    read_and_show(json.dumps(whole))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, len(dump(DIALOGUE)) - 1), st.binary(max_size=6), st.integers(0, 50))
+def test_no_file_with_changed_bytes_raises(at: int, new: bytes, gone: int) -> None:
+    whole = dump(DIALOGUE).encode("utf-8", "surrogatepass")
+    try:
+        text = (whole[:at] + new + whole[at + gone :]).decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return  # damage, as test_conversations tells
+    read_and_show(text)
+
+
+def odd_files() -> dict[str, bytes]:
+    spoilt = with_value(WRITTEN, ("nodes", 0, "answer", "stats", "decode_seconds"), 10**400)
+    return {
+        "a number of 400 digits": json.dumps(spoilt).encode(),
+        "deep nesting": b"[" * 200_000,
+        "deep nesting that ends": b'{"nodes":' * 50_000 + b"1" + b"}" * 50_000,
+        "nothing": b"",
+        "zeros": bytes(4096),
+        "half of it": dump(DIALOGUE).encode("utf-8", "surrogatepass")[:500],
+        "no text": b"\xff\xfe\xff",
+    }
+
+
+def test_damage_of_any_kind_is_one_damaged_file_and_the_others_are_listed(tmp_path: Path) -> None:
+    good = a_dialogue("Good?")
+    (tmp_path / f"{good.id}.json").write_text(dump(good), encoding="utf-8")
+    for number, content in enumerate(odd_files().values()):
+        (tmp_path / f"{number:032x}.json").write_bytes(content)
+    store = Conversations(tmp_path)
+    assert [one.title for one in store.listing().summaries] == ["Good?"]
+    assert len(list(tmp_path.glob("*.damaged"))) == len(odd_files())
+    assert f"{len(odd_files())} damaged conversations" in store.listing().notices[0]
+    assert "Good?" in conversation_list(store.listing(), None, when=WHEN)
+    assert store.open(good.id) == good
+
+
+def test_half_a_character_in_a_question_is_replaced_and_the_page_can_be_sent(tmp_path: Path) -> None:
+    text = json.dumps(with_value(WRITTEN, ("nodes", 0, "question"), "What \ud800?"))
+    (tmp_path / f"{DIALOGUE.id}.json").write_text(text, encoding="utf-8")
+    store = Conversations(tmp_path)
+    orjson.dumps(conversation_list(store.listing(), None, when=WHEN))
+    opened = store.open(DIALOGUE.id)
+    assert opened.nodes[0].question == "What \ufffd?"
+    show_all_of_it(opened)
+    asked, node = opened.ask(opened.tip, "And \udfff?")
+    assert node.question == "And \ufffd?" and asked.head == node.id
+
+
+@pytest.mark.parametrize("changed", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "soon", "", "\ud800"])
+def test_a_time_that_nobody_lives_in_is_shown_as_some_time(tmp_path: Path, changed: str) -> None:
+    text = json.dumps({**document(DIALOGUE), "changed": changed})
+    (tmp_path / f"{DIALOGUE.id}.json").write_text(text, encoding="utf-8")
+    assert conversation_list(Conversations(tmp_path).listing(), None, when=WHEN)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"{'0' * 32}.json")
+    (tmp_path / f"{'1' * 32}.json").mkdir()
+    done = threading.Event()
+
+    def look() -> None:
+        assert Conversations(tmp_path).listing().summaries == ()
+        done.set()
+
+    threading.Thread(target=look, daemon=True).start()
+    assert done.wait(10)
+
+
+# -------------------- the shelf
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize(
+    "make",
+    [lambda value: value, lambda value: {"cap_bytes": value}, lambda value: {"keeping": value}],
+    ids=["all", "cap", "keeping"],
+)
+def test_odd_settings_of_the_shelf_are_the_usual_ones(tmp_path: Path, make: Callable[[Any], Any], value: Any) -> None:
+    folder = ShelfFolder(tmp_path)
+    (tmp_path / SETTINGS).write_text(json.dumps(make(value)), encoding="utf-8")
+    read = folder.settings
+    assert read == ShelfSettings() or read.cap_bytes in (0, 2**63)
+
+
+def test_settings_that_are_no_json_are_the_usual_ones(tmp_path: Path) -> None:
+    folder = ShelfFolder(tmp_path)
+    for content in (b"[" * 200_000, b"\xff", b"", b"9" * 5_000):
+        (tmp_path / SETTINGS).write_bytes(content)
+        assert folder.settings == ShelfSettings()
+
+
+HEADER = {
+    "label": {
+        "family": "f", "identity": {"a": "b"}, "names": ["a.txt"], "model": "m", "num_tokens": 3, "num_layers": 1,
+        "block_rows": 4, "read_seconds": 1.0,
+    },
+    "blocks": [[0, 12, 1], [12, 8, 2], [20, 8, 3]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", list(places(HEADER)), ids=str)
+def test_every_odd_value_in_a_book_s_header_is_damage_or_harmless(path: tuple[Any, ...]) -> None:
+    assert isinstance(parsed(json.dumps(HEADER).encode()), Header)
+    for value in ODD:
+        try:
+            header = parsed(json.dumps(with_value(HEADER, path, value)).encode())
+        except DamagedBook as error:
+            assert "\n" not in str(error) and len(str(error)) < 200
+            continue
+        label = header.label
+        shown = f"{', '.join(label.names)} {label.model} {label.num_tokens:,} {label.read_seconds:.1f} {label.identity}"
+        assert shown and all(block.offset >= 0 for block in header.blocks)
+
+
+def test_a_header_of_nothing_but_brackets_is_damage() -> None:
+    with pytest.raises(DamagedBook):
+        parsed(b"[" * 200_000)
