@@ -151,7 +151,7 @@ def room(fit: Fit) -> int:
 def _close(session: Session, shelf: Shelf) -> ShelfClosed:
     if session.fits:
         _leave(session)
-    session.book = session.conversation = session.trace = session.race = session.usual = None
+    session.book = session.conversation = session.trace = session.race = session.race_view = session.usual = None
     session.digest, session.num_read, session.read_seconds = "", 0, 0.0
     session.loads.clear()
     session.intake.fit, session.intake.settled = None, shelf
@@ -216,7 +216,7 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Chat
         session.read_seconds = 0.0
     if not stays:
         session.trace = session.race = None
-    session.usual = None
+    session.race_view = session.usual = None
     session.loads.clear()
     stale, digest = session.is_stale, digest_of(book.shelf.text)
     fate = _fate(session, book, digest, stays=stays)

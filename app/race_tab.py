@@ -100,7 +100,7 @@ class RaceHandlers:
         shown = [*canned, *[""] * (NUM_PROMPTS - len(canned))]
         for button, text in zip(parts.prompts, shown, strict=True):
             updates[button] = gr.update(value=text, visible=bool(text))
-        return updates | self._board(RaceView(current.race))
+        return updates | self._board(current.race_view or RaceView(current.race))
 
     def offer_lanes(self, _session_id: str) -> dict[str, Any]:
         """Once the model is loaded: what core can do; methods that need a draft only where there is one."""
@@ -128,6 +128,9 @@ class RaceHandlers:
     ) -> Iterator[Updates]:
         """Run a race and show it as it goes."""
         view = RaceView(waiting=True)
+        current = self._worker.sessions.find(session_id)
+        if current is not None:
+            current.race_view = view  # the page may be asking meanwhile what to show: it would show the one before
         try:
             configs = race_configs(lanes, seconds, limit, temperature)
             events = self._worker.race(session_id, question or "", configs, float(seconds) if seconds else None)
@@ -137,6 +140,9 @@ class RaceHandlers:
             view.end()
         except CoreError as error:
             view.fail(error)
+        finally:
+            if current is not None and current.race_view is view and not view.failed:
+                current.race_view = None  # from here on the race itself says what to show
         yield self._board(view)
 
     def report(self, session_id: str, kind: str) -> Updates:

@@ -48,6 +48,11 @@ class RaceView:
         return self._running
 
     @property
+    def failed(self) -> bool:
+        """There was no race, or no further."""
+        return self._error is not None
+
+    @property
     def finished(self) -> bool:
         """There is a race to replay and to report."""
         return not self._running and self._race is not None and any(lane.text for lane in self._race.lanes)

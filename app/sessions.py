@@ -23,6 +23,7 @@ from core.events import Finished
 
 if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
     from app.dialogue import Dialogue, Node
+    from app.race_view import RaceView
     from core.session import Conversation
 
 ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
@@ -107,6 +108,7 @@ class Session:
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
     trace: Trace | None = None  # of the newest answer, which may still be written
     race: Race | None = None  # the newest one, which may still run
+    race_view: "RaceView | None" = None  # of a race that waits or runs, or that failed: whoever draws it next shows it
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange

@@ -327,6 +327,35 @@ def test_an_error_keeps_the_race_that_was_there(worker: EngineWorker, session_id
     assert 'role="alert"' in view.html() and "Try again." in view.html() and not view.running
 
 
+def test_what_the_page_asks_for_late_does_not_hide_the_race_or_its_problem(
+    worker: EngineWorker, engine: FakeEngine, session_id: str, tmp_path: Path
+) -> None:
+    """A tab asks what to show when it is opened; the answer may arrive after the reader has pressed Start."""
+    parts: Any = SimpleNamespace(
+        board="board", start="start", stop="stop", saves=("a", "b"), proposal="proposal", prompts=("c", "d", "e")
+    )
+    handlers = RaceHandlers(worker, (), parts)
+    for _ in PAIR:
+        engine.enqueue("It was dark.")
+    running = handlers.race(session_id, "How was it?", ["autoregressive", "triforce"], 0, 64, 0)
+    waiting = next(running)
+    assert handlers.enter(session_id)["board"] == waiting["board"] and waiting["stop"]["visible"]
+    ended = list(running)[-1]
+    assert handlers.enter(session_id)["board"] == ended["board"] and "dark" in ended["board"]
+
+    refused = list(handlers.race(session_id, "How was it?", ["autoregressive"], 0, 64, 0))[-1]
+    assert "A race needs two lanes." in refused["board"] and handlers.enter(session_id)["board"] == refused["board"]
+    left = handlers.race(session_id, "How was it?", ["autoregressive", "triforce"], 0, 64, 0)
+    next(left)
+    left.close()  # the page is gone: nothing runs for it any more
+    assert not handlers.enter(session_id)["stop"]["visible"]
+    list(handlers.race(session_id, "How was it?", ["autoregressive"], 0, 64, 0))
+    (tmp_path / "other").mkdir()
+    for _ in worker.open_books(session_id, [write_book(tmp_path / "other", text="Another book. " * 30)]):
+        pass
+    assert "A race needs two lanes." not in handlers.enter(session_id)["board"], "it was about another book"
+
+
 def test_a_report_without_a_race_is_explained(worker: EngineWorker, session_id: str) -> None:
     parts: Any = SimpleNamespace(board="board", start="start", stop="stop", saves=("a", "b"), saved="saved")
     updates = RaceHandlers(worker, (), parts).report(session_id, "html")
