@@ -51,7 +51,8 @@ class Conversing:
         """
         if session.entered:
             self._worker.stop_answer(session.id)
-            session.editing, session.search = None, ""
+            self._worker.stop_race(session.id)
+            session.race_view, session.editing, session.search = None, None, ""
             return
         session.entered, first = True, not self._anyone_came
         self._anyone_came = True

@@ -132,10 +132,12 @@ class Handlers:
         } | self.talk(current)
 
     def settle(self, session_id: str) -> Iterator[Updates]:
-        """An answer that was being written when the page was reloaded has lost its page: it ends, and is shown."""
+        """An answer that was being written when the page was reloaded has lost its page: it has ended, and is shown.
+
+        Nothing is shown beside an answer that the reader has asked for since.
+        """
         current = self._worker.sessions.find(session_id)
-        if current is not None:
-            self._worker.end_answer(session_id)
+        if current is not None and self._worker.settle_answer(session_id):
             yield self.talk(current)
 
     def resume(self, session_id: str) -> Iterator[Updates]:

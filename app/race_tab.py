@@ -80,11 +80,10 @@ class RaceHandlers:
         self._worker, self._samples, self.parts = worker, samples, parts
 
     def reload(self, session_id: str) -> Iterator[Updates]:
-        """The page is new: a race that still runs has lost the page that followed it, so it ends."""
-        self._worker.stop_race(session_id)
+        """The page is new: a race that still ran has lost the page that followed it, so it was told to end."""
         yield self.enter(session_id)
         session = self._worker.sessions.find(session_id)
-        if session and session.race and not session.race.ended:
+        if session and session.race and not session.race.ended and session.race_view is None:
             wait_until(lambda: session.race is None or session.race.ended)
             yield self.enter(session_id)
 

@@ -490,12 +490,22 @@ class EngineWorker:
     def end_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> None:
         """Stop the session's answer and wait until it is recorded."""
         self.stop_answer(session_id)
+        self.settle_answer(session_id, timeout_seconds)
+
+    def settle_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> bool:
+        """Wait until an answer that was stopped is recorded. False: another one is being written by now."""
         with self._changed:
-            self._changed.wait_for(lambda: not self.has_answer(session_id), timeout_seconds)
+            self._changed.wait_for(
+                lambda: not any(job.cancel.is_set() for job in self._answers(session_id)), timeout_seconds
+            )
+            return not self._answers(session_id)
 
     def has_answer(self, session_id: str) -> bool:
         """An answer of the session is being written, or waits for its turn."""
-        return any(job.session.id == session_id and job.kind == "answer" for job in self._jobs)
+        return bool(self._answers(session_id))
+
+    def _answers(self, session_id: str) -> "list[_Job]":
+        return [job for job in self._jobs if job.session.id == session_id and job.kind == "answer"]
 
     def _is_busy(self, session: Session) -> bool:
         """Something is done for a page, or waits: it must not be forgotten now."""

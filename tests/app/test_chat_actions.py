@@ -449,6 +449,17 @@ def test_a_reload_ends_the_answer_it_lost_and_shows_it(page: Page, engine: FakeE
     assert page.session.exchanges[0].finished.text == "One two "
     assert "One two" in str(list(page.handlers.settle(page.session_id)))
 
+    list(stream)
+    engine.writing.set()
+    engine.enqueue("Four five | six.")
+    stream = page.handlers.ask(page.session_id, "More?", "triforce", 0, 1, 64)  # asked before the page has settled
+    while "Four five" not in str(next(stream)):
+        pass
+    assert list(page.handlers.settle(page.session_id)) == []
+    engine.writing.set()
+    list(stream)
+    assert page.session.exchanges[1].finished.text == "Four five | six. "
+
 
 def test_figures_come_less_often_than_words_where_updates_cost_the_decoder_time(
     page: Page, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
