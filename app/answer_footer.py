@@ -6,9 +6,8 @@ the buttons' values. Every value names an exchange by its random id, so no text 
 
 from app import render
 from app.dialogue import Dialogue, Node
-from app.live_strip import METHOD_NAMES
 from app.recording import CUT
-from app.remote.names import NOT_SEEN, REMOTE, is_remote
+from app.remote.names import NOT_SEEN, REMOTE, is_remote, method_label
 from app.sessions import Exchange
 
 PLAIN_FORMATS = ("float", "bfloat")  # number formats of weights as they were trained; others are quantised
@@ -33,7 +32,7 @@ def exactness(exchange: Exchange) -> str:
 def methods(exchange: Exchange) -> str:
     """Who wrote the answer."""
     names = exchange.methods or (exchange.finished.method,)
-    return ", then ".join(METHOD_NAMES.get(name, name) for name in names)
+    return ", then ".join(method_label(name) for name in names)
 
 
 def figures(exchange: Exchange) -> list[tuple[str, str, str]]:

@@ -8,8 +8,8 @@ Importing this loads torch, which a loaded model has done before.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.trace import PLAIN
 from app.worker import Ready
+from core.decoding.registry import PLAIN
 from core.engine import EngineInfo
 from core.forecast import PUBLISHED, Acceptance, Prediction, Reads, bandwidth_of, predict_reads
 from core.models.catalog import entries

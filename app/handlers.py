@@ -17,17 +17,18 @@ from app.conversation_view import book_notice, conversation_list, editing_notice
 from app.conversing import Conversing
 from app.documents import Extracting
 from app.library_tab import LibraryParts, ShelfDrawing
-from app.live_strip import METHOD_NAMES, LiveStrip
+from app.live_strip import LiveStrip
 from app.masthead import limits_note, masthead, notice
 from app.pace import LIVELY, Metronome, Pace, Pause, pace_beside, paced
-from app.remote.names import REMOTE, is_remote, remotely
+from app.remote.names import REMOTE, is_remote, method_label, remotely
 from app.samples import Sample, open_questions
 from app.sessions import Session
-from app.settings import AS_CHOSEN, DEFAULTS, VARIANTS, variants, wish
+from app.settings import AS_CHOSEN, AS_CHOSEN_CHOICE, decoding_choices, variants, wish
 from app.shelf_events import BookOpened, ShelfClosed
 from app.uploads import forget
 from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
+from core.decoding.registry import METHODS, default_method
 from core.errors import CoreError
 from core.events import RoundDone
 
@@ -35,8 +36,6 @@ from core.events import RoundDone
 FRAME_SECONDS = 0.3
 Updates = dict[Block, Any]  # component -> its new value, or an update of its properties
 
-WITH_DRAFT = [("TriForce", "triforce"), ("Plain", "autoregressive")]
-WITHOUT_DRAFT = [("Retrieval", "retrieval"), ("Plain", "autoregressive")]
 WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
 <ol><li><b>Open a book, or several.</b> Drop PDF, EPUB, Word, web page, text or Markdown files, or choose a sample.</li>
 <li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
@@ -187,8 +186,10 @@ class Handlers:
             if isinstance(state, Ready) and is_remote(state.info.plan.device.value):
                 updates |= self._remote_methods(state)
             elif isinstance(state, Ready) and not state.info.has_draft:
-                updates[self._parts.method] = gr.update(choices=WITHOUT_DRAFT, value="retrieval")
-                updates[self._parts.variant] = gr.update(choices=variants(False), value=AS_CHOSEN)
+                updates[self._parts.method] = gr.update(
+                    choices=decoding_choices(has_draft=False), value=default_method(has_draft=False)
+                )
+                updates[self._parts.variant] = gr.update(choices=variants(has_draft=False), value=AS_CHOSEN)
             yield updates
 
     def model_changed(self, session_id: str, method: str) -> Iterator[Updates]:
@@ -197,9 +198,10 @@ class Handlers:
         for updates in self.watch_model(session_id):
             state = self._worker.state
             if isinstance(state, Ready) and state.info.has_draft:
-                chosen = method if method in dict(WITH_DRAFT).values() else DEFAULTS.method
-                updates[parts.method] = gr.update(choices=WITH_DRAFT, value=chosen)
-                updates[parts.variant] = gr.update(choices=variants(True))
+                choices = decoding_choices(has_draft=True)
+                chosen = method if method in dict(choices).values() else default_method(has_draft=True)
+                updates[parts.method] = gr.update(choices=choices, value=chosen)
+                updates[parts.variant] = gr.update(choices=variants(has_draft=True))
             yield updates
 
     def look_again(self, session_id: str, method: str) -> Iterator[Updates]:
@@ -218,11 +220,11 @@ class Handlers:
         from app.remote.engine import RemoteInfo  # loaded with the engine
 
         names = state.info.methods if isinstance(state.info, RemoteInfo) else ()
-        known = [(METHOD_NAMES[remotely(name)], remotely(name)) for name in names if remotely(name) in METHOD_NAMES]
-        choices = known or [(METHOD_NAMES[REMOTE], REMOTE)]
+        offered = [remotely(name) for name in names if name in METHODS] or [REMOTE]
+        choices = [(method_label(name), name) for name in offered]
         return {
             self._parts.method: gr.update(choices=choices, value=choices[0][1]),
-            self._parts.variant: gr.update(choices=[VARIANTS[0]], value=AS_CHOSEN),
+            self._parts.variant: gr.update(choices=[AS_CHOSEN_CHOICE], value=AS_CHOSEN),
         }
 
     # -------------------- a book
@@ -384,9 +386,14 @@ class Handlers:
         return pace_beside(torch.get_num_threads(), state.machine.num_cores)
 
     def answered(self, session_id: str) -> Updates:
-        """What stands around an answer, once it has ended in whatever way."""
+        """What stands around an answer, once it has ended in whatever way.
+
+        A page of the book that the reader has opened meanwhile stays open.
+        """
         current = self._worker.sessions.find(session_id)
-        return self._around(current) | (self._book(current) if current else {})
+        updates = self._around(current) | (self._book(current) if current else {})
+        del updates[self._parts.where.page]
+        return updates
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
         parts, current = self._parts, self._worker.sessions.find(session_id)

@@ -7,8 +7,7 @@ import gradio as gr
 
 from app.handlers import Updates
 from app.inside_view import EMPTY, inside
-from app.live_strip import METHOD_NAMES
-from app.remote.names import is_remote
+from app.remote.names import is_remote, method_label
 from app.sessions import Session
 from app.trace import Trace
 from app.worker import EngineWorker
@@ -34,7 +33,7 @@ def subjects(session: Session) -> list[Subject]:
     """What there is to show: the newest answer, the lanes of the newest race."""
     found = [Subject(ANSWER, "Answer", session.trace)] if session.trace and session.trace.records else []
     lanes = session.race.lanes if session.race else ()
-    return found + [Subject(one.method, f"Race: {METHOD_NAMES[one.method]}", one) for one in lanes if one.records]
+    return found + [Subject(one.method, f"Race: {method_label(one.method)}", one) for one in lanes if one.records]
 
 
 def chosen(session: Session, found: list[Subject], key: str | None) -> Subject | None:

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 from app import render
 from app.charts import Bar, Column, Segment, bars, columns
-from app.live_strip import METHOD_NAMES
 from app.race_view import LANE_ENDINGS
-from app.trace import PLAIN, Trace
+from app.remote.names import method_label
+from app.trace import Trace
+from core.decoding.registry import PLAIN
 from core.events import TokenRecord
 from core.stats import LevelStats
 
@@ -60,7 +61,7 @@ def _head(trace: Trace) -> str:
     alive = "" if trace.finished else " running"
     return (
         f'<div class="strip-head{alive}"><span class="dot"></span><span class="status" role="status">{written}</span>'
-        f'<span class="badges">{render.chip(METHOD_NAMES[trace.method], tone="method")}{exact}</span></div>'
+        f'<span class="badges">{render.chip(method_label(trace.method), tone="method")}{exact}</span></div>'
         f'<p class="question">{render.escape(trace.question)}</p>'
     )
 
@@ -164,7 +165,7 @@ def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
             for part, ms in sorted(per_token.items(), key=lambda item: _rank(item[0]))
             if ms > 0
         )
-        data.append(Bar(METHOD_NAMES[trace.method], f"{render.figure(stats.ms_per_token)} ms a token", segments))
+        data.append(Bar(method_label(trace.method), f"{render.figure(stats.ms_per_token)} ms a token", segments))
     return bars("Time, by part", "milliseconds a token, reading the prompt left out", data, table=table)
 
 
@@ -180,7 +181,7 @@ def bytes_chart(trace: Trace, *, table: bool = True) -> str:
     """Keys and values read for a token, beside what plain decoding would have read for the same text."""
     stats = trace.stats
     ours, plain = (size / max(1, stats.new_tokens) for size in (stats.kv_bytes_read, stats.kv_bytes_read_plain))
-    rows = [(METHOD_NAMES[trace.method], "fast" if trace.method != PLAIN else "other", ours)]
+    rows = [(method_label(trace.method), "fast" if trace.method != PLAIN else "other", ours)]
     if trace.method != PLAIN:
         rows.append(("Plain decoding would have", "other", plain))
     data = [

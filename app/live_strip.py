@@ -4,27 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app import render
-from app.remote.names import NOT_SEEN, REMOTE, is_remote, remotely
+from app.remote.names import NOT_SEEN, is_remote, method_label
 from app.worker import AnswerBegun, Waiting, WorkerEvent
+from core.decoding.registry import PLAIN
 from core.errors import CoreError
 from core.events import Finished, PrefillProgress, RoundDone, StopReason
 from core.stats import DecodeStats, LevelStats
 
-LOCAL_NAMES = {
-    "triforce": "TriForce",
-    "autoregressive": "Plain decoding",
-    "retrieval": "Retrieval speculation",
-    "draft": "Draft speculation",
-    "lookup": "Lookup speculation",
-    "triforce-lookup": "TriForce with lookup",
-    "streamingllm": "StreamingLLM",
-    "h2o": "H2O",
-}
-METHOD_NAMES = (
-    LOCAL_NAMES
-    | {REMOTE: "Remote server"}
-    | {remotely(name): f"{label}, remote" for name, label in LOCAL_NAMES.items()}
-)
 ENDINGS: dict[StopReason, str] = {
     "end_of_text": "Answer complete",
     "stop_string": "Answer complete",
@@ -136,7 +122,7 @@ class LiveStrip:
 
     def html(self) -> str:
         """The strip."""
-        name = METHOD_NAMES.get(self._method or "", self._method or "")
+        name = method_label(self._method or "")
         badges = render.chip(name, tone="method") if name else ""
         if is_remote(self._method):
             badges += render.chip("exactness not seen", title=NOT_SEEN)
@@ -157,7 +143,7 @@ class LiveStrip:
     def _tiles(self) -> list[Tile]:
         stats = self._stats
         level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
-        unused = "not used by plain decoding" if self._method == "autoregressive" else ""
+        unused = "not used by plain decoding" if self._method == PLAIN else ""
         if is_remote(self._method):
             unused = "a remote server does not tell" if level2 is None else "as the server tells"
         ms = "of decoding alone"

@@ -11,7 +11,7 @@ from app.book_view import BookView
 from app.chat_actions import ChatActions, build_list, wire_list
 from app.clicks import CLICKS, WITH_ACT
 from app.downloads import Downloads
-from app.handlers import WELCOME, WITH_DRAFT, Handlers, Parts, Updates, below
+from app.handlers import WELCOME, Handlers, Parts, Updates, below
 from app.inside_tab import INTERVAL_SECONDS, build_inside_tab
 from app.kept_tab import wire_kept
 from app.library_tab import LibraryHandlers, build_library_tab, listen
@@ -22,7 +22,7 @@ from app.models_tab import ModelHandlers
 from app.race_tab import RaceHandlers, build_race_tab
 from app.samples import Sample
 from app.sessions import Session
-from app.settings import DEFAULTS, build_settings, recalled, wire_settings
+from app.settings import DEFAULTS, build_settings, decoding_choices, recalled, wire_settings
 from app.system_tab import SystemTab, build_system_tab
 from app.where_panel import build_where, listen_where
 from app.worker import EngineWorker
@@ -95,7 +95,11 @@ def build_page(
                     sample_buttons = build_samples(samples)
                     own = build_list()
                     method = gr.Radio(
-                        WITH_DRAFT, value=DEFAULTS.method, label="Decoding", info=METHOD_INFO, elem_id="method"
+                        decoding_choices(has_draft=True),
+                        value=DEFAULTS.method,
+                        label="Decoding",
+                        info=METHOD_INFO,
+                        elem_id="method",
                     )
                     fields = build_settings()
                     settings = [method, *fields.values]
@@ -154,7 +158,7 @@ def build_page(
 
         def enter(session_id: str, packed: str = "") -> Updates:
             """Show what the session holds, and the settings as the browser kept them."""
-            return handlers.enter(session_id) | recalled(fields, method, [name for _, name in WITH_DRAFT], packed)
+            return handlers.enter(session_id) | recalled(fields, method, packed)
 
         entered = page.load(
             enter,

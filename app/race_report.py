@@ -13,8 +13,8 @@ from typing import Any
 from app import render
 from app.commands.report import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.inside_view import charts, provenance, tiles
-from app.live_strip import METHOD_NAMES
 from app.race_view import board, ending_line
+from app.remote.names import method_label
 from app.trace import Judgement, Race, Trace, lead
 from core.engine import EngineInfo, Equality
 from core.hardware import Machine
@@ -162,7 +162,7 @@ def facts(race: Race, setting: Setting) -> list[tuple[str, str]]:
 
 def _part(race: Race, lane: Trace) -> str:
     others = [one for one in race.lanes if one is not lane]
-    name = render.escape(METHOD_NAMES[lane.method])
+    name = render.escape(method_label(lane.method))
     exact = "" if lane.exact else " (not exact)"
     return (
         f'<section class="part"><h2>{name}{exact}</h2><p class="quiet">{render.escape(ending_line(lane))}</p>'

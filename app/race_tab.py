@@ -10,29 +10,19 @@ from typing import Any
 import gradio as gr
 
 from app.handlers import Updates
-from app.live_strip import METHOD_NAMES
 from app.pace import INTERVAL_SECONDS, paced
 from app.race_view import RaceView
 from app.remote.names import is_remote
 from app.samples import Sample, race_questions
 from app.settings import generation
-from app.trace import LOSSY, PLAIN, Race
+from app.trace import Race
 from app.versions import versions
 from app.worker import EngineWorker, Ready
 from core.config import GenerationConfig
+from core.decoding.registry import COMPARED, METHODS, PLAIN, default_method
 from core.errors import CoreError, InvalidSetting
 
 NUM_PROMPTS = 3
-METHODS = (PLAIN, "triforce", "triforce-lookup", "retrieval", "lookup", "draft", "streamingllm", "h2o")
-FIRST_OFFER = (PLAIN, "triforce", "retrieval", "draft", "streamingllm", "h2o")  # until core has said what it has
-SHORT_NAMES = METHOD_NAMES | {
-    PLAIN: "Plain",
-    "retrieval": "Retrieval only",
-    "draft": "Draft only",
-    "lookup": "Lookup only",
-    "triforce-lookup": "TriForce + lookup",
-}
-NEED_DRAFT = ("triforce", "triforce-lookup", "draft")
 WHOLE_ANSWER = 0  # seconds: no budget
 LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
@@ -108,13 +98,11 @@ class RaceHandlers:
             return gr.update()
         if is_remote(state.info.plan.device.value):
             return gr.update(interactive=False, info="No races with a remote server: their turns cannot be kept fair.")
-        from core.decoding import methods  # loaded with the engine
-
-        names = [name for name in METHODS if name in methods.METHODS]
-        if state.info.has_draft:
-            return gr.update(choices=lane_choices(names))
-        names = [name for name in names if name not in NEED_DRAFT]
-        return gr.update(choices=lane_choices(names), value=[PLAIN, "retrieval"])
+        has_draft = state.info.has_draft
+        choices = lane_choices(has_draft=has_draft)
+        if has_draft:
+            return gr.update(choices=choices)
+        return gr.update(choices=choices, value=[PLAIN, default_method(has_draft=False)])
 
     def race(
         self,
@@ -197,9 +185,10 @@ def race_configs(
     return [generation(name, temperature, 1.0, MOST_IN_TIME if seconds else limit) for name in chosen]
 
 
-def lane_choices(names: Sequence[str] = FIRST_OFFER) -> list[tuple[str, str]]:
-    """Label and value of every lane."""
-    return [(SHORT_NAMES[name] + (" · not exact" if name in LOSSY else ""), name) for name in names]
+def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
+    """Label and value of every lane that can run."""
+    found = [method for method in METHODS.values() if has_draft or not method.needs_draft]
+    return [(method.short_label + ("" if method.exact else " · not exact"), method.name) for method in found]
 
 
 def build_race_tab(
@@ -228,7 +217,7 @@ def build_race_tab(
                 prompts = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_PROMPTS))
             with gr.Row(elem_id="race-options"):
                 lanes = gr.CheckboxGroup(
-                    lane_choices(), value=[PLAIN, "triforce"], label="Lanes", elem_id="race-lanes", min_width=240
+                    lane_choices(), value=COMPARED, label="Lanes", elem_id="race-lanes", min_width=240
                 )
                 length = gr.Radio(LENGTHS, value=WHOLE_ANSWER, label="Until", elem_id="race-length", min_width=200)
                 limit = gr.Number(

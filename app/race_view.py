@@ -8,9 +8,11 @@ import json
 from collections.abc import Sequence
 
 from app import render
-from app.live_strip import METHOD_NAMES, waiting_line
-from app.trace import PLAIN, Judgement, Lead, Point, Race, Trace, first_difference, lead
+from app.live_strip import waiting_line
+from app.remote.names import method_label
+from app.trace import Judgement, Lead, Point, Race, Trace, first_difference, lead
 from app.worker import RaceBegun, RaceEnded, Waiting, WorkerEvent
+from core.decoding.registry import COMPARED, PLAIN
 from core.errors import CoreError
 from core.events import LaneEvent, PrefillProgress, StopReason
 
@@ -26,6 +28,8 @@ LANE_ENDINGS: dict[StopReason, str] = {
 EXACT_TITLE = "The text follows the target model’s own law."
 LOSSY_TITLE = "Drops part of the book from the cache: fast, and not what the model would write."
 GAP_TITLE = "Tokens: at the newest time both clocks have reached. Seconds: to the last token that both have written."
+PLAIN_TOLD = "One pass over the whole book for every token."
+TRIFORCE_TOLD = "One pass over the whole book judges a run of guesses."
 MOST_POINTS = 600  # of one lane's replay; more would not be seen
 
 
@@ -158,12 +162,9 @@ def board(race: Race, *, running: bool) -> str:
 
 def _empty_board() -> str:
     ghosts = "".join(
-        f'<article class="lane ghost {"plain" if name == PLAIN else ""}"><header><h3>{METHOD_NAMES[name]}</h3></header>'
+        f'<article class="lane ghost {"plain" if name == PLAIN else ""}"><header><h3>{method_label(name)}</h3></header>'
         f'<p class="rate"><b>{render.NONE_YET}</b><span>tokens/s</span></p><p class="quiet">{what}</p></article>'
-        for name, what in (
-            (PLAIN, "One pass over the whole book for every token."),
-            ("triforce", "One pass over the whole book judges a run of guesses."),
-        )
+        for name, what in zip(COMPARED, (PLAIN_TOLD, TRIFORCE_TOLD), strict=True)
     )
     return f'<div class="board lanes-2">{ghosts}</div>'
 
@@ -179,7 +180,7 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     )
     ending = LANE_ENDINGS[ended.stop_reason] if ended else "Writing" if stats.new_tokens else "Ready"
     share = stats.decode_seconds / race.seconds if race.seconds else stats.new_tokens / _finish_line(race)
-    name = METHOD_NAMES[trace.method]
+    name = method_label(trace.method)
     alive = " alive" if running and not ended else ""
     return (
         f'<article class="lane {tone}{alive}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
@@ -201,7 +202,7 @@ def _finish_line(race: Race) -> int:
 
 def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
     speedup = render.NONE_YET if ahead.speedup is None else f"{ahead.speedup:.2f}×"
-    name = METHOD_NAMES[contender.method]
+    name = method_label(contender.method)
     pair = f"{race.lanes.index(contender)},{next(n for n, lane in enumerate(race.lanes) if lane is race.plain)}"
     figures = "".join(
         f'<p class="{key}"><b>{value}</b><span>{what}</span></p>'
@@ -242,7 +243,7 @@ def _verdict(race: Race, lane: Trace, *, running: bool) -> str:
 
 def verdict_line(race: Race, lane: Trace, *, running: bool = False) -> tuple[str, str, str]:
     """Tone, verdict and explanation for one lane."""
-    name, found = METHOD_NAMES[lane.method], race.judgements.get(lane.method)
+    name, found = method_label(lane.method), race.judgements.get(lane.method)
     if found is not None:
         return _judged(name, found)
     if running:

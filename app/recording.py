@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from app.conversations import Conversations
 from app.dialogue import ROOT, BookRef, Dialogue, Node, tab_of
 from app.sessions import Exchange, OtherBook, Session
-from app.trace import LOSSY
 from core.config import GenerationConfig
+from core.decoding.registry import is_exact
 from core.errors import CoreError
 from core.events import Event, Finished, PrefillProgress, RoundDone
 from core.stats import DecodeStats, joined
@@ -217,7 +217,7 @@ class Recording:
             reused_tokens=progress.reused_tokens if progress else 0,
             prefill_seconds=progress.elapsed_seconds if progress else 0.0,
             method=self.config.method,
-            exact=self.config.method not in LOSSY,
+            exact=is_exact(self.config.method),
         )
 
     def _exchange(self, finished: Finished) -> Exchange:

@@ -4,13 +4,13 @@ The browser keeps the fields; core checks every value and says what to do about 
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.decoding.registry import METHODS, PLAIN, default_method
 from core.errors import CoreError, InvalidSetting
 
 DEFAULTS = GenerationConfig()
@@ -22,14 +22,7 @@ PRESETS = {
 }
 PRESET_INFO = "Precise always takes the likeliest token; the others draw, and a seed repeats them."
 AS_CHOSEN = "as chosen"
-VARIANTS = [
-    ("As chosen under Decoding", AS_CHOSEN),
-    ("TriForce with lookup", "triforce-lookup"),
-    ("Retrieval, no draft model", "retrieval"),
-    ("Lookup, no draft model", "lookup"),
-    ("Draft model, no retrieval", "draft"),
-]
-NEED_DRAFT = ("triforce-lookup", "draft")
+AS_CHOSEN_CHOICE = ("As chosen under Decoding", AS_CHOSEN)
 ADAPTIVE, FIXED = "adaptive", "fixed"
 BUDGET = RetrievalConfig().budget
 BUDGETS = [(f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)]
@@ -137,7 +130,7 @@ def wish(method: str, *fields: Any) -> Wish:
 
 def chosen_method(method: str, variant: str | None) -> str:
     """Plain decoding stays plain; speculation may be of another kind than the one under Decoding."""
-    return method if method == "autoregressive" or variant in (None, AS_CHOSEN) else str(variant)
+    return method if method == PLAIN or variant in (None, AS_CHOSEN) else str(variant)
 
 
 def preset_values(name: str) -> tuple[Any, Any, Any]:
@@ -156,9 +149,17 @@ def preset_of(temperature: float | None, top_p: float | None, top_k: float | Non
     return next((name for name, fits in zip(PRESETS, same, strict=True) if fits), CUSTOM)
 
 
-def variants(has_draft: bool) -> list[tuple[str, str]]:
-    """What can be chosen."""
-    return [(label, name) for label, name in VARIANTS if has_draft or name not in NEED_DRAFT]
+def decoding_choices(*, has_draft: bool) -> list[tuple[str, str]]:
+    """Label and name of what stands under Decoding: speculation of the usual kind, or none."""
+    return [(METHODS[name].short_label, name) for name in (default_method(has_draft=has_draft), PLAIN)]
+
+
+def variants(*, has_draft: bool) -> list[tuple[str, str]]:
+    """Label and name of the kinds of speculation, exact ones only."""
+    usual = default_method(has_draft=True)  # it stands under Decoding
+    usable = [method for method in METHODS.values() if has_draft or not method.needs_draft]
+    kinds = [method for method in usable if method.exact and method.speculative and method.name != usual]
+    return [AS_CHOSEN_CHOICE, *((method.label, method.name) for method in kinds)]
 
 
 def build_settings() -> Fields:
@@ -179,7 +180,7 @@ def build_settings() -> Fields:
             )
             top_k = gr.Number(sampling.top_k, label="top-k", info="Keep so many; 0 keeps all.", precision=0)
             seed = gr.Textbox("", label="Seed", info="Empty: every answer has its own.", max_lines=1, elem_id="seed")
-            variant = gr.Dropdown(VARIANTS, value=AS_CHOSEN, label="Speculation", elem_id="variant")
+            variant = gr.Dropdown(variants(has_draft=True), value=AS_CHOSEN, label="Speculation", elem_id="variant")
             rounds = gr.Radio(
                 [("Adaptive", ADAPTIVE), ("Fixed", FIXED)],
                 value=ADAPTIVE,
@@ -208,15 +209,10 @@ def wire_settings(fields: Fields, method: gr.Radio, at_once: dict[str, Any]) -> 
         other.input(**keep)
 
 
-def recalled(
-    fields: Fields, method: gr.Radio, methods: Sequence[str], packed: str
-) -> dict[gr.components.Component, Any]:
+def recalled(fields: Fields, method: gr.Radio, packed: str) -> dict[gr.components.Component, Any]:
     """The fields as the browser kept them; nothing where it kept none, or those of another page.
 
     They come with the page's first update: beside it, Gradio would lose one of the two.
-
-    Args:
-        methods: what `method` offers.
     """
     kept = [method, fields.preset, *fields.values]
     try:
@@ -224,14 +220,14 @@ def recalled(
         wish(*values[:1], *values[2:])
     except (ArithmeticError, LookupError, ValueError, TypeError, RecursionError, CoreError):
         return {}
-    choices = [variant for _, variant in VARIANTS]
+    choices = [variant for _, variant in variants(has_draft=True)]
     if len(values) != len(kept) or values[7] not in choices or values[8] not in (ADAPTIVE, FIXED):
         return {}
     if values[-1] not in [tokens for _, tokens in BUDGETS]:
         return {}
     found = dict(zip(kept, values, strict=True))
     found[fields.preset] = preset_of(values[2], values[3], values[5])
-    if values[0] not in methods:
+    if values[0] not in dict(decoding_choices(has_draft=True)).values():
         del found[method]
     return found
 

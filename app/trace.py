@@ -10,11 +10,9 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from core.config import GenerationConfig
+from core.decoding.registry import PLAIN, is_exact
 from core.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, TokenRecord
 from core.stats import DecodeStats
-
-PLAIN = "autoregressive"
-LOSSY = frozenset({"streamingllm", "h2o"})  # as core.decoding.methods has them; importing that would load torch
 
 
 class Point(NamedTuple):
@@ -40,7 +38,7 @@ class Trace:
     @property
     def exact(self) -> bool:
         """The text follows the target's law."""
-        return self.method not in LOSSY
+        return is_exact(self.method)
 
     def apply(self, event: Event) -> "Trace":
         """Take in one event of the answer."""

@@ -6,6 +6,15 @@ import shutil
 
 import pytest
 
+try:
+    import hypothesis
+except ImportError:  # the tests of the GPU need none
+    pass
+else:
+    # A busy machine may hold an example up for seconds, and no run may fail by examples that the next would not draw.
+    hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("steady")
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: each of several processes has a core of its own
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from app.commands.reading import (
-    WITH_DRAFT,
     ProgressLine,
     generation_config,
     open_conversation,
@@ -21,6 +20,7 @@ from app.commands.reading import (
 from app.commands.report import answer_report, engine_report, prefill_report, summary_line
 from app.commands.shelving import Opening, open_text
 from core.config import GenerationConfig
+from core.decoding.registry import default_method
 from core.engine import Engine
 from core.errors import CoreError, EmptyQuestion
 from core.events import Finished, RoundDone
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, questions, settings or memory; before anything long begins where that can be known.
     """
-    config = generation_config(args, args.method or WITH_DRAFT)
+    config = generation_config(args, args.method or default_method(has_draft=True))
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
     if not all(question.strip() for question in questions):
         raise EmptyQuestion

@@ -18,6 +18,16 @@ PAPER, INK, INK_SOFT, INK_FAINT = "#f6f5f1", "#1c2329", "#5a646d", "#858e95"
 LINE, LINE_STRONG = "#e2dfd6", "#cbc7bb"
 ACCENT, LEVEL1, LEVEL2, LOOKUP = "#0e7c86", "#c9820a", "#2b78b8", "#a3478c"
 GOOD, BAD, WARN = "#2f7d4f", "#ae3427", "#8a5a00"
+THEME = {
+    "ink-faint": INK_FAINT,
+    "accent": ACCENT,
+    "level1": LEVEL1,
+    "level2": LEVEL2,
+    "lookup": LOOKUP,
+    "good": GOOD,
+    "bad": BAD,
+    "warn": WARN,
+}
 OTHERS = (LEVEL2, LEVEL1, LOOKUP, GOOD, BAD, WARN)
 
 WIDTH, MARGIN = 9.6, 0.3  # inches

@@ -18,7 +18,7 @@ from core.bench.ablation import Ablation
 from core.bench.peers import run_peers
 from core.bench.speed import run_speed
 from core.config import EngineConfig, RetrievalConfig
-from core.decoding.methods import EXACT_METHODS, METHODS
+from core.decoding.registry import COMPARED, EXACT_METHODS, check_method
 from core.engine import Engine, EngineInfo
 from core.errors import InvalidSetting
 from core.hardware import this_machine
@@ -168,8 +168,7 @@ def check(args: argparse.Namespace) -> None:
     if args.suite == "ablation" and args.methods:
         raise InvalidSetting("The variants have their methods.", hint="Leave out --methods, or use --suite speed.")
     for name in args.methods or ():
-        if name not in METHODS:
-            raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use some of: {', '.join(METHODS)}.")
+        check_method(name)
 
 
 def bench_config(args: argparse.Namespace) -> EngineConfig:
@@ -207,7 +206,7 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
     shape = _speed_shape(args)
     if args.suite == "page":
         contexts = args.contexts or DEFAULT_PAGE_CONTEXTS
-        return shape, page_cost.run_page(engine, contexts, args.methods or page_cost.DEFAULT_METHODS, **shape)
+        return shape, page_cost.run_page(engine, contexts, args.methods or COMPARED, **shape)
     if args.suite == "peers":
         return shape, run_peers(engine, find(engine.config.model).target, contexts, **shape)
     shape["books"] = args.books

@@ -11,8 +11,9 @@ from app.commands import plot
 from app.commands.bench import BENCH_SEED, DEFAULT_NEW_TOKENS, INTERRUPTED, bench_config, commit, table_line, tell
 from app.commands.reading import print_json
 from app.versions import versions
-from core.bench.offload import METHODS, PLACEMENTS, PROJECTED_HOST_GIB, Bench, project
+from core.bench.offload import PLACEMENTS, PROJECTED_HOST_GIB, Bench, project
 from core.config import PlacementWish
+from core.decoding.registry import COMPARED
 from core.errors import InvalidSetting
 from core.forecast import Acceptance
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     measured = bench.rows(
         args.contexts or DEFAULT_CONTEXTS[bench.plan.device.value],
         cast("tuple[PlacementWish, ...]", placements),
-        args.methods or METHODS,
+        args.methods or COMPARED,
         **shape,
     )
     try:

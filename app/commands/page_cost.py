@@ -23,11 +23,11 @@ from app.model_rows import ModelSource
 from app.worker import EngineWorker, WorkerEvent
 from core.bench.speed import bench_prompt
 from core.config import GenerationConfig, SamplingParams
+from core.decoding.registry import PLAIN
 from core.engine import Engine
 from core.events import Event, Finished, RoundDone
 from core.hardware import Machine, this_machine
 
-DEFAULT_METHODS = ("autoregressive", "triforce")
 MOST_WAIT_SECONDS = 900.0  # a long book on a slow machine
 
 
@@ -61,7 +61,7 @@ class Stopwatch:
 
     def __init__(self, engine: Engine, max_new_tokens: int) -> None:
         self._engine, self._most = engine, max_new_tokens
-        self.method = DEFAULT_METHODS[0]
+        self.method = PLAIN
         self.runs: list[Run] = []
 
     def __getattr__(self, name: str) -> Any:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from app import render
 from app.commands import bars
 from app.commands.bars import Bar, Chart, Group, Style
+from core.decoding.registry import METHODS
 from core.errors import InvalidSetting
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -26,27 +27,13 @@ MOST_LABELLED_BARS = 16  # in a panel, where each pair of bars has a name below
 
 ALONE, PAGE = "the engine alone", "through the page"
 COLOURS = {
-    "autoregressive": bars.INK_FAINT,
+    **{method.name: bars.THEME[method.colour] for method in METHODS.values()},
     "ours, plain": bars.INK_FAINT,
     ALONE: bars.INK_FAINT,
-    "triforce": bars.ACCENT,
     PAGE: bars.ACCENT,
-    "retrieval": bars.LEVEL2,
-    "draft": bars.LEVEL1,
-    "lookup": bars.GOOD,
-    "triforce-lookup": bars.LOOKUP,
-    "streamingllm": bars.BAD,
-    "h2o": bars.WARN,
 }
 WORDS = {
-    "autoregressive": "plain decoding",
-    "triforce": "TriForce",
-    "retrieval": "retrieval only",
-    "draft": "draft only",
-    "lookup": "lookup only",
-    "triforce-lookup": "TriForce + lookup",
-    "streamingllm": "StreamingLLM",
-    "h2o": "H2O",
+    **{method.name: method.short_label for method in METHODS.values()},
     "fact": "facts",
     "absent": "not in the book",
     "list": "lists",

@@ -20,14 +20,12 @@ from app.trace import Race, Trace
 from app.versions import versions
 from app.worker import judgements
 from core.config import GenerationConfig
-from core.decoding.methods import METHODS
+from core.decoding.registry import COMPARED, PLAIN, check_method
 from core.engine import Engine, Equality
 from core.errors import EmptyQuestion, InvalidSetting
 from core.events import Finished, LaneEvent
 from core.hardware import this_machine
 from core.session import Conversation
-
-DEFAULT_METHODS = ("autoregressive", "triforce")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,10 +34,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, question, settings or memory.
     """
-    names = tuple(dict.fromkeys(args.methods or DEFAULT_METHODS))
+    names = tuple(dict.fromkeys(args.methods or COMPARED))
     for name in names:
-        if name not in METHODS:
-            raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use some of: {', '.join(METHODS)}.")
+        check_method(name)
     configs = tuple(generation_config(args, name) for name in names)
     if not args.question.strip():
         raise EmptyQuestion
@@ -121,8 +118,8 @@ def in_turns(
 
 def speed_ratio(finished: Mapping[str, Finished]) -> float | None:
     """Plain milliseconds per token over those of the last exact method raced; None where one of them is missing."""
-    plain = finished.get("autoregressive")
-    others = [result for name, result in finished.items() if name != "autoregressive" and result.exact]
+    plain = finished.get(PLAIN)
+    others = [result for name, result in finished.items() if name != PLAIN and result.exact]
     if plain is None or not others:
         return None
     a, b = plain.stats.ms_per_token, others[-1].stats.ms_per_token
@@ -133,8 +130,8 @@ def equality_with_plain(
     engine: Engine, prompt: list[int], finished: Mapping[str, Finished], *, greedy: bool
 ) -> Equality | None:
     """The worst verdict of the exact methods against plain decoding; None for sampled texts."""
-    plain = finished.get("autoregressive")
-    others = [result for name, result in finished.items() if name != "autoregressive" and result.exact]
+    plain = finished.get(PLAIN)
+    others = [result for name, result in finished.items() if name != PLAIN and result.exact]
     if not greedy or plain is None or not others:
         return None
     verdicts = [engine.compare(prompt, plain.token_ids, other.token_ids) for other in others]

@@ -12,19 +12,18 @@ from app.documents import Document, read_document
 from app.library import Shelf
 from app.reach import ON_COMMAND_LINE, reach_note
 from core.config import GenerationConfig, SamplingParams
+from core.decoding.registry import default_method
 from core.engine import Engine, EngineInfo
 from core.events import Event, PrefillProgress
 from core.session import Conversation
 
-WITH_DRAFT, WITHOUT_DRAFT = "triforce", "lookup"
-
 
 def usual_method(info: EngineInfo) -> str:
     """How to decode where nothing else was said; without a draft model, lookups and the retrieval cache guess."""
-    if info.has_draft:
-        return WITH_DRAFT
-    print(f"No draft model ({info.draft_because}): decoding with {WITHOUT_DRAFT}.", file=sys.stderr)
-    return WITHOUT_DRAFT
+    method = default_method(has_draft=info.has_draft)
+    if not info.has_draft:
+        print(f"No draft model ({info.draft_because}): decoding with {method}.", file=sys.stderr)
+    return method
 
 
 def open_engine(args: argparse.Namespace) -> Engine:

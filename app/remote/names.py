@@ -1,4 +1,6 @@
-"""How answers of a remote server are told from ours: by the name of their method. Imports nothing."""
+"""How answers of a remote server are told from ours: by the name of their method."""
+
+from core.decoding.registry import METHODS
 
 REMOTE = "remote"  # the method of a server that has but one, and the device of its model
 NOT_SEEN = "A remote server wrote this: how it computes cannot be seen from here."
@@ -17,3 +19,13 @@ def remotely(method: str) -> str:
 def theirs(method: str) -> str:
     """The server's own name of a method."""
     return method.removeprefix(f"{REMOTE}-")
+
+
+def method_label(method: str) -> str:
+    """What readers call a method, of this program or of a server; its own name where nobody here knows it."""
+    if method == REMOTE:
+        return "Remote server"
+    known = METHODS.get(theirs(method))
+    if known is None:
+        return method
+    return f"{known.label}, remote" if is_remote(method) else known.label

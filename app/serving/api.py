@@ -28,14 +28,13 @@ from app.serving.request import ChatRequest, parse_chat, parse_json, quoted
 from app.serving.response import DONE, Head, chunk, completion, event, last_chunk, remark, usage_chunk
 from app.serving.turns import MOST_WAITING, Timing, Turns, ended_early
 from app.worker import EngineWorker, Ready
-from core.decoding.methods import METHODS
+from core.decoding.registry import methods_for
 from core.events import Finished, PrefillProgress, RoundDone
 
 if TYPE_CHECKING:
     from core.engine import Engine
 
 T = TypeVar("T")
-NEED_DRAFT = ("triforce", "triforce-lookup", "draft")
 ALIVE_SECONDS = 5.0  # between remarks while nothing is written
 EVENT_STREAM = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -65,9 +64,7 @@ class Api:
         self._turns = Turns(worker, most_waiting=most_waiting)
         self._bodies = Bodies(ready.context, most_waiting + 1)
         self._ready, self._created = ready, int(time.time())
-        self._methods = [name for name in METHODS if ready.info.has_draft or name not in NEED_DRAFT]
-        if not ready.info.has_draft:
-            self._methods.sort(key=lambda name: name != "retrieval")  # the default comes first
+        self._methods = methods_for(has_draft=ready.info.has_draft)
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/models", self.models),

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from app.serving.errors import BadRequest
 from app.telling import told
 from core.config import GenerationConfig, SamplingParams
-from core.decoding.methods import METHODS
+from core.decoding.registry import METHODS
 from core.errors import CoreError
 
 Role = Literal["system", "user", "assistant"]

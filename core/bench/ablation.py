@@ -11,13 +11,14 @@ from typing import Any
 
 from core.bench.speed import ADAPTIVE, SpeedRow, run_speed
 from core.config import EngineConfig, SpeculationConfig
+from core.decoding.registry import METHODS, PLAIN
 from core.engine import Engine, EngineInfo
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.hardware import cap_memory, resolve_device, this_machine
 from core.loading import LoadedPair, PairFiles
 from core.planner import Plan, make_plan
 
-SHIPPED, PLAIN = "as shipped", "autoregressive"
+SHIPPED = "as shipped"
 ROOM = 256  # tokens beyond the answer: rounds may be longer than it needs
 
 
@@ -167,7 +168,7 @@ class Ablation:
 
     def _obstacle(self, variant: Variant, config: EngineConfig | None) -> str:
         """Why a variant is not measured; empty: it can be."""
-        if variant.method in ("triforce", "draft", "triforce-lookup") and self._pair.draft is None:
+        if METHODS[variant.method].needs_draft and self._pair.draft is None:
             return "There is no draft model."
         if config is None:
             return "It does not go with the other settings."

@@ -13,6 +13,7 @@ from typing import Any
 
 from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
+from core.decoding.registry import PLAIN, plain_first
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.events import Finished, PrefillProgress
@@ -26,7 +27,6 @@ from core.rigs import make_rig
 from core.tiers import plan_tiers
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
-METHODS = ("autoregressive", "triforce")
 PROJECTED = ("llama2-7b-128k", "llama2-13b-128k")
 PROJECTED_RIGS = ("1x4090", "2x4090")
 PROJECTED_CONTEXTS = (32768, 61440, 122880)
@@ -103,8 +103,8 @@ class Bench:
         max_new_tokens: int,
         seed: int,
     ) -> Iterator[OffloadRow]:
-        """Measure. Rows come placement by placement; "autoregressive" is always measured too."""
-        methods = ("autoregressive", *(method for method in methods if method != "autoregressive"))
+        """Measure. Rows come placement by placement; plain decoding is always measured too."""
+        methods = plain_first(methods)
         for context in contexts:
             first: tuple[int, ...] | None = None
             for placement in placements:
@@ -165,7 +165,7 @@ def _row(
     first: tuple[int, ...],
     brought: int,
 ) -> OffloadRow:
-    reading = runs["autoregressive"][0]  # the first run read the book
+    reading = runs[PLAIN][0]  # the first run read the book
     last, plan, stats = runs[method][-1], engine.plan, runs[method][-1].stats
     fresh = reading.prompt_tokens - reading.reused_tokens
     rate, calibration = stats.link_bytes_per_second, stats.link_calibration
@@ -181,7 +181,7 @@ def _row(
         prefill_link_bytes=brought,
         new_tokens=stats.new_tokens,
         ms_per_token=_ms(runs[method]),
-        speedup_vs_autoregressive=_ms(runs["autoregressive"]) / _ms(runs[method]),
+        speedup_vs_autoregressive=_ms(runs[PLAIN]) / _ms(runs[method]),
         acceptance_level1=stats.level1.acceptance if stats.level1 else None,
         acceptance_level2=stats.level2.acceptance if stats.level2 else None,
         tokens_per_full_pass=stats.tokens_per_full_pass,

@@ -13,6 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from core.bench.speed import bench_prompt
 from core.config import GenerationConfig
+from core.decoding.registry import PLAIN
 from core.engine import Engine
 from core.events import Finished
 
@@ -59,9 +60,7 @@ def run_peers(
         texts: dict[str, tuple[int, ...]] = {}
         reading: dict[str, float] = {}
         for _ in range(repeats):
-            *_, ours = engine.generate(
-                prompt, GenerationConfig(method="autoregressive", max_new_tokens=max_new_tokens, seed=seed)
-            )
+            *_, ours = engine.generate(prompt, GenerationConfig(method=PLAIN, max_new_tokens=max_new_tokens, seed=seed))
             assert isinstance(ours, Finished)
             times.setdefault("ours, plain", []).append(ours.stats.ms_per_token or 0.0)
             reading["ours, plain"] = max(reading.get("ours, plain", 0.0), ours.prefill_seconds)

@@ -22,7 +22,7 @@ from core.bench.readings import (
 )
 from core.bench.world import Question
 from core.config import GenerationConfig
-from core.decoding.methods import LOSSY_METHODS
+from core.decoding.registry import LOSSY_METHODS, PLAIN
 from core.engine import Engine, EqualityVerdict
 from core.errors import InvalidSetting
 from core.events import Finished
@@ -31,7 +31,7 @@ from core.stats import DecodeStats, LevelStats
 from core.tokens import common_prefix
 
 SKILLS = (*BOOK_SKILLS, *ENGLISH_SKILLS)
-DEFAULT_METHODS = ("autoregressive", "triforce", "streamingllm", "h2o")
+DEFAULT_METHODS = (PLAIN, "triforce", "streamingllm", "h2o")
 DEFAULT_CONTEXTS = (8192, 32768, 122880)
 
 SMALLEST_CONTEXT = 512  # shorter books have no chapter worth reciting
@@ -207,7 +207,7 @@ def run_recall(
         KeyboardInterrupt: after the rows of what was measured until then.
     """
     check_contexts(engine, contexts)
-    methods = sorted(dict.fromkeys(methods), key=lambda method: method != "autoregressive")
+    methods = sorted(dict.fromkeys(methods), key=lambda method: method != PLAIN)
     for context in contexts:
         answered: list[Answered] = []
         try:
@@ -274,7 +274,7 @@ def answer_by_all(
         *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=max_new_tokens))
         assert isinstance(finished, Finished)
         verdict: EqualityVerdict | None = None
-        if method == "autoregressive":
+        if method == PLAIN:
             plain = finished
         elif plain is not None and finished.exact:
             verdict = engine.compare(prompt, plain.token_ids, finished.token_ids).verdict

@@ -13,6 +13,7 @@ import torch
 
 from core.bench.world import Book, Question, write_book
 from core.config import GenerationConfig, SpeculationConfig
+from core.decoding.registry import PLAIN, plain_first
 from core.engine import Engine
 from core.errors import ContextTooSmall
 from core.events import Finished
@@ -83,14 +84,14 @@ def run_speed(
     seed: int,
     speculation: SpeculationConfig = ADAPTIVE,
 ) -> Iterator[SpeedRow]:
-    """Measure. Rows come context by context, as soon as a context is done; "autoregressive" is always measured too.
+    """Measure. Rows come context by context, as soon as a context is done; plain decoding is always measured too.
 
     Args:
         books: how many are read at each length; how much is accepted, and so the speedup, differs from text to text.
         repeats: runs of each method on each book.
         speculation: how rounds are shaped.
     """
-    methods = ("autoregressive", *(method for method in methods if method != "autoregressive"))
+    methods = plain_first(methods)
     loaded = used_memory_bytes(_device(engine))
     for context in contexts:
         read = []
@@ -146,9 +147,9 @@ def _read(
 
 def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: int) -> SpeedRow:
     last = [book.runs[method][-1] for book in read]  # greedy: its counts are those of every repeat
-    plain = [book.runs["autoregressive"][-1] for book in read]
+    plain = [book.runs[PLAIN][-1] for book in read]
     medians = [book.ms(method) for book in read]
-    speedups = [book.ms("autoregressive") / ms for book, ms in zip(read, medians, strict=True)]
+    speedups = [book.ms(PLAIN) / ms for book, ms in zip(read, medians, strict=True)]
     kv_bytes = [(run.prompt_tokens + run.stats.new_tokens) * kv_bytes_per_token for run in last]
     level1, level2 = (_pooled(getattr(run.stats, name) for run in last) for name in ("level1", "level2"))
     tokens, passes = sum(run.stats.new_tokens for run in last), sum(run.stats.full_passes for run in last)

@@ -1,15 +1,7 @@
-"""Every way to decode that the engine offers, as compositions of the same few parts.
+"""How the methods of the registry are composed of the same few parts.
 
-==================  ========================================================================================
-autoregressive      target + full cache, one token a pass: the honest baseline
-triforce            Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912
-retrieval           Speculative(target + retrieval, target + full): no draft model
-draft               Speculative(draft, target + full): no retrieval
-lookup              as triforce, the draft replaced by what followed the same words earlier in book or conversation
-triforce-lookup     as triforce, the draft asked only where nothing long enough is found
-streamingllm        target + sink and recent window alone. Not exact: comparison only
-h2o                 target + heavy hitters and recent window alone. Not exact: comparison only
-==================  ========================================================================================
+The registry names the judges of each method, cheapest first. Each proposes to the next one, so that TriForce is
+Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912.
 """
 
 import time
@@ -22,22 +14,18 @@ from core.caches.streaming import HeldWindow, StreamingCache
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
 from core.decoding.lookup import Lookup, TokenIndex
+from core.decoding.registry import Method, check_method, default_method
 from core.decoding.sampling import Dice
 from core.decoding.speculative import ModelLaw, Nobody, Sampler, Speculative
 from core.decoding.verify import Verdict
-from core.errors import InvalidSetting, UnsupportedModel
+from core.errors import UnsupportedModel
 from core.models.judge import Judge
 from core.stats import LevelStats
 from core.tokens import Context
 
-EXACT_METHODS = ("triforce", "autoregressive", "retrieval", "draft", "lookup", "triforce-lookup")
-LOSSY_METHODS = ("streamingllm", "h2o")
-METHODS = EXACT_METHODS + LOSSY_METHODS
-
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # where adaptation starts; a few rounds override them
 PROBE_INTERVAL = 24  # rounds without guesses after which a level, once found losing, is tried again
 PROBE_GAMMA = 2
-LOOKUP_AT_LEAST = {"lookup": 3, "triforce-lookup": 5}  # tokens that must agree
 LOOKUP_AT_MOST = 12  # tokens proposed at once
 LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it the chunks are chosen anew at once
 
@@ -68,19 +56,21 @@ class Decoder:
     """One method at work on one answer."""
 
     def __init__(self, name: str, parts: Parts, sampling: SamplingParams, speculation: SpeculationConfig) -> None:
-        self.name, self.exact = name, name in EXACT_METHODS
+        method = check_method(name)
+        self.name, self.exact = name, method.exact
         self.judges = judges_of(name, parts)  # cheapest first, the one with the last word last
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
         laws = self._laws = [ModelLaw(judge, sampling) for judge in self.judges]
         self.levels: list[Speculative] = []  # level 1 first, the top last
-        self._lookup = self._make_lookup(parts) if name in LOOKUP_AT_LEAST else None
+        self._lookup = make_lookup(method, parts) if method.lookup_at_least else None
         self._top: Sampler | Speculative = Sampler(laws[0])
-        if name == "lookup":
+        lookup_alone = self._lookup is not None and not method.needs_draft
+        if lookup_alone:
             self._top = Speculative(Nobody(), laws[0], 0, lookup=self._lookup)
             self.levels.append(self._top)
         gammas = [speculation.gamma1, speculation.gamma2][3 - len(laws) :]
         for number, (law, gamma) in enumerate(zip(laws[1:], gammas, strict=True)):
-            lookup = self._lookup if number == 0 and name != "lookup" else None
+            lookup = self._lookup if number == 0 and not lookup_alone else None
             self._top = Speculative(self._top, law, gamma, lookup=lookup)
             self.levels.append(self._top)
         priors = [PRIOR_LEVEL1, PRIOR_LEVEL2][-len(self.levels) :] if self.levels else []
@@ -89,10 +79,6 @@ class Decoder:
         self._synced = False  # whether lookups know the conversation
         self._round_overhead = 0.0  # recent seconds of a round outside passes
         self.reselections = 0
-
-    def _make_lookup(self, parts: Parts) -> Lookup:
-        least = LOOKUP_AT_LEAST[self.name]
-        return Lookup(parts.index, parts.vocab, parts.full.device, at_least=least, at_most=LOOKUP_AT_MOST)
 
     @property
     def full_judge(self) -> Judge:
@@ -274,16 +260,18 @@ def judges_of(name: str, parts: Parts) -> list[Judge]:
         InvalidSetting: no such method.
         UnsupportedModel: the method needs a draft model and there is none.
     """
-    if name not in METHODS:
-        raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use one of: {', '.join(METHODS)}.")
-    if name in LOSSY_METHODS:
+    method = check_method(name)
+    if not method.exact:
         return [parts.evicting(name)]
-    if name == "autoregressive":
-        return [parts.full]
-    if name == "retrieval":
-        return [parts.retrieval, parts.full]
-    if name == "lookup":
-        return [parts.retrieval, parts.full]
-    if parts.draft is None:
-        raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint="Use --method retrieval instead.")
-    return [parts.draft, parts.full] if name == "draft" else [parts.draft, parts.retrieval, parts.full]
+    judges = {"draft": parts.draft, "retrieval": parts.retrieval, "full": parts.full}
+    found = [judge for part in method.judges if (judge := judges[part]) is not None]
+    if len(found) < len(method.judges):
+        hint = f"Use --method {default_method(has_draft=False)} instead."
+        raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint=hint)
+    return found
+
+
+def make_lookup(method: Method, parts: Parts) -> Lookup:
+    """What proposes for a method that looks up how earlier text went on."""
+    device, at_least = parts.full.device, method.lookup_at_least
+    return Lookup(parts.index, parts.vocab, device, at_least=at_least, at_most=LOOKUP_AT_MOST)

@@ -235,20 +235,20 @@ def test_wrong_fields_are_said(fields: tuple[Any, ...]) -> None:
 )  # fmt: skip
 def test_settings_that_the_browser_did_not_keep_change_nothing(packed: str) -> None:
     fields = settings.Fields(*cast(Any, settings.Fields.__dataclass_fields__))
-    assert settings.recalled(fields, cast(Any, "method"), ["triforce"], packed) == {}
+    assert settings.recalled(fields, cast(Any, "method"), packed) == {}
 
 
 def test_kept_settings_come_back_as_far_as_the_page_offers_them() -> None:
     fields = settings.Fields(*cast(Any, settings.Fields.__dataclass_fields__))
     packed = '["retrieval","Custom",0.6,0.9,64,0,"7","lookup","fixed",3,9,2048]'
-    found = cast(Any, settings.recalled(fields, cast(Any, "method"), ["triforce", "autoregressive"], packed))
+    found = cast(Any, settings.recalled(fields, cast(Any, "method"), packed))
     assert found["preset"] == "Balanced" and found["seed"] == "7" and found["variant"] == "lookup"
     assert found["budget"] == 2048
     assert "method" not in found, "this model's page does not offer it"
 
 
 def test_without_a_draft_model_only_what_needs_none_is_offered() -> None:
-    assert [name for _, name in settings.variants(False)] == [settings.AS_CHOSEN, "retrieval", "lookup"]
+    assert [name for _, name in settings.variants(has_draft=False)] == [settings.AS_CHOSEN, "retrieval", "lookup"]
 
 
 # -------------------- small buttons
@@ -293,6 +293,14 @@ def page(engine: FakeEngine, tmp_path: Path) -> Iterator[Page]:
     worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
     yield Page(worker, opened(worker, write_book(tmp_path)))
     worker.close()
+
+
+def test_a_page_of_the_book_stays_open_when_an_answer_has_ended(page: Page, engine: FakeEngine) -> None:
+    """The reader may have opened it from the answer's chips before the server has said what stands around it."""
+    engine.enqueue("First.")
+    page.asks("One?")
+    told = page.after()
+    assert "where" in told and "where-page" not in told
 
 
 def test_edit_ask_switch_delete_by_buttons(page: Page, engine: FakeEngine) -> None:

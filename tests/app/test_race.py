@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from app.library import Shelf
-from app.live_strip import METHOD_NAMES
 from app.pace import Pause
-from app.race_tab import METHODS, RaceHandlers, race_configs
+from app.race_tab import RaceHandlers, lane_choices, race_configs
 from app.race_view import RaceView, replay_points, verdict_line
-from app.trace import LOSSY, Judgement, Race, Trace, first_difference, lead
+from app.trace import Judgement, Race, Trace, first_difference, lead
 from app.worker import EngineWorker, RaceBegun, RaceEnded, Waiting, WorkerEvent
 from core.config import GenerationConfig, SamplingParams
-from core.decoding import methods
+from core.decoding.registry import LOSSY_METHODS, METHODS
 from core.errors import CoreError, InvalidSetting
 from core.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.fakes import FakeEngine, opened, write_book
@@ -185,8 +184,10 @@ def test_cancelling_the_real_engine_s_race_while_it_reads(
 # -------------------- settings
 
 
-def test_lanes_are_those_of_core_and_the_lossy_ones_are_marked() -> None:
-    assert set(methods.METHODS) <= set(METHODS) <= set(METHOD_NAMES) and set(methods.LOSSY_METHODS) == LOSSY
+def test_lanes_are_all_methods_and_the_lossy_ones_are_marked() -> None:
+    marked = {name for label, name in lane_choices() if label.endswith("not exact")}
+    assert [name for _, name in lane_choices()] == list(METHODS) and marked == set(LOSSY_METHODS)
+    assert not {"triforce", "triforce-lookup", "draft"} & {name for _, name in lane_choices(has_draft=False)}
 
 
 def test_settings_of_the_lanes() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from app.masthead import masthead
 from app.opening import OTHER_MODEL
-from app.trace import PLAIN as PLAIN_LANE
 from app.worker import EngineWorker, LoadFailed, Loading, ModelBusy, Ready
 from core.config import GenerationConfig
+from core.decoding.registry import PLAIN as PLAIN_LANE
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, NotEnoughMemory
 from tests.app.fakes import HOLD, MACHINE, FakeEngine, FakeText, opened, write_book
 from tests.app.test_worker import in_thread, wait_for

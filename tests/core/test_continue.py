@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from core.config import GenerationConfig, SamplingParams
-from core.decoding.methods import EXACT_METHODS
+from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
 from core.events import Finished, PrefillProgress, RoundDone
 from core.stats import DecodeStats, LevelStats, joined

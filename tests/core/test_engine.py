@@ -10,7 +10,7 @@ from core.answering import LONGEST_ROUND
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
 from core.decoding.adaptive import PassCost
-from core.decoding.methods import EXACT_METHODS, LOSSY_METHODS
+from core.decoding.registry import EXACT_METHODS, LOSSY_METHODS
 from core.engine import Engine, Equality
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Finished, PrefillProgress, RoundDone

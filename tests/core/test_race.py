@@ -8,7 +8,7 @@ import pytest
 
 from core import race
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.methods import METHODS
+from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.events import Finished, LaneEvent, PrefillProgress, RoundDone
 from tests.core.toys import random_prompt, tiny_engine

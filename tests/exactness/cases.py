@@ -10,7 +10,7 @@ from typing import Literal
 
 from core.bench.world import write_book
 from core.config import DraftConfig, GenerationConfig, PlacementWish, RetrievalConfig, SamplingParams, SpeculationConfig
-from core.decoding.methods import EXACT_METHODS
+from core.decoding.registry import EXACT_METHODS
 from tests.core.toys import FAMILIES, VOCAB, Letters
 
 World = Literal["tiny", "bundled"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from core.answering import LONGEST_ROUND
 from core.config import GenerationConfig
-from core.decoding.methods import EXACT_METHODS
+from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
 from core.errors import ContextTooSmall
 from core.events import Finished, LaneEvent, PrefillProgress, RoundDone

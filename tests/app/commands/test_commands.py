@@ -12,7 +12,7 @@ import pytest
 
 import launch as launcher
 from app.commands import ask
-from core.decoding.methods import EXACT_METHODS
+from core.decoding.registry import EXACT_METHODS
 
 ROOT = Path(__file__).parents[3]
 BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"

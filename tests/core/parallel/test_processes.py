@@ -14,7 +14,7 @@ import torch
 
 from core import race
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.methods import METHODS
+from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.errors import WorkerLost
 from core.events import Finished, RoundDone

@@ -1,0 +1,148 @@
+"""The methods to decode with: what each is called and what it promises. Imports no torch, so that anything may read it.
+
+A new method of known parts is one entry here: engine, page, race, command line, server and plots follow. One that drops
+part of the book also names what it keeps in `core.caches.selection.LOSSY_POLICIES`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from core.errors import InvalidSetting
+
+PLAIN = "autoregressive"
+COMPARED = (PLAIN, "triforce")  # where nothing else was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to decode."""
+
+    name: str  # for programs: settings, command line, JSON
+    label: str  # for readers
+    short_label: str  # where there is little room
+    summary: str  # what proposes and what verifies, or what the text is drawn from
+    judges: tuple[str, ...]  # what computes, cheapest first: each proposes to the next, the last one has the last word
+    colour: str  # of its bars: a variable of the page's theme (assets/css/theme.css)
+    lookup_at_least: int = 0  # tokens that must agree with earlier text before what followed is proposed; 0: no lookup
+
+    @property
+    def exact(self) -> bool:
+        """The text follows the target's distribution."""
+        return self.judges[-1] == "full"
+
+    @property
+    def needs_draft(self) -> bool:
+        """A draft model has to be loaded."""
+        return "draft" in self.judges
+
+    @property
+    def speculative(self) -> bool:
+        """Several tokens may come of one pass of the judge with the last word."""
+        return len(self.judges) > 1
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method(
+            PLAIN,
+            "Plain decoding",
+            "Plain",
+            "target + full cache, one token a pass: the baseline",
+            ("full",),
+            "ink-faint",
+        ),
+        Method(
+            "triforce",
+            "TriForce",
+            "TriForce",
+            "draft proposes, target + retrieval cache verifies, target + full cache has the last word (2404.11912)",
+            ("draft", "retrieval", "full"),
+            "accent",
+        ),
+        Method(
+            "triforce-lookup",
+            "TriForce with lookup",
+            "TriForce + lookup",
+            "as triforce; the draft is asked only where earlier text does not tell how it goes on",
+            ("draft", "retrieval", "full"),
+            "lookup",
+            lookup_at_least=5,
+        ),
+        Method(
+            "retrieval",
+            "Retrieval speculation",
+            "Retrieval only",
+            "target + retrieval cache proposes, target + full cache verifies: no draft model",
+            ("retrieval", "full"),
+            "level2",
+        ),
+        Method(
+            "lookup",
+            "Lookup speculation",
+            "Lookup only",
+            "as triforce; what followed the same words earlier in book or conversation stands in for the draft",
+            ("retrieval", "full"),
+            "good",
+            lookup_at_least=3,
+        ),
+        Method(
+            "draft",
+            "Draft speculation",
+            "Draft only",
+            "draft proposes, target + full cache verifies: no retrieval",
+            ("draft", "full"),
+            "level1",
+        ),
+        Method(
+            "streamingllm",
+            "StreamingLLM",
+            "StreamingLLM",
+            "target + sink and recent window alone: for comparison (2309.17453)",
+            ("evicting",),
+            "bad",
+        ),
+        Method(
+            "h2o",
+            "H2O",
+            "H2O",
+            "target + heavy hitters and recent window alone: for comparison (2306.14048)",
+            ("evicting",),
+            "warn",
+        ),
+    )
+}
+EXACT_METHODS = tuple(method.name for method in METHODS.values() if method.exact)
+LOSSY_METHODS = tuple(method.name for method in METHODS.values() if not method.exact)
+
+
+def check_method(name: str) -> Method:
+    """The method of a name.
+
+    Raises:
+        InvalidSetting: there is none.
+    """
+    if name not in METHODS:
+        raise InvalidSetting(f"There is no method {name!r}.", hint=f"Use one of: {', '.join(METHODS)}.")
+    return METHODS[name]
+
+
+def is_exact(name: str) -> bool:
+    """Whether a method's text follows the target's distribution; taken to be so of a remote server's own methods."""
+    return name not in LOSSY_METHODS
+
+
+def methods_for(*, has_draft: bool) -> tuple[str, ...]:
+    """What can be used, the default first."""
+    usable = [method.name for method in METHODS.values() if has_draft or not method.needs_draft]
+    return tuple(sorted(usable, key=lambda name: name != default_method(has_draft=has_draft)))
+
+
+def default_method(*, has_draft: bool) -> str:
+    """What is used where nothing was chosen."""
+    return "triforce" if has_draft else "lookup"
+
+
+def plain_first(methods: Iterable[str]) -> tuple[str, ...]:
+    """Methods to measure, each once; plain decoding, which the others are compared with, before them."""
+    return tuple(dict.fromkeys((PLAIN, *methods)))
