@@ -375,7 +375,7 @@ class Engine:
                 hint=f"Leave it at {self._chunks.budget:,} tokens.",
             )
         more = (wanted.budget - self.config.retrieval.budget) * self.info.kv_bytes_per_token
-        free = self.plan.available_bytes - self.plan.total_bytes
+        free = self.plan.usable_bytes - self.plan.total_bytes
         if more > max(free, 0):
             possible = self.config.retrieval.budget + max(free, 0) // self.info.kv_bytes_per_token
             raise NotEnoughMemory(

@@ -135,6 +135,11 @@ class Plan:
         return sum(row.size_bytes for row in self.rows)
 
     @property
+    def usable_bytes(self) -> int:
+        """What rows on the device may take: the rest is for kernels, the CUDA context and the allocator."""
+        return int(self.available_bytes * USABLE_SHARE)
+
+    @property
     def host_bytes(self) -> int:
         """All rows in host memory."""
         return sum(row.size_bytes for row in self.host_rows)
@@ -596,11 +601,15 @@ def _smaller(bits: int) -> str:
 
 def _quantised_rows(rows: tuple[PlanRow, ...], size: ModelSize, bits: int, dtype: torch.dtype) -> tuple[PlanRow, ...]:
     """The same rows with quantised target weights, and room for those of one layer widened again."""
-    widened = size.layer_parameters // size.dims.num_layers * dtype.itemsize
     changed = [
         PlanRow(row.name, size.quantised_bytes(bits, dtype)) if row.name == TARGET_WEIGHTS else row for row in rows
     ]
-    return (*changed, PlanRow("one layer, widened", widened))
+    return (*changed, widened_row(size, dtype))
+
+
+def widened_row(size: ModelSize, dtype: torch.dtype) -> PlanRow:
+    """Room for the quantised weights of one layer in the type that is computed in."""
+    return PlanRow("one layer, widened", size.layer_parameters // size.dims.num_layers * dtype.itemsize)
 
 
 def _fixed_rows(

@@ -45,6 +45,7 @@ from core.planner import (
     prefill_rows,
     retrieval_bytes,
     streaming_bytes,
+    widened_row,
 )
 from core.rigs import Rig
 
@@ -196,6 +197,8 @@ class _Planner:
             PlanRow("retrieval cache", retrieval_bytes(dims, self._config, dtype) // shares),
             PlanRow("prefill buffers", prefill_bytes(dims, read, dtype, offloaded=offloaded)),
         ]
+        if bits in FORMATS:
+            rows.append(widened_row(self._target, dtype))
         if self._drafts_apart:
             rows.append(PlanRow(DRAFTING_WEIGHTS, self._target.drafting_bytes // shares))
         if self._draft is not None and number == 0:

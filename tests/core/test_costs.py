@@ -51,6 +51,7 @@ class Case:
     context: int = 131072
     host_share: float | None = None
     drafting_bits: int = 16
+    bits: int | None = None  # of the target's weights; None: as they are on disk
 
     @property
     def name(self) -> str:
@@ -69,13 +70,14 @@ class Case:
             retrieval=RetrievalConfig(budget=BUDGET),
             host_share=self.host_share,
             drafting_bits=self.drafting_bits,
+            bits=self.bits,
         )
 
     @property
     def tiers(self) -> TierPlan:
         """As `doctor` plans it."""
         target, draft = self.sizes
-        return plan_tiers(target, draft, self.config, make_rig(HOST, assume=self.machine, host_gib=256))
+        return plan_tiers(target, draft, self.config, make_rig(HOST, assume=self.machine, host_gib=256), self.bits)
 
     def plan(self, folder: Path) -> Plan:
         """As the engine would plan it before it loads; of two GPUs, as the first process does."""
@@ -198,6 +200,16 @@ def test_rounds_of_sampled_texts_are_those_of_the_plan_s_own_forecast(
             found = forecast(case, level1, level2)
             gammas = [level.gamma for level in chosen.levels]
             assert gammas == [found.gamma1, found.gamma2], (case.name, level1, level2)
+
+
+@pytest.mark.parametrize("model", ["llama2-7b-128k", "llama-3.1-8b"])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantised_models_are_placed_by_the_engine_as_doctor_says(model: str, bits: int, tmp_path: Path) -> None:
+    case = Case(model, "1x4090", bits=bits)
+    plan, told = case.plan(tmp_path), case.tiers
+    assert plan.resident_layers == told.resident_layers
+    (gpu,) = [tier for tier in told.tiers if tier.name.startswith("GPU")]
+    assert plan.total_bytes == sum(row.size_bytes for row in gpu.rows)
 
 
 def golden() -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from math import ceil
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from core.decoding.registry import EXACT_METHODS, LOSSY_METHODS
 from core.engine import Engine, Equality
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.events import Finished, PrefillProgress, RoundDone
+from core.planner import USABLE_SHARE
 from tests.core.toys import random_prompt, tiny_engine
 
 # Tiny models gain nothing from speculation, so adapting would go plain and leave nothing to test.
@@ -76,6 +78,16 @@ def test_a_budget_that_cannot_be_used_is_refused_and_changes_nothing() -> None:
     with pytest.raises(NotEnoughMemory, match="at most"):
         answer(engine, prompt, budget=8 << 30)
     assert torch.equal(engine.held_chunks(), held) and engine.use_budget(None) == 256
+
+
+def test_a_larger_budget_leaves_the_part_of_memory_that_no_plan_takes() -> None:
+    engine = tiny_engine(context=512)
+    more = 64 * engine.info.kv_bytes_per_token
+    engine.plan = replace(engine.plan, available_bytes=engine.plan.total_bytes + more)  # free, but not all usable
+    with pytest.raises(NotEnoughMemory, match="at most"):
+        engine.use_budget(256 + 64)
+    engine.plan = replace(engine.plan, available_bytes=ceil((engine.plan.total_bytes + more) / USABLE_SHARE))
+    assert engine.use_budget(256 + 64) == 320
 
 
 def test_a_seed_reproduces_a_sampled_text_and_another_seed_does_not() -> None:

@@ -191,7 +191,7 @@ def test_weights_and_context_are_two_refusals(size: Write) -> None:
     with pytest.raises(NotEnoughMemory, match="weights do not fit: at 16 bits") as weights:
         planned(size("llama2-13b"), rig_4090())
     assert weights.value.largest_context is None and "--bits 8" in weights.value.hint
-    assert planned(size("llama2-13b"), rig_4090(), 49152, bits=8).bits.value == 8
+    assert planned(size("llama2-13b"), rig_4090(), 40960, bits=8).bits.value == 8
     with pytest.raises(NotEnoughMemory, match=r"weights fit, a context of 131,072 tokens does not") as context:
         planned(size("llama2-7b"), rig_4090(host_gib=64))
     largest = context.value.largest_context
