@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.uploads import size_bytes
+from app.uploads import drop_unopened, size_bytes
 
 MOST_MESSAGE = 4 << 20  # bytes; a question that fills the largest context has less than one
 MOST_POSTED = 1 << 30  # bytes of files in one request
@@ -79,6 +79,7 @@ class Bodies:
 
     async def _store(self, scope: Scope, receive: Receive, send: Send) -> None:
         declared = _declared_bytes(scope)
+        drop_unopened(self._uploads)
         if declared > self._most_posted:
             await PlainTextResponse(TOO_LONG, 413)(scope, receive, send)
         elif self._room() < max(1, declared):

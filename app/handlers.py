@@ -25,7 +25,7 @@ from app.samples import Sample, open_questions
 from app.sessions import Session
 from app.settings import AS_CHOSEN, AS_CHOSEN_CHOICE, decoding_choices, variants, wish
 from app.shelf_events import BookOpened, ShelfClosed
-from app.uploads import forget
+from app.uploads import Claim, claim, forget
 from app.where_panel import WhereParts
 from app.worker import EngineWorker, Ready, WorkerEvent
 from core.decoding.registry import METHODS, default_method
@@ -231,11 +231,12 @@ class Handlers:
 
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
         """Files were dropped. Their copies on disk go when their text is in memory, or when they cannot be read."""
-        files = [Path(path) for path in paths or ()]
+        files = [claim(Path(path)) for path in paths or ()]
         try:
             yield {self._parts.drop: None, self._parts.library.drop: None}
             current = self._worker.sessions.enter(session_id)
-            yield from self.watch_shelf(current, forgetting(self._worker.open_books(current.id, files), files))
+            events = self._worker.open_books(current.id, [file.own for file in files])
+            yield from self.watch_shelf(current, forgetting(events, files))
         finally:
             forget(files)
 
@@ -401,7 +402,7 @@ class Handlers:
         return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question)}
 
 
-def forgetting(events: Iterator[WorkerEvent], files: Sequence[Path]) -> Iterator[WorkerEvent]:
+def forgetting(events: Iterator[WorkerEvent], files: Sequence[Claim]) -> Iterator[WorkerEvent]:
     """The same events; copies of files go after the last was extracted, long before the model has read their texts."""
     for event in events:
         if not isinstance(event, Extracting):

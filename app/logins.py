@@ -1,4 +1,4 @@
-"""Logins to a page with a password: few guesses a minute, and a cookie that stays with our own pages.
+"""Logins to a page with a password: few guesses a minute, and a cookie that only our own pages send.
 
 Gradio takes a password as often as it comes, and gives out a cookie that browsers send along with requests of other
 sites' pages.

@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidSetting: an address, a password or a context that cannot be used. PortInUse. UnknownModel.
     """
-    auth = credentials(args.auth or os.environ.pop(AUTH_VARIABLE, None))  # no parser of a document inherits it
+    from_environment = os.environ.pop(AUTH_VARIABLE, None)  # no parser of a document inherits it
+    auth = credentials(args.auth or from_environment)
     check_exposure(args.host, share=args.share, auth=auth)
     load_it, limits = chosen_engine(args)
     check_port(args.host, args.port)

@@ -12,8 +12,9 @@ from pathlib import Path
 from core.errors import CoreError
 from core.models import catalog
 
-# Two names deep at least, so that neither "and/or" nor a web address is one; the last name stays. Names have spaces.
-NAME = r"""[^\s\\/:*?"'<>|()]++"""
+# Two names deep at least, so that neither "and/or" nor a web address is one; the last name stays. Names have spaces,
+# apostrophes inside words, and whole parentheses.
+NAME = r"""(?:[^\s\\/:*?"'<>|()]|(?<=\w)'(?=\w)|\([^()\\/]*\))++"""
 PATH = re.compile(rf"(?<![\w:/\\.~-])(?:[A-Za-z]:|~|…)?[\\/]{{1,2}}(?:{NAME}(?:\ {NAME})*+[\\/])+")
 HIDDEN = "…/"
 RAW = re.compile(r"\(([A-Z]\w+): .*\)", re.DOTALL)  # an exception's name and what it said

@@ -1,13 +1,18 @@
 """Copies of dropped files on disk: for their owner alone, no longer than it takes to get at their text."""
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree
+from tempfile import mkdtemp
 from typing import IO
 
 FOLDER = "uploads"  # in the data folder
+CLAIMED = "opened-"  # begins the folders of files that are being read
+UNOPENED_SECONDS = 600.0
 IN_USE = ".in-use"  # beside it: locked by every program that uses the data folder
 
 
@@ -20,7 +25,7 @@ def make_folder(data: Path) -> Path:
     folder = data / FOLDER
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if os.name == "posix":
-        with suppress(PermissionError):  # another's; whether we can write to it is seen elsewhere
+        with suppress(PermissionError):  # it belongs to another user; storing a file says whether we may write to it
             folder.chmod(0o700)
     return folder
 
@@ -52,13 +57,59 @@ def sweep(folder: Path) -> None:
                     os.unlink(entry.path)
 
 
-def forget(files: Iterable[Path]) -> None:
-    """Delete copies, and the folder that each has for itself."""
-    for file in files:
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A copy of a dropped file for one opening of it alone.
+
+    Gradio stores equal files of two pages at one place: what one of them deletes the other may still have to read.
+    """
+
+    stored: Path  # where Gradio put it
+    own: Path  # the same file by another name; `stored` itself where none could be made
+
+
+def claim(stored: Path) -> Claim:
+    """Take a stored file for an opening."""
+    root = stored.parent if stored.parent.name == FOLDER else stored.parent.parent
+    with suppress(OSError):
+        own = Path(mkdtemp(prefix=CLAIMED, dir=root)) / stored.name
+        try:
+            os.link(stored, own)
+        except OSError:  # this file system has no links: who comes second for an equal file must drop it again
+            stored.replace(own)
+            _delete(stored)  # its folder is left
+        return Claim(stored, own)
+    return Claim(stored, stored)
+
+
+def forget(claims: Iterable[Claim]) -> None:
+    """Delete the copies of an opening. A file that was stored at the same place since belongs to another one."""
+    for one in claims:
         with suppress(OSError):
-            file.unlink(missing_ok=True)
-            if file.parent.name != FOLDER:
-                file.parent.rmdir()
+            if one.stored.samefile(one.own):
+                _delete(one.stored)
+        if one.stored != one.own:
+            _delete(one.own)
+
+
+def drop_unopened(folder: Path, *, older_than_seconds: float = UNOPENED_SECONDS) -> None:
+    """Delete what was stored and never opened: a page opens at once what it has stored."""
+    before = time.time() - older_than_seconds
+    for place, _, names in os.walk(folder):
+        if Path(place).name.startswith(CLAIMED):
+            continue
+        for file in (Path(place) / name for name in names):
+            with suppress(OSError):
+                if file.lstat().st_mtime < before:
+                    _delete(file)
+
+
+def _delete(file: Path) -> None:
+    """A file, and the folder that it has for itself."""
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
+        if file.parent.name != FOLDER:
+            file.parent.rmdir()
 
 
 def size_bytes(folder: Path) -> int:

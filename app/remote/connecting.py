@@ -27,7 +27,8 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[Engine, Machine]]
         raise InvalidSetting("--device is for models of this machine.", hint="Leave it out with --remote.")
     if args.draft_bits != 16:
         raise InvalidSetting("--draft-bits is for models of this machine.", hint="Leave it out with --remote.")
-    key = args.remote_key if args.remote_key is not None else os.environ.get(KEY_VARIABLE)
+    from_environment = os.environ.pop(KEY_VARIABLE, None)  # no parser of a document inherits it
+    key = args.remote_key if args.remote_key is not None else from_environment
     if address.is_open:
         print(
             f"Books, questions{' and the key' if key else ''} go to {address.short} unencrypted: whoever listens on "

@@ -10,6 +10,7 @@ LEAST_BYTES, MOST_BYTES = 1 << 20, 64 << 20
 # English takes 4 or 5 bytes a token, 30 where every letter is escaped; history that does not fit is told as such.
 BYTES_PER_TOKEN = 128
 STALLED_SECONDS = 60.0  # without a byte from a client, or taken by one
+LONGEST_SECONDS = 300.0  # of a whole body: 64 MiB at 2 Mbit/s
 RETRY_SECONDS = 5
 
 
@@ -30,7 +31,7 @@ class Bodies:
 
         Raises:
             TooLarge: before more than `most_bytes` are held. Overloaded: too many bodies are on their way. BadRequest:
-                nothing came for STALLED_SECONDS.
+                nothing came for STALLED_SECONDS, or not all of it in LONGEST_SECONDS.
         """
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self.most_bytes:
@@ -41,15 +42,17 @@ class Bodies:
         try:
             return await self._joined(request)
         except TimeoutError as error:
-            raise BadRequest(f"The rest of the request did not come for {STALLED_SECONDS:.0f} s.") from error
+            raise BadRequest("The rest of the request took too long to come.") from error
         finally:
             self._num_coming -= 1
 
     async def _joined(self, request: Request) -> bytes:
         parts, size = [], 0
-        async with asyncio.timeout(STALLED_SECONDS) as patience:
+        clock = asyncio.get_running_loop().time
+        end = clock() + LONGEST_SECONDS
+        async with asyncio.timeout_at(min(end, clock() + STALLED_SECONDS)) as patience:
             async for part in request.stream():
-                patience.reschedule(asyncio.get_running_loop().time() + STALLED_SECONDS)
+                patience.reschedule(min(end, clock() + STALLED_SECONDS))
                 size += len(part)
                 if size > self.most_bytes:
                     raise self._too_large()

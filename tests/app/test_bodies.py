@@ -16,7 +16,7 @@ from gradio_client import Client, handle_file
 
 from app import bodies, main
 from app.bodies import Bodies, names_an_address
-from app.uploads import FOLDER, in_use, size_bytes, sweep
+from app.uploads import FOLDER, claim, drop_unopened, forget, in_use, size_bytes, sweep
 from app.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.app.serving.servers import wait_for
@@ -228,6 +228,63 @@ def test_the_copy_goes_before_the_book_is_read(
 
 
 # -------------------- the folder
+
+
+def stored(folder: Path, text: str = "words") -> Path:
+    """A file where Gradio would store it: equal ones of two pages at one place."""
+    place = folder / FOLDER / "digest"
+    place.mkdir(parents=True, exist_ok=True)
+    arrived = folder / "arrived"
+    arrived.write_text(text, encoding="utf-8")
+    return arrived.replace(place / "book.txt")
+
+
+def test_a_page_does_not_delete_what_another_one_has_still_to_read(tmp_path: Path) -> None:
+    first, second = claim(stored(tmp_path)), claim(stored(tmp_path))
+    forget([first])
+    assert second.own.read_text(encoding="utf-8") == "words" and second.own.name == "book.txt"
+    again = stored(tmp_path)  # by a third page, which has not opened it yet
+    forget([second])
+    assert again.exists() and claim(again).own.exists()
+
+
+def test_nothing_is_left_of_an_opening_not_even_where_files_cannot_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget([claim(stored(tmp_path))])
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+    def refuse(*_: object) -> None:
+        raise OSError("no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    taken = claim(stored(tmp_path))
+    assert taken.own.read_text(encoding="utf-8") == "words"
+    forget([taken])
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_what_nobody_opens_goes_and_what_is_being_read_stays(tmp_path: Path) -> None:
+    reading, unopened = claim(stored(tmp_path)), stored(tmp_path, "others")
+    drop_unopened(tmp_path / FOLDER)
+    assert unopened.exists(), "its page opens it in a moment"
+    for file in (reading.own, unopened):
+        os.utime(file, (0, 0))
+    drop_unopened(tmp_path / FOLDER)
+    assert reading.own.exists() and not unopened.exists()
+    forget([reading])
+
+
+def test_files_that_nobody_opens_hold_nobody_up(
+    serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    address = serve(worker)
+    for name in ("first.txt", "second.txt"):
+        files = {"files": (name, name.encode())}
+        assert httpx.post(f"{address}gradio_api/upload", files=files, trust_env=False).status_code == 200
+        for waiting in (arguments.data_dir / FOLDER).rglob("first.txt"):
+            os.utime(waiting, (0, 0))
+    assert [file.name for file in (arguments.data_dir / FOLDER).rglob("*.txt")] == ["second.txt"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")

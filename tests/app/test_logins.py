@@ -1,14 +1,13 @@
-"""Logins: guesses are slow, a right password never waits long, and no other site's page uses the cookie."""
+"""Logins: guesses are slow, a right password waits seconds at most, and no other site's page uses the cookie."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from app.logins import LONGEST_WAIT_SECONDS, WINDOW_SECONDS, Guesses, Logins, lax
+from app.logins import LONGEST_WAIT_SECONDS, MOST_ADDRESSES, WINDOW_SECONDS, Guesses, Logins, lax
 from app.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, finish
 
@@ -21,15 +20,18 @@ def login(client: httpx.Client, address: str, form: dict[str, str], path: str = 
     return client.post(f"{address}{path}", data=form)
 
 
-def test_sixty_guesses_at_once_are_five(serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace) -> None:
+def test_sixty_guesses_at_once_are_five(
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Logins.__init__, "__defaults__", (lambda: 0.0,))  # all of them in one moment
     arguments.auth = "reader:long enough"
     address = serve(worker)
     with httpx.Client(trust_env=False) as client:
         answers = [login(client, address, WRONG, "login/" if number % 2 else "login") for number in range(60)]
     statuses = [answer.status_code for answer in answers]
-    assert statuses[:5] == [400] * 5 and statuses.count(400) <= 6 and set(statuses) == {400, 429}
+    assert statuses[:5] == [400] * 5 and statuses.count(400) == 5 and set(statuses) == {400, 429}
     refused = next(answer for answer in answers if answer.status_code == 429)
-    assert int(refused.headers["retry-after"]) in (1, 2) and "Wait a moment" in refused.json()["detail"]
+    assert int(refused.headers["retry-after"]) == 1 and "Wait a moment" in refused.json()["detail"]
 
 
 def test_cookies_are_for_our_own_pages(serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace) -> None:
@@ -100,7 +102,7 @@ def test_waits_grow_and_end() -> None:
         waits.append(guesses.wait(now))
         now += waits[-1]
     assert waits[:9] == [0, 0, 0, 0, 1, 2, 4, 8, 16] and max(waits) == LONGEST_WAIT_SECONDS
-    assert sum(1 for _ in waits) == 12 and now > 60, "a dozen a minute at most"
+    assert now > 60, "a dozen a minute at most"
     guesses.count(now + WINDOW_SECONDS + 1)
     assert guesses.wait(now + WINDOW_SECONDS + 1) == 0, "forgotten after a minute"
 
@@ -117,4 +119,4 @@ def test_the_right_password_comes_through_after_a_short_wait() -> None:
 def test_many_addresses_are_slowed_together() -> None:
     server = Server()
     statuses = [server.guess(address=f"10.0.{number // 250}.{number % 250}") for number in range(2000)]
-    assert statuses.count(400) == 30 and sys.getsizeof(server.logins.__dict__) < 10_000
+    assert statuses.count(400) == 30 and len(server.logins._of_address) == MOST_ADDRESSES

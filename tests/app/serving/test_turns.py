@@ -209,6 +209,20 @@ def test_slow_senders_are_few_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [type(error) for error in asyncio.run(three())] == [BadRequest, BadRequest, Overloaded]
 
 
+def test_a_sender_of_a_byte_now_and_then_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.serving.bodies.LONGEST_SECONDS", 0.5)
+
+    async def trickling() -> Any:
+        await asyncio.sleep(0.01)  # never silent for long
+        return {"type": "http.request", "body": b"a", "more_body": True}
+
+    async def read() -> bytes:
+        return await Bodies(context=16_384, most_at_once=2).read(Request({"type": "http", "headers": []}, trickling))
+
+    with pytest.raises(BadRequest, match="too long to come"):
+        asyncio.run(asyncio.wait_for(read(), 30))
+
+
 def test_a_client_that_takes_nothing_gives_its_turn_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.serving.api.STALLED_SECONDS", 0.2)
     closed: list[bool] = []
