@@ -94,7 +94,7 @@ class EngineInfo:
 
     @property
     def exact_for(self) -> str:
-        """Whose law the texts of exact methods follow."""
+        """The model whose distribution exact methods reproduce."""
         return f"the {'quantised ' if self.quantised else ''}model ({self.weights} weights)"
 
 

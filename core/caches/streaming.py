@@ -34,7 +34,7 @@ class StreamingCache:
         self.k = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self.v = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self._length = self._rows = 0
-        self.moving = Moving()  # nobody is ever told: the rows stay where they are
+        self.moving = Moving()  # of interest where buffers are replaced; these stay
 
     @property
     def length(self) -> int:

@@ -112,7 +112,7 @@ class Decoder:
         """Record what the first rounds replay, before the answer's clock runs. Leaves what the caches hold as it is."""
         gammas = [0] * (len(self.judges) - len(self.levels)) + [level.gamma for level in self.levels]
         for law, gamma in zip(self._laws, gammas, strict=True):
-            # After a guess was accepted whole, whoever made it has not seen its last token, nor the judge's own
+            # When a guess was accepted whole, its proposer has yet to read two tokens: the guess's last and the bonus
             most_unseen = 1 if law.judge is self.full_judge else 2
             law.record(gamma, most_unseen, self.vocab, self.full_judge.cache.length)
 

@@ -296,10 +296,10 @@ def test_an_answer_is_saved_every_few_seconds() -> None:
 def test_recording_takes_under_a_millisecond_of_the_engine() -> None:
     session = Session("x", book=a_session().book, digest="d")
     recording = Recording(session, Conversations(), Place(question="Long?"), PLAIN)
-    started = time.perf_counter()
+    started = time.process_time()
     for number in range(1000):
         recording.apply(round_done("word ", number))
-    assert (time.perf_counter() - started) / 1000 < 1e-3
+    assert (time.process_time() - started) / 1000 < 1e-3
 
 
 def test_stopped_before_the_first_word_nothing_is_left(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:

@@ -196,11 +196,11 @@ def test_a_thousand_pages_neither_slow_the_page_nor_reach_it(num_chapters: int) 
         session.intake.settled = Shelf()
         list(open_shelf(session, engine, threading.Event()))
         assert session.intake.too_long == (context == 100_000)
-        begun = time.perf_counter()
+        begun = time.process_time()
         key = session.intake.shelf.books[0].key
         drawn = BookView(session).html() + incoming(session) + listing(session) + where(session)
         page = preview(session, key, 500)
-        assert time.perf_counter() - begun < 0.5, "on a slow machine; 15 ms on a quick one"
+        assert time.process_time() - begun < 0.5, "on a slow machine; 15 ms on a quick one"
         assert len(drawn) < 60_000 and "A page of some words" not in drawn
         assert page.count("A page of some words") == 40 and "of 1,000" in page
     if num_chapters:

