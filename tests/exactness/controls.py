@@ -10,8 +10,9 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from core import answering
 from core.decoding import methods
 from core.decoding.sampling import Dice
 from core.decoding.speculative import Rule, Speculative
@@ -76,7 +77,10 @@ def a_rewind_keeps_one_token_too_many() -> AbstractContextManager[Any]:
 
 
 def continued_replays_its_draws() -> AbstractContextManager[Any]:
-    return patch.object(Dice, "skip", lambda self, num_tokens, vocab: None)
+    def wrong(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> Dice:
+        return Dice(rng.manual_seed(seed))
+
+    return patch.object(answering, "dice_behind", wrong)
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,8 +342,8 @@ MUTANTS = (
     Mutant(
         "level 2 judges through the retrieval cache",
         METHODS,
-        "[parts.draft, parts.retrieval, parts.full]",
-        "[parts.draft, parts.retrieval, parts.retrieval]",
+        '"full": parts.full}',
+        '"full": parts.retrieval if name == "triforce" else parts.full}',
     ),
 )
 
