@@ -25,3 +25,55 @@ sink, recent              the first tokens of the text; the newest ones
 Shapes: L layers, H query heads, H_kv key/value heads, G = H / H_kv, T new tokens, S cached tokens, D head_dim,
 V vocabulary, B batch (1 in chat), C chunks, g guesses. Keys and values are `[B, H_kv, S, D]` per layer everywhere.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from core.config import (
+        DraftConfig,
+        EngineConfig,
+        GenerationConfig,
+        RetrievalConfig,
+        SamplingParams,
+        SpeculationConfig,
+    )
+    from core.engine import Engine
+    from core.errors import CoreError
+    from core.events import Event, Finished, PrefillProgress, RoundDone
+    from core.session import Conversation
+    from core.triforce import TriForce
+
+__all__ = [
+    "Conversation",
+    "CoreError",
+    "DraftConfig",
+    "Engine",
+    "EngineConfig",
+    "Event",
+    "Finished",
+    "GenerationConfig",
+    "PrefillProgress",
+    "RetrievalConfig",
+    "RoundDone",
+    "SamplingParams",
+    "SpeculationConfig",
+    "TriForce",
+]
+MODULES = {  # where each is, if not in `core.config`
+    "Conversation": "session",
+    "CoreError": "errors",
+    "Engine": "engine",
+    "Event": "events",
+    "Finished": "events",
+    "PrefillProgress": "events",
+    "RoundDone": "events",
+    "TriForce": "triforce",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when they are first asked for: `import core` alone loads no torch."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"core.{MODULES.get(name, 'config')}"), name)

@@ -1,18 +1,22 @@
 """A target and its draft as they are on disk and in memory. Several engines may use one loaded pair, one at a time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from core.config import EngineConfig
+from core.errors import UnsupportedModel
 from core.models.catalog import ModelEntry
 from core.models.census import ModelSize
 from core.models.drafting import BITS, drafting_twin
-from core.models.loader import LoadedModel, ModelDims, load_model, load_tokenizer, read_dims
+from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
 from core.models.pairing import pair
 from core.models.quantised import FORMATS
+from core.models.seam import ATTENTION_NAME, register
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.parallel.crew import Crew, load_shared
@@ -45,6 +49,26 @@ class PairFiles:
         """
         entry = pair(name, draft)
         return cls(entry, target_dims(entry), read_dims(entry.draft) if entry.draft else None)
+
+    @classmethod
+    def of_modules(cls, model: PreTrainedModel, draft: PreTrainedModel | None) -> "PairFiles":
+        """What is known of models that transformers has loaded; they may come from no files at all.
+
+        Raises:
+            UnsupportedModel: one of them would not run exactly, or the draft cannot be one.
+        """
+        name = str(model.config.name_or_path or type(model).__name__)
+        target, small = _dims_in_memory(model), _dims_in_memory(draft) if draft is not None else None
+        if small is not None and not small.drafts:
+            raise UnsupportedModel(
+                "The keys of this draft cannot be moved to other positions, as a draft's must be.",
+                hint="Choose another draft, or none.",
+            )
+        if small is not None and small.vocab_size > target.vocab_size:
+            raise UnsupportedModel("The draft has more tokens than the model.", hint="Choose another draft, or none.")
+        because = "none was given" if draft is None else "given with the model"
+        entry = ModelEntry(name=name, target=Path(name), draft=None, description="", draft_because=because)
+        return cls(entry, target, small)
 
     def counted(self, config: EngineConfig) -> ModelSize | None:
         """The target's parameters, counted, where a plan needs them: if any of its weights are to be quantised."""
@@ -98,6 +122,39 @@ class LoadedPair:
             files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides
         )
         return cls(files, tokenizer, target, draft, backend, crew)
+
+    @classmethod
+    def of_modules(
+        cls,
+        files: PairFiles,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        draft: PreTrainedModel | None,
+        config: EngineConfig,
+        plan: Plan,
+        device: torch.device,
+    ) -> "LoadedPair":
+        """Make modules of transformers compute through our caches.
+
+        Raises:
+            NotEnoughMemory: the device is full.
+        """
+        flush_denormals()
+        register()
+        dtype = plan.dtype.value
+        backend = choose_backend(device, dtype, config.attention)
+        loaded: list[LoadedModel] = []
+        for module, dims in ((draft, files.draft), (model, files.target)):
+            if module is not None and dims is not None:
+                module.set_attn_implementation(ATTENTION_NAME)
+                loaded.append(prepared(cast(nn.Module, module).to(dtype), dims, dtype, device, backend))
+        return cls(files, tokenizer, loaded[-1], loaded[0] if draft is not None else None, backend)
+
+
+def _dims_in_memory(model: PreTrainedModel) -> ModelDims:
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    dims = dims_of(model.config, type(model).__name__, weight_bytes=size)
+    return replace(dims, disk_dtype=next(model.parameters()).dtype)
 
 
 def _load_draft(

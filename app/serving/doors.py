@@ -1,7 +1,8 @@
 """Who may use the server: those with its key, if it has one, and no web page of another origin unless it was named.
 
 A browser sends the name it reached us by (Host), the page that asks (Origin) and how far the two are apart
-(Sec-Fetch-Site); the rules for them are in `app.doors`. Programs send Host alone. So on 127.0.0.1 without a key no web page can use the model.
+(Sec-Fetch-Site); the rules for them are in `app.doors`. Programs send Host alone. So on
+127.0.0.1 without a key no web page can use the model.
 """
 
 import hmac

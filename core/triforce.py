@@ -1,0 +1,119 @@
+"""Questions about long texts, for programs: a model pair, and answers as streams of events.
+
+    from core import TriForce
+
+    tf = TriForce.from_pretrained("harbour", context=8192)
+    for event in tf.generate(text, "Who keeps the light?"):
+        ...
+
+Everything here is also there without it (`Engine`, `Conversation`, `GenerationConfig`); this is the short way.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from core.config import EngineConfig, GenerationConfig
+from core.decoding.registry import default_method
+from core.engine import Engine
+from core.errors import InvalidSetting
+from core.events import Event, Finished
+from core.hardware import cap_memory, resolve_device, this_machine
+from core.loading import LoadedPair, PairFiles
+from core.planner import make_plan
+from core.session import Conversation
+
+SAMPLING = ("temperature", "top_p", "top_k")  # settings of an answer that go into its `sampling`
+NOT_OF_MODULES = ("model", "draft_model", "bits", "drafting_bits", "num_gpus")  # what only files can be loaded with
+
+
+class TriForce:
+    """A target and its draft on this machine. Not thread-safe: one thread at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._text, self._ids = "", tuple[int, ...]()  # the text asked about last, as tokens
+
+    @classmethod
+    def from_pretrained(cls, target: str, *, draft: str = "auto", **settings: Any) -> "TriForce":
+        """Load a model and its draft.
+
+        Args:
+            target: a name of the catalogue, a folder, or the hub id of a model that is on this machine.
+            draft: the same, "none", or "auto" for the one that goes with the target.
+            settings: fields of `EngineConfig`: `context`, `device`, `retrieval`, ...
+        Raises:
+            UnknownModel, ModelNotHere, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall,
+            InvalidSetting: see `core.errors`.
+        """
+        return cls(Engine.load(EngineConfig(model=target, draft_model=draft, **settings)))
+
+    @classmethod
+    def from_modules(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        draft: PreTrainedModel | None = None,
+        **settings: Any,
+    ) -> "TriForce":
+        """Use models that transformers has loaded. They are taken over: their attention and their place change.
+
+        Args:
+            draft: a small model with the same tokenizer.
+            settings: fields of `EngineConfig` but those that choose and convert files.
+        Raises:
+            UnsupportedModel, NotEnoughMemory, ContextTooSmall, InvalidSetting: see `core.errors`.
+        """
+        if wrong := [name for name in NOT_OF_MODULES if name in settings]:
+            raise InvalidSetting(f"{wrong[0]} is for models that are loaded from files.", hint="Leave it out.")
+        config, files = EngineConfig(**settings), PairFiles.of_modules(model, draft)
+        plan = make_plan(files.target, files.draft, config, this_machine(), None)
+        device = resolve_device(plan.device.value)
+        cap_memory(device, config.gpu_memory_gib)
+        return cls(Engine.of(LoadedPair.of_modules(files, model, tokenizer, draft, config, plan, device), config, plan))
+
+    @property
+    def has_draft(self) -> bool:
+        """A draft model proposes; without one, earlier text does."""
+        return self.engine.info.has_draft
+
+    def generate(
+        self, text: str, question: str, *, history: Sequence[tuple[str, Finished]] = (), **settings: Any
+    ) -> Iterator[Event]:
+        """Answer a question about a text. A text that was read before is not read again.
+
+        Args:
+            history: earlier questions about the text, with their answers.
+            settings: fields of `GenerationConfig`, and `temperature`, `top_p`, `top_k`: greedy where none is given.
+        Yields:
+            PrefillProgress while the text is read, RoundDone for every pass over the full cache, Finished at the end.
+        Raises:
+            EmptyQuestion, InvalidSetting, ContextTooSmall, NotEnoughMemory: see `core.errors`.
+        """
+        if text != self._text:
+            self._text, self._ids = text, tuple(self.engine.text.encode(text))
+        conversation = Conversation(self._ids)
+        for earlier, answer in history:
+            conversation = conversation.ask(earlier).answered(answer.token_ids, self.engine.text.eos_ids)
+        prompt = conversation.ask(question).prompt_ids(self.engine.text)
+        return self.engine.generate(prompt, self._config(settings))
+
+    def answer(self, text: str, question: str, **settings: Any) -> Finished:
+        """`generate` to its end."""
+        *_, finished = self.generate(text, question, **settings)
+        assert isinstance(finished, Finished)
+        return finished
+
+    def close(self) -> None:
+        """Give devices and processes back."""
+        self.engine.close()
+
+    def _config(self, settings: dict[str, Any]) -> GenerationConfig:
+        drawn = {name: settings[name] for name in SAMPLING if name in settings}
+        kept = {name: value for name, value in settings.items() if name not in SAMPLING}
+        kept.setdefault("method", default_method(has_draft=self.has_draft))
+        config = GenerationConfig(**kept)
+        return replace(config, sampling=replace(config.sampling, **drawn)) if drawn else config
