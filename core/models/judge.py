@@ -76,7 +76,7 @@ class PassMeter:
 
     def _collect_passed(self) -> None:
         """Count the passes that have ended, oldest first. Waits for nothing."""
-        while self._pending and self._pending[0][2].query():
+        while self._pending and self._pending[0][2].query():  # type: ignore[no-untyped-call]
             num_tokens, start, stop = self._pending.popleft()
             self._took(num_tokens, start.elapsed_time(stop) / 1e3)
 
