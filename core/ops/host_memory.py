@@ -1,12 +1,13 @@
-"""Where host memory lies that a GPU copies from: on large pages, and on the GPU's side of the machine.
+"""Where host memory lies that a GPU copies from: on the GPU's side of the machine.
 
-Both are wishes to Linux, for memory that nobody has touched yet; where they cannot be met it lies where it would have
-lain. Pinning and translating addresses cost by the page: 64 GiB are 16 million ordinary pages or 32,768 large ones. On
-machines with several NUMA nodes memory of another node reaches a GPU through the link between the processors.
+A wish to Linux, for memory that nobody has touched yet; where it cannot be met the memory lies where it would have
+lain. On machines with several NUMA nodes memory of another node reaches a GPU through the link between the processors.
+
+Large pages are not asked for. Pinning would have fewer of them to go through (64 GiB are 16 million ordinary pages),
+but touching memory for the first time took 6 to 15 s a GiB with them and 1.7 to 3.5 without (a virtual machine with 2
+busy cores, 2026-11-23); `python -m tests.gpu.checklist --steps pinning` tells both for the machine at hand.
 """
 
-import ctypes
-import mmap
 import os
 import sys
 from collections.abc import Iterator
@@ -15,20 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-LARGE_PAGE = 2 << 20  # of x86-64, and of aarch64 with pages of 4 KiB
-LEAST_BYTES = 33 << 20  # from 32 MiB on glibc maps memory apart from all other; smaller blocks lie among others'
 SYSTEM = Path("/sys")
-
-
-def ask_for_large_pages(rows: Tensor) -> None:
-    """Of untouched, contiguous host memory, whatever lies in whole large pages."""
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    start, stop = rows.data_ptr(), rows.data_ptr() + rows.nbytes
-    first, last = -(-start // LARGE_PAGE) * LARGE_PAGE, stop // LARGE_PAGE * LARGE_PAGE
-    if advice is not None and rows.nbytes >= LEAST_BYTES:  # which leaves some whole ones
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), ctypes.c_int(advice))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from core.ops.host_memory import ask_for_large_pages, near
+from core.ops.host_memory import near
 
 
 class Event(Protocol):
@@ -151,11 +151,10 @@ class CudaStreams:
     def pin(self, rows: Tensor) -> str:
         """Registered where it lies: torch's own pinned tensors are rounded up to powers of two and never given back.
 
-        Nobody has touched it yet, so it can be asked for on large pages, near the GPU: registering is the first touch.
+        Registering is its first touch, so it comes to lie near the GPU.
         """
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         size_bytes = rows.numel() * rows.element_size()
-        ask_for_large_pages(rows)
         with near(self._device):
             result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
         if not int(result):
