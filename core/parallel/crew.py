@@ -28,9 +28,9 @@ from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
-from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, Order
+from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
-from core.planner import Plan
+from core.planner import Choice, Plan
 
 LAST_WORDS_SECONDS = 5.0  # in which a rank that fails says why, or is seen to be dead
 LEAVE_SECONDS = 2.0  # in which a rank ends by itself
@@ -146,6 +146,20 @@ class Crew:
         """Weights [C] averaged over all heads, with rank 0's own."""
         return torch.stack([own, *self._ask(ChunkWeights(), own)]).mean(0)
 
+    def link(self, own: Callable[[], Choice[float]]) -> Choice[float]:
+        """The slowest of all ranks' links, measured at the same time; `own` measures rank 0's.
+
+        Raises:
+            Whatever `own` raises.
+        """
+        self.tell(MeasureLink())
+        self._check()
+        try:
+            mine = own()
+        finally:
+            rates = [float(said.values[0]) for said in self._hear(Reply)]
+        return slowest_link(mine, rates, "GPU" if self.device.type == "cuda" else "process")
+
     def _ask(self, order: Order, like: Tensor) -> list[Tensor]:
         self.tell(order)
         self._check()
@@ -205,6 +219,16 @@ class Crew:
         if self._end.alive and self.device.type != "cuda":
             torch.set_num_threads(self._threads_before)
         self._end()
+
+
+def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Choice[float]:
+    """Of several links the one that a pass waits for; those of 0 bytes per second could not be measured."""
+    rates = [own.value, *others]
+    each = ", ".join(
+        f"{which} {rank} {rate / 1e9:.1f} GB/s" if rate else f"{which} {rank} not measured"
+        for rank, rate in enumerate(rates)
+    )
+    return Choice(min(filter(None, rates)), f"{own.because}; all at once, the slowest counts: {each}")
 
 
 class PassClock:

@@ -21,6 +21,7 @@ from core.events import Finished, RoundDone
 from core.parallel.crew import Crew
 from core.parallel.led import LedFullCache
 from core.parallel.orders import Select
+from core.planner import Choice
 from core.tokens import Context
 from tests.core.parallel.test_cutting import LOGIT_TOLERANCE
 from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
@@ -28,6 +29,13 @@ from tests.core.toys import random_prompt, tiny_engine
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 SOON_SECONDS = 20.0  # a machine that is busy included
+
+
+class Shortage:
+    """No room to measure."""
+
+    def __call__(self) -> Choice[float]:
+        raise torch.OutOfMemoryError
 
 
 def engines(kv_heads: int, factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
@@ -141,6 +149,16 @@ def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, Crew]) -> None
     assert torch.equal(shared.held_chunks(), alone.held_chunks())
     assert torch.allclose(shared.chunk_weights(), alone.chunk_weights(), atol=1e-4)
     assert shared.holds_all_chunks == alone.holds_all_chunks is False
+
+
+def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tuple[Engine, Engine, Crew]) -> None:
+    _, _, crew = gqa
+    found = crew.link(lambda: Choice(1e15, "measured here"))
+    assert 1e6 < found.value < 1e15, "another process's"
+    assert "process 0 1000000.0 GB/s, process 1 " in found.because
+    with pytest.raises(torch.OutOfMemoryError):
+        crew.link(Shortage())
+    assert crew.link(lambda: Choice(1.0, "measured here")).value == 1.0, "nobody's answer is left over"
 
 
 def test_each_process_holds_half(gqa: tuple[Engine, Engine, Crew]) -> None:
