@@ -333,9 +333,7 @@ class Engine:
         self.info = replace(self.info, plan=self.plan, host_memory=host, link=self._link if host else None)
 
     def _measured_link(self) -> Choice[float]:
-        def own() -> Choice[float]:
-            return measure_link(self._target.shape.device)
-
+        own = partial(measure_link, self._target.shape.device)
         return self._crew.link(own) if self._crew else own()
 
     def _choose_coattention(self) -> Choice[float | None]:

@@ -27,6 +27,7 @@ from core.config import EngineConfig
 from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
+from core.ops.transfer import LINK_BYTES
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
@@ -146,13 +147,13 @@ class Crew:
         """Weights [C] averaged over all heads, with rank 0's own."""
         return torch.stack([own, *self._ask(ChunkWeights(), own)]).mean(0)
 
-    def link(self, own: Callable[[], Choice[float]]) -> Choice[float]:
-        """The slowest of all ranks' links, measured at the same time; `own` measures rank 0's.
+    def link(self, own: Callable[[], Choice[float]], size_bytes: int = LINK_BYTES) -> Choice[float]:
+        """The slowest of all ranks' links, measured at the same time by copies of one size; `own` measures rank 0's.
 
         Raises:
             Whatever `own` raises.
         """
-        self.tell(MeasureLink())
+        self.tell(MeasureLink(size_bytes))
         self._check()
         try:
             mine = own()

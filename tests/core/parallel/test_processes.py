@@ -153,12 +153,12 @@ def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, Crew]) -> None
 
 def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tuple[Engine, Engine, Crew]) -> None:
     _, _, crew = gqa
-    found = crew.link(lambda: Choice(1e15, "measured here"))
+    found = crew.link(lambda: Choice(1e15, "measured here"), 1 << 20)
     assert 1e6 < found.value < 1e15, "another process's"
     assert "process 0 1000000.0 GB/s, process 1 " in found.because
     with pytest.raises(torch.OutOfMemoryError):
-        crew.link(Shortage())
-    assert crew.link(lambda: Choice(1.0, "measured here")).value == 1.0, "nobody's answer is left over"
+        crew.link(Shortage(), 1 << 20)
+    assert crew.link(lambda: Choice(1.0, "measured here"), 1 << 20).value == 1.0, "nobody's answer is left over"
 
 
 def test_each_process_holds_half(gqa: tuple[Engine, Engine, Crew]) -> None:
