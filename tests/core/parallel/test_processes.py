@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from core import race
+from core.caches.full import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.methods import METHODS
 from core.engine import Engine
@@ -38,8 +39,10 @@ class Shortage:
         raise torch.OutOfMemoryError
 
 
-def engines(kv_heads: int, factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
-    shared, crew = shared_engine(factory.mktemp("target"), kv_heads)
+def engines(
+    kv_heads: int, factory: pytest.TempPathFactory, offload: Offload | None = None
+) -> Iterator[tuple[Engine, Engine, Crew]]:
+    shared, crew = shared_engine(factory.mktemp("target"), kv_heads, offload)
     alone = tiny_engine(kv_heads=kv_heads, context=1024, noise=NOISE, budget=128)
     yield shared, alone, crew
     crew.close()
@@ -53,8 +56,8 @@ def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engi
 
 @pytest.fixture(scope="module")
 def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
-    """As many KV heads as query heads."""
-    yield from engines(4, tmp_path_factory)
+    """As many KV heads as query heads, and the shared target's full cache in host memory."""
+    yield from engines(4, tmp_path_factory, Offload(block_rows=64, num_slots=2))
 
 
 def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
@@ -90,6 +93,8 @@ def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, Crew], m
     shared, alone, _ = mha
     prompt = random_prompt(300)
     assert answer(shared, prompt, method=method).token_ids == answer(alone, prompt, method=method).token_ids
+    assert shared.full_cache.link_bytes > 0, "blocks lie on the host"
+    assert shared.info.link is not None and ", process 1 " in shared.info.link.because
 
 
 def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, Crew]) -> None:
