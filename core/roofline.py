@@ -16,7 +16,8 @@ from torch import Tensor
 from core.config import MOST_GUESSES, MOST_HOST_SHARE
 from core.decoding.adaptive import PassCost
 from core.ops.host_attention import HostAttention
-from core.ops.transfer import LINK_BYTES, HostRows, link_rate
+from core.ops.link import LINK_BYTES, link_rate
+from core.ops.transfer import HostRows
 from core.planner import Bandwidths, Choice
 
 # Fixed cost of a layer in a pass, in seconds: module calls and small kernels. CPU: 2.4 ms for 6 layers, measured on

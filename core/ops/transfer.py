@@ -6,7 +6,6 @@ stream of their own; events order them against the computing stream, and nothing
 the same code copies at once: the slow twin.
 """
 
-import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from core.ops import streams
 
-LINK_BYTES = 64 << 20  # of a copy that is timed: beyond the caches of processors; 2.6 ms at 25 GB/s
 PICKED_BYTES = 8 << 20  # of each buffer that chosen rows go through; the processor fills one while the other is copied
 
 
@@ -33,22 +31,6 @@ class HostRows:
         self.refused = device_streams.pin(self.rows)
         if not self.refused:
             weakref.finalize(self, device_streams.unpin, self.rows).atexit = False  # the driver goes first then
-
-
-def link_rate(device: torch.device, size_bytes: int) -> tuple[float, str]:
-    """Bytes per second of a plain copy from host memory to a device, the median of five; why that was not pinned."""
-    memory = HostRows((size_bytes,), torch.uint8, device)
-    there, here = memory.rows.fill_(1), torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    seconds = []
-    for _ in range(6):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        here.copy_(there, non_blocking=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - started)
-    return size_bytes / sorted(seconds[1:])[2], memory.refused
 
 
 class Pinning(NamedTuple):

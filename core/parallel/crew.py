@@ -27,7 +27,7 @@ from core.config import EngineConfig
 from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
-from core.ops.transfer import LINK_BYTES
+from core.ops.link import LINK_BYTES
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work

@@ -18,7 +18,7 @@ from core.config import RetrievalConfig
 from core.models.judge import Judge
 from core.models.loader import LoadedModel
 from core.ops.backend import Backend
-from core.ops.transfer import link_rate
+from core.ops.link import link_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
