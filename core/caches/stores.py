@@ -241,6 +241,7 @@ class OffloadedLayer:
         if at:
             found = _added(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
         parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 1
+        del found  # of a long pass it is large
         for _ in range(len(self._carried)):
             k, v = self._conveyor.take()
             parts.append(partial(q, k[None], v[None], scaling))
