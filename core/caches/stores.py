@@ -240,13 +240,13 @@ class OffloadedLayer:
         found = Partial(found.out.float(), found.lse)
         if at:
             found = _added(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
-        parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 1
+        parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 2
         del found  # of a long pass it is large
         for _ in range(len(self._carried)):
             k, v = self._conveyor.take()
             parts.append(partial(q, k[None], v[None], scaling))
             self._conveyor.release()
-            if len(parts) > together:
+            if len(parts) == together:
                 parts = [_union(parts)]
         if helper is not None:
             parts.append(helper.answer())
