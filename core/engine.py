@@ -85,7 +85,7 @@ class EngineInfo:
     target_layers: int
     draft_layers: int  # 0: there is no draft
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
-    link: Choice[float] | None  # bytes per second of a plain copy from there
+    link: Choice[float] | None  # bytes per second of a plain copy from there; of several GPUs' links the slowest
     drafting_weight_bytes: int = (
         0  # the target's linear weights once more, in 4 bits, for its retrieval passes; 0: none
     )
@@ -325,12 +325,16 @@ class Engine:
         if self._full.host_memory:
             host = Choice(*pinning(self._full.host_memory))
             with suppress(torch.OutOfMemoryError):  # then its use cannot be told
-                self._link = self._link or measure_link(self._target.shape.device)
+                self._link = self._link or self._measured_link()
             if self._coattention is None:
                 self._coattention = self._choose_coattention()
                 self._full.let_host_attend(self._coattention.value or 0.0)
             self.plan = replace(self.plan, coattention=self._coattention)
         self.info = replace(self.info, plan=self.plan, host_memory=host, link=self._link if host else None)
+
+    def _measured_link(self) -> Choice[float]:
+        own = partial(measure_link, self._target.shape.device)
+        return self._crew.link(own) if self._crew else own()
 
     def _choose_coattention(self) -> Choice[float | None]:
         shape = self._target.shape

@@ -16,6 +16,7 @@ from torch import Tensor
 from core.config import MOST_GUESSES, MOST_HOST_SHARE
 from core.decoding.adaptive import PassCost
 from core.ops.host_attention import HostAttention
+from core.ops.link import LINK_BYTES, link_rate
 from core.ops.transfer import HostRows
 from core.planner import Bandwidths, Choice
 
@@ -24,7 +25,6 @@ from core.planner import Bandwidths, Choice
 LAYER_OVERHEAD = {"cpu": 4e-4, "cuda": 2.5e-4}
 # Relative cost of each further row in a pass over the cache. CPU: 12 rows cost 1.6 times one; CUDA: the paper's A100.
 ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}
-LINK_BYTES = 64 << 20  # beyond the caches of processors; 2.6 ms at 25 GB/s
 SHARING_BYTES = 128 << 20  # of blocks, beyond the caches of processors
 SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: where the link bounds a pass, rounds are long
 LEAST_GAIN = 0.1  # of the link's time: less is not worth a thread
@@ -97,20 +97,11 @@ def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[
 
     From pinned memory to a GPU, or from pageable memory where pinning is refused. On a processor: of a copy within RAM.
     """
-    size_bytes = size_bytes or LINK_BYTES
-    memory = HostRows((size_bytes,), torch.uint8, device)
-    there, here = memory.rows.fill_(1), torch.empty(size_bytes, dtype=torch.uint8, device=device)
-    because = "a copy from pinned memory" if not memory.refused else f"a copy from pageable memory: {memory.refused}"
+    rate, refused = link_rate(device, size_bytes or LINK_BYTES)
+    because = "a copy from pinned memory" if not refused else f"a copy from pageable memory: {refused}"
     if device.type == "cpu":
         because = "a copy within memory: there is no GPU"
-    seconds = []
-    for _ in range(6):
-        _wait(device)
-        started = time.perf_counter()
-        here.copy_(there, non_blocking=True)
-        _wait(device)
-        seconds.append(time.perf_counter() - started)
-    return Choice(size_bytes / sorted(seconds[1:])[2], f"measured here, {because}")
+    return Choice(rate, f"measured here, {because}")
 
 
 class Sharing(NamedTuple):

@@ -19,6 +19,9 @@ from core.ops.transfer import Conveyor, HostRows
 # Newest rows that stay on the device when a block goes to the host: more than a round's guesses, so that forgetting
 # rejected ones never reaches back into a block.
 KEPT_ROWS = 128
+# Parts of a short pass's attention that are merged at once: merging two is seven launches, more than the part itself
+# has, and a pass over 64 GiB has 8,192 parts. Those of a long pass are large, and merged one by one.
+MERGED_TOGETHER = 16
 SHORT_PASS = 64  # rows that a pass can always write on the device: the longest round of guesses
 
 
@@ -237,12 +240,17 @@ class OffloadedLayer:
         found = Partial(found.out.float(), found.lse)
         if at:
             found = _added(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
+        parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 2
+        del found  # of a long pass it is large
         for _ in range(len(self._carried)):
             k, v = self._conveyor.take()
-            found = _added(found, partial(q, k[None], v[None], scaling))
+            parts.append(partial(q, k[None], v[None], scaling))
             self._conveyor.release()
+            if len(parts) == together:
+                parts = [_union(parts)]
         if helper is not None:
-            found = _added(found, helper.answer())
+            parts.append(helper.answer())
+        found = _union(parts)
         self._send_away()
         return found.out.to(q.dtype)
 
@@ -392,3 +400,27 @@ def _added(found: Partial, part: Partial) -> Partial:
     """The union of two disjoint parts; kept in float32, as many are added."""
     lse = torch.logaddexp(found.lse, part.lse)
     return Partial(merge(found, part), lse)
+
+
+def _union(parts: Sequence[Partial]) -> Partial:
+    """The union of disjoint parts, the first of them in float32. Of many it takes a few launches, not a few for each.
+
+    Only steps of single elements: a row's sums do not depend on how many rows there are.
+    """
+    if len(parts) <= 2:
+        return parts[0] if len(parts) == 1 else _added(*parts)
+    lses = torch.cat([part.lse for part in parts])  # [P, H, T]
+    most = lses.amax(0, keepdim=True)
+    weights = (lses - most).exp_()
+    total = _sum(weights)
+    outs = torch.cat([part.out for part in parts]).mul_(weights[..., None])  # [P, H, T, D] float32
+    return Partial(_sum(outs) / total[..., None], most + total.log())
+
+
+def _sum(x: Tensor) -> Tensor:
+    """Over the first dimension, which stays as 1: halves are added until one is left."""
+    while len(x) > 1:
+        half = len(x) // 2
+        added = x[:half] + x[half : 2 * half]
+        x = torch.cat((added, x[2 * half :])) if len(x) % 2 else added
+    return x

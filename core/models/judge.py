@@ -1,6 +1,7 @@
 """A model + a cache = the law of the next token. Whether it proposes or judges is decided by who asks."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -18,6 +19,7 @@ from core.tokens import Context
 Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
 
 RECENT = 0.2  # weight of the newest pass in seconds_by_rows
+MOST_PENDING = 64  # passes whose times nobody asked for: on ranks other than 0 nobody ever does
 
 
 class PassMeter:
@@ -35,7 +37,7 @@ class PassMeter:
         """Forget everything counted; what a pass costs stays known."""
         self.passes = self.tokens = self.kv_bytes = self.link_bytes = 0
         self._seconds = 0.0
-        self._pending: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
+        self._pending: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()  # oldest first
 
     def forget_costs(self) -> None:
         """Passes will cost something else from here."""
@@ -54,6 +56,8 @@ class PassMeter:
             yield
             stop.record()
             self._pending.append((num_tokens, start, stop))
+            if len(self._pending) > MOST_PENDING:
+                self._collect_passed()
         else:
             started = time.perf_counter()
             yield
@@ -68,9 +72,13 @@ class PassMeter:
     def _collect(self) -> None:
         if self._pending:
             self._pending[-1][2].synchronize()  # and so all before it
-        for num_tokens, start, stop in self._pending:
+        self._collect_passed()
+
+    def _collect_passed(self) -> None:
+        """Count the passes that have ended, oldest first. Waits for nothing."""
+        while self._pending and self._pending[0][2].query():  # type: ignore[no-untyped-call]
+            num_tokens, start, stop = self._pending.popleft()
             self._took(num_tokens, start.elapsed_time(stop) / 1e3)
-        self._pending.clear()
 
     @property
     def seconds(self) -> float:

@@ -42,7 +42,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     """
     num_new, total = q.shape[2], k.shape[2]
     rows = num_new * (q.shape[1] // k.shape[1])
-    if q.device.type == "cpu" and (rows == 1 or (rows <= MATMUL_ROWS and total <= MATMUL_KEYS)):
+    few = rows == 1 or (rows <= MATMUL_ROWS and total <= MATMUL_KEYS)
+    if q.device.type == "cpu" and few and q.dtype.itemsize > 2:  # of 16-bit tensors it would round scores to 16 bits
         return _attend_matmul(q, k, v, scaling)
     return merged_attend(q, k, v, scaling, partial)
 

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from core.ops.host_memory import near
+
 
 class Event(Protocol):
     """A mark in a stream's work. One that was never recorded counts as passed."""
@@ -147,10 +149,14 @@ class CudaStreams:
         memory.record_stream(stream)
 
     def pin(self, rows: Tensor) -> str:
-        """Registered where it lies: torch's own pinned tensors are rounded up to powers of two and never given back."""
+        """Registered where it lies: torch's own pinned tensors are rounded up to powers of two and never given back.
+
+        Registering is its first touch, so it comes to lie near the GPU.
+        """
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         size_bytes = rows.numel() * rows.element_size()
-        result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
+        with near(self._device):
+            result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
         if not int(result):
             return ""
         # The runtime remembers its last error and would hold it against the next kernel: let it be this one.

@@ -27,10 +27,11 @@ from core.config import EngineConfig
 from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel, ModelDims
 from core.ops.backend import Backend
-from core.parallel.group import Group, RankLost, require_group
-from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, Order
+from core.ops.link import LINK_BYTES
+from core.parallel.group import PATIENCE, Group, RankLost, require_group
+from core.parallel.orders import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
-from core.planner import Plan
+from core.planner import Choice, Plan
 
 LAST_WORDS_SECONDS = 5.0  # in which a rank that fails says why, or is seen to be dead
 LEAVE_SECONDS = 2.0  # in which a rank ends by itself
@@ -72,7 +73,8 @@ class Crew:
         if self.device.type != "cuda":
             torch.set_num_threads(assignment.num_threads)
         sentinels = [process.sentinel for process in self._processes]
-        watch = partial(watch_ranks, sentinels, self._noticed, self._done, self.group.abort)
+        self._passes = PassClock()
+        watch = partial(watch_ranks, sentinels, self._noticed, self._done, self.group.abort, self._passes)
         threading.Thread(target=watch, name="ranks", daemon=True).start()
 
     @classmethod
@@ -113,11 +115,14 @@ class Crew:
         self.tell(Feed(judge, start, tuple(tokens)))
         self._check()
         try:
-            yield
-            if self.device.type == "cuda":
-                torch.cuda.current_stream(self.device).synchronize()  # what was drawn from after an abort would be junk
+            if self.device.type != "cuda":  # gloo itself gives up on a rank that hangs
+                yield
+            else:
+                with self._passes.running():
+                    yield
+                    torch.cuda.current_stream(self.device).synchronize()
                 if self._noticed.is_set():
-                    raise RankLost("was aborted")
+                    raise RankLost("was aborted")  # what was drawn from after that would be junk
         except RankLost as error:
             self._failure = self._lost()
             raise self._failure from error
@@ -141,6 +146,20 @@ class Crew:
     def chunk_weights(self, own: Tensor) -> Tensor:
         """Weights [C] averaged over all heads, with rank 0's own."""
         return torch.stack([own, *self._ask(ChunkWeights(), own)]).mean(0)
+
+    def link(self, own: Callable[[], Choice[float]], size_bytes: int = LINK_BYTES) -> Choice[float]:
+        """The slowest of all ranks' links, measured at the same time by copies of one size; `own` measures rank 0's.
+
+        Raises:
+            Whatever `own` raises.
+        """
+        self.tell(MeasureLink(size_bytes))
+        self._check()
+        try:
+            mine = own()
+        finally:
+            rates = [float(said.values[0]) for said in self._hear(Reply)]
+        return slowest_link(mine, rates, "GPU" if self.device.type == "cuda" else "process")
 
     def _ask(self, order: Order, like: Tensor) -> list[Tensor]:
         self.tell(order)
@@ -203,12 +222,49 @@ class Crew:
         self._end()
 
 
+def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Choice[float]:
+    """Of several links the one that a pass waits for; those of 0 bytes per second could not be measured."""
+    rates = [own.value, *others]
+    each = ", ".join(
+        f"{which} {rank} {rate / 1e9:.1f} GB/s" if rate else f"{which} {rank} not measured"
+        for rank, rate in enumerate(rates)
+    )
+    return Choice(min(filter(None, rates)), f"{own.because}; all at once, the slowest counts: {each}")
+
+
+class PassClock:
+    """How long rank 0's pass has been running; one thread runs passes, another one looks."""
+
+    def __init__(self) -> None:
+        self._begun: float | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a pass, until the device is done with it."""
+        self._begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._begun = None
+
+    @property
+    def seconds(self) -> float:
+        """0 between passes."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
+
+
 def watch_ranks(
-    sentinels: Sequence[int], noticed: threading.Event, done: threading.Event, abort: Callable[[], None]
+    sentinels: Sequence[int],
+    noticed: threading.Event,
+    done: threading.Event,
+    abort: Callable[[], None],
+    passes: PassClock,
 ) -> None:
-    """Wait until a process has ended or all is done; then let go on whoever waits for the lost one."""
+    """Wait until a process has ended, a pass lasts too long or all is done; then let go on whoever waits for others."""
     while not done.is_set():
-        if wait(sentinels, WATCH_SECONDS) and not done.is_set():
+        lost = wait(sentinels, WATCH_SECONDS) or passes.seconds > PATIENCE.total_seconds()
+        if lost and not done.is_set():
             noticed.set()
             abort()
             return

@@ -16,6 +16,9 @@ DIST = cast(Any, dist)  # groups as objects have no types there; they need no gr
 MEETING_SECONDS = 120  # in which the ranks must find each other once all of them have begun
 # Ranks that compute the same pass wait for one another by milliseconds; so long means that one hangs.
 PATIENCE = datetime.timedelta(seconds=120)
+# NCCL's own watchdog would end the whole process of a rank that waits too long, and the page and its conversations with
+# rank 0. Rank 0 watches by itself (`core.parallel.crew`), and the other ranks end with it. Read when a group is made.
+NO_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
 
 class RankLost(RuntimeError):
@@ -81,6 +84,8 @@ def _gloo(store: object, rank: int, num_ranks: int) -> Any:
 def _nccl(store: object, rank: int, num_ranks: int) -> Any:
     if sys.platform == "linux":
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # NCCL reads it when the first group is made, and only there
+    for name, value in NO_WATCHDOG.items():
+        os.environ.setdefault(name, value)
     group = DIST.ProcessGroupNCCL
     options = group.Options()
     options._timeout = PATIENCE

@@ -18,6 +18,7 @@ from core.config import RetrievalConfig
 from core.models.judge import Judge
 from core.models.loader import LoadedModel
 from core.ops.backend import Backend
+from core.ops.link import link_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,3 +213,18 @@ class ChunkWeights:
         if held.shape[2] == 0:
             return torch.empty(0)
         return chosen_weights(held, share.chooser.scores)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureLink:
+    """What comes to this rank from host memory, while the others measure theirs: links may be uneven, or shared."""
+
+    size_bytes: int  # of the copy
+
+    def carry_out(self, share: Share) -> Tensor:
+        """[1] float64: bytes per second; 0 where the device has no room to measure."""
+        try:
+            rate, _ = link_rate(share.full.shape.device, self.size_bytes)
+        except torch.OutOfMemoryError:
+            rate = 0.0
+        return torch.tensor([rate], dtype=torch.float64)

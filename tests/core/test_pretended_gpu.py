@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from core.caches.full import Offload
+from core.caches.stores import OffloadedLayer
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.events import Finished
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).parents[2]
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
-PROMPT = 160  # tokens: more than the retrieval cache of these engines holds
+PROMPT = 400  # tokens: the retrieval cache holds a part of them, and offloaded layers have blocks on the host
 
 # What of torch.cuda our code calls and no test here reaches, with the reason.
 NOT_REACHED = {"set_device": "each further rank of a model calls it, in a process of its own"}
@@ -91,6 +92,21 @@ def written(engine: Engine, method: str, sampling: SamplingParams = SamplingPara
     *_, finished = engine.generate(random_prompt(PROMPT), config)
     assert isinstance(finished, Finished)
     return finished.token_ids
+
+
+def assert_parts_were_used(engine: Engine, offload: Offload | None = None, host_share: float | None = None) -> None:
+    """After an answer of a method that speculates: chunks were chosen, and host parts brought and attended to."""
+    chosen, config = engine._retrieval.held_chunks(), engine.config.retrieval
+    eligible = (PROMPT - config.local_window) // config.chunk_size
+    assert engine._retrieval.selections and 1 < chosen.shape[2] <= eligible // 3, "there was nothing to choose"
+    assert len({tuple(chunks) for chunks in chosen.flatten(0, 1).tolist()}) > 1, "every head chose the same"
+    away = [layer for layer in engine._full._layers if isinstance(layer, OffloadedLayer)]
+    assert len(away) == (2 - offload.num_resident if offload else 0), "resident layers are not those asked for"
+    if offload is not None:
+        assert min(layer.chunks_away(8) for layer in away) > 0, "nothing lies on the host"
+        assert engine._full.link_traffic[0] > 8 * engine._full.link_bytes > 0, "passes brought nothing"
+    helped = [layer._helped for layer in away]
+    assert bool(host_share) == any(helped) == bool(helped and all(helped)), "who attended to host parts?"
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +199,7 @@ def test_every_way_writes_there_what_the_processor_writes(
     engine = engine_on("cuda", **how)  # type: ignore[arg-type]
     for method in ("autoregressive", "triforce", "triforce-lookup"):
         assert written(engine, method) == expected, method
+    assert_parts_were_used(engine, how.get("offload"), how.get("host_share"))  # type: ignore[arg-type]
     if "graphs" in how:
         assert engine.info.graphs.value and gpu.replays > 5, engine.info.graphs
     if "offload" in how:
@@ -192,6 +209,7 @@ def test_every_way_writes_there_what_the_processor_writes(
 def test_plain_decoding_from_host_memory_crosses_no_devices(gpu: PretendedGpu, expected: tuple[int, ...]) -> None:
     engine = engine_on("cuda", Offload(num_resident=1, block_rows=64, num_slots=2))
     assert written(engine, "autoregressive") == expected
+    assert engine._full.link_traffic[0] > 7 * engine._full.link_bytes > 0, "passes brought nothing"
 
 
 @pytest.mark.slow
@@ -201,6 +219,8 @@ def test_half_precision_runs_there(gpu: PretendedGpu, dtype: torch.dtype) -> Non
         engine = engine_on("cuda", offload, graphs=offload is None, dtype=dtype)
         for method in ("triforce", "streamingllm", "h2o"):
             assert len(written(engine, method, SamplingParams(temperature=0.8, top_p=0.9, top_k=20))) == 8
+            if method == "triforce":
+                assert_parts_were_used(engine, offload)
         assert not engine.info.graphs.because.startswith("recording failed")
 
 
@@ -214,6 +234,7 @@ def test_a_race_and_a_budget_run_there(gpu: PretendedGpu) -> None:
     events = [event.event for event in engine.race(random_prompt(PROMPT), configs)]
     texts = [event.token_ids for event in events if isinstance(event, Finished)]
     assert len(texts) == 2 and texts[0] == texts[1]
+    assert_parts_were_used(engine, Offload(block_rows=64, num_slots=2))
     assert engine.chunk_weights().sum() > 0
     assert engine.compare(random_prompt(PROMPT), texts[0], texts[1]).verdict == "identical"
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from core.hardware import free_memory_bytes
-from core.ops.attention import partial
+from core.ops.attention import attend, attend_reference, partial
+from core.ops.backend import Attend
 from core.roofline import measure_bandwidth, measure_link, measure_sharing
 from tests.gpu.checklist import Here
 from tests.gpu.machine import NOT_HERE, device_of
@@ -91,6 +92,47 @@ def attention(here: Here) -> None:
                 }
             )
         here.report.add("rows", found)
+    here.report.add("few rows on the device: as the engine does it, and one call", one_call(here, device))
+
+
+def one_call(here: Here, device: torch.device) -> list[dict[str, Any]]:
+    """What the engine does in two calls and a merge, against torch's one call that masks from the end of the keys on.
+
+    Where it is faster, exact for groups of heads and there in the oldest torch that is supported, it can be taken.
+    """
+    found: list[dict[str, Any]] = []
+    keys = here.sized((4096, 32768), (256,))
+    for kv_heads, count, number in product((32, 8), keys, here.sized((2, 9, 25), (9,))):
+        k, v = (torch.randn(1, kv_heads, count, 128, device=device, dtype=torch.float16) for _ in "kv")
+        q = torch.randn(1, 32, number, 128, device=device, dtype=torch.float16)
+        row: dict[str, Any] = {"rows": number, "keys": count, "kv_heads": kv_heads}
+        with torch.inference_mode():
+            twin = attend_reference(q, k, v, 128**-0.5)
+            for name, way in (("two and a merge", attend), ("one", _aligned_at_the_end)):
+
+                def work(way: Attend = way, q: Tensor = q, k: Tensor = k, v: Tensor = v) -> Tensor:
+                    return way(q, k, v, 128**-0.5)
+
+                try:
+                    row[f"{name}, largest error"] = float((work() - twin).abs().max())
+                    row[f"{name}, ms"] = milliseconds(work, device, repeats=here.sized(15, 3))
+                except Exception as error:  # whatever this torch or this device lacks is an answer too
+                    row[f"{name}, refused"] = f"{type(error).__name__}: {error}"[:300]
+        found.append(row)
+    return found
+
+
+def _aligned_at_the_end(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
+    """`attend` as one call of torch's flash attention for sequences of any length; in torch 2.11 it may lack groups."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    counts = q.shape[2], k.shape[2]
+    ends = (torch.tensor([0, count], dtype=torch.int32, device=q.device) for count in counts)
+    rows = (x[0].transpose(0, 1) for x in (q, k, v))  # [T or S, heads, D]
+    grouped: dict[str, Any] = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+    out = varlen_attn(*rows, *ends, *counts, scale=scaling, window_size=(-1, 0), **grouped)
+    assert isinstance(out, Tensor)
+    return out.transpose(0, 1)[None]
 
 
 # -------------------- pinning

@@ -42,7 +42,8 @@ def versions(here: Here) -> None:
     add("memory", [row for row in meminfo.read_text().splitlines() if "Huge" in row] if meminfo.is_file() else [])
     add("locked memory", _locked())
     add("environment", {name: value for name, value in os.environ.items() if name.startswith(("CUDA_", "PYTORCH_"))})
-    add("nvidia-smi", _asked())
+    add("nvidia-smi", _asked(f"--query-gpu={ASKED}", "--format=csv"))
+    add("topology", _asked("topo", "-m"))
     if here.device == "cpu":
         add("cuda", NOT_HERE)
         return
@@ -71,11 +72,11 @@ def _locked() -> str:
     return str(resource.getrlimit(resource.RLIMIT_MEMLOCK))
 
 
-def _asked() -> str:
+def _asked(*arguments: str) -> str:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "nvidia-smi is not here"
-    found = subprocess.run([tool, f"--query-gpu={ASKED}", "--format=csv"], capture_output=True, text=True, timeout=60)
+    found = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=60)
     return found.stdout or found.stderr
 
 

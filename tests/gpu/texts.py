@@ -1,11 +1,15 @@
-"""Steps about whole answers of the bundled pair: against the processor, in 16 bit, with fewer bits."""
+"""Steps about whole answers of the bundled pair: against the processor, in 16 bit, with fewer bits.
 
+`python -m tests.gpu.texts [--tokens N] [--new N] [--dtype float16|bfloat16]` compares 16-bit texts on a processor.
+"""
+
+import argparse
 import gc
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -20,6 +24,7 @@ from tests.gpu.checklist import Here
 from tests.gpu.machine import device_of
 
 SEED = 7
+HALVES = (torch.float16, torch.bfloat16)
 ROOM = 192  # tokens for the question, the answer and a round that is longer than it needs
 
 
@@ -113,20 +118,30 @@ def load(here: Here) -> None:
 
 def halves(here: Here) -> None:
     """16-bit texts against float32 ones on the same device, at long contexts."""
-    new = here.sized(96, 12)
     for tokens in here.sized((32768, 122880), (1024,)):
-        config = EngineConfig(context=-(-(tokens + ROOM) // 64) * 64, device=here.device)
-        greedy = GenerationConfig(max_new_tokens=new, method="autoregressive")
-        with engine_of(config, torch.float32) as reference:
-            prompt = prompt_of(reference, tokens)
-            plain = answer(reference, prompt, greedy)
-            here.report.add(f"{tokens} float32", figures(plain) | {"text": plain.text})
-            for dtype in (torch.float16, torch.bfloat16):
-                with engine_of(config, dtype) as engine:
-                    for method in ("autoregressive", "triforce"):
-                        found = answer(engine, prompt, replace(greedy, method=method))
-                        told = verdict(reference, prompt, plain, found, dtype)
-                        here.report.add(f"{tokens} {dtype} {method}", figures(found) | told | {"text": found.text})
+        compare_halves(tokens, here.sized(96, 12), here.device, HALVES, here.report.add)
+
+
+def compare_halves(
+    tokens: int,
+    new: int,
+    device: Literal["cpu", "cuda"],
+    dtypes: Sequence[torch.dtype],
+    add: Callable[[str, object], None],
+) -> None:
+    """Greedy texts of the bundled pair in 16 bit beside the one in float32."""
+    config = EngineConfig(context=-(-(tokens + ROOM) // 64) * 64, device=device)
+    greedy = GenerationConfig(max_new_tokens=new, method="autoregressive")
+    with engine_of(config, torch.float32) as reference:
+        prompt = prompt_of(reference, tokens)
+        plain = answer(reference, prompt, greedy)
+        add(f"{tokens} float32", figures(plain) | {"text": plain.text})
+        for dtype in dtypes:
+            with engine_of(config, dtype) as engine:
+                for method in ("autoregressive", "triforce"):
+                    found = answer(engine, prompt, replace(greedy, method=method))
+                    told = verdict(reference, prompt, plain, found, dtype)
+                    add(f"{tokens} {dtype} {method}", figures(found) | told | {"text": found.text})
 
 
 def bits(here: Here) -> None:
@@ -162,3 +177,13 @@ def bits(here: Here) -> None:
         gc.collect()
         return_memory()
     assert not wrong, f"TriForce differs from plain decoding by more than rounding: {', '.join(wrong)}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="16-bit texts against float32 ones, on a processor")
+    parser.add_argument("--tokens", type=int, default=4096, help="of the book")
+    parser.add_argument("--new", type=int, default=48, help="tokens of the answer")
+    parser.add_argument("--dtype", choices=["float16", "bfloat16"], help="one of both alone")
+    given = parser.parse_args()
+    chosen = [getattr(torch, given.dtype)] if given.dtype else HALVES
+    compare_halves(given.tokens, given.new, "cpu", chosen, lambda name, value: print(name, value, flush=True))

@@ -328,6 +328,27 @@ def test_a_chunk_weighs_the_share_of_score_by_which_heads_chose_it() -> None:
     assert weights.tolist() == pytest.approx([(0.1 + 0.5 + 0.75) / 4, (0.25 + 0.25) / 4, 0.4 / 4])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("product", [15_000, 120_000])
+@pytest.mark.parametrize("tile", [1, 16 << 20])
+def test_scores_of_16_bit_tensors_are_not_rounded(
+    dtype: torch.dtype, product: int, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near 15,000 products in float16 have steps of 8, in bfloat16 of 64; 120,000 is too large for float16."""
+    monkeypatch.setattr(selection, "WIDENED_BYTES", tile)
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.full((4, 3, 64), product / 64 / 6).to(dtype)
+    keys = (6 + 0.1 * torch.randn(2, 80, 64, generator=generator)).to(dtype)
+    scaling = 1200 / product
+    exact = torch.softmax(scaling * queries.double()[0] @ keys.double().mT, -1)  # of each of 12 queries, in groups of 2
+    expected = 6 * exact[:, 0].float()
+    assert torch.allclose(landmark_scores(queries, keys, scaling), expected, rtol=1e-3)
+    blocks = expected.view(2, 10, 8).sum(-1)
+    assert torch.allclose(attention_scores(queries, keys, 8, scaling), blocks, rtol=1e-3)
+    late = torch.tensor([79, 79, 79])
+    assert torch.allclose(accumulated_scores(queries, late, keys, 8, scaling), blocks, rtol=1e-3)
+
+
 def test_accumulated_attention_does_not_look_into_the_future() -> None:
     generator = torch.Generator().manual_seed(0)
     keys, queries = torch.randn(2, 64, 8, generator=generator), torch.randn(4, 2, 8, generator=generator)

@@ -3,19 +3,21 @@
 import gc
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.caches import stores
 from core.caches.full import FullCache, Offload
 from core.config import GenerationConfig, SpeculationConfig
 from core.events import Finished
 from core.ops import host_attention
-from core.ops.attention import Partial
+from core.ops.attention import Partial, partial, partial_reference
 from core.ops.transfer import Conveyor
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
@@ -50,6 +52,53 @@ def run_pass(caches: tuple[FullCache, ...], count: int, seed: int) -> list[Tenso
     for cache in caches:
         cache.commit(count)
     return seen
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that compute or copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def launches(blocks: int, rows: int) -> int:
+    """Of attention to so many blocks in host memory."""
+    cache = FullCache(SHAPE, (blocks + 2) * BLOCK, CHUNK, offload=EVERY_LAYER)
+    run_pass((cache,), blocks * BLOCK + 4, 0)
+    cache.begin(cache.length, rows)
+    q, k, v = (torch.randn(1, heads, rows, SHAPE.head_dim) for heads in (SHAPE.num_heads, *2 * (SHAPE.num_kv_heads,)))
+    cache.stage(0, k, v)
+    assert len(cache._layers[0].pieces()) == blocks
+    with Launches() as counted:
+        cache.attend(0, q, 0.4)
+    return counted.count
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_merging_costs_less_than_what_is_merged(rows: int) -> None:
+    """Bringing a block and attending to it are four operations; merged one by one, each has six more."""
+    more = 4 * (stores.MERGED_TOGETHER - 1)  # what was merged before is a part of the next merging
+    assert launches(16 + more, rows) - launches(16, rows) < 6 * more
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 17])
+def test_parts_are_merged_row_by_row(count: int) -> None:
+    """A row's sums are the same bits with other rows beside it, and those of the slow twin but for rounding."""
+    generator = torch.Generator().manual_seed(count)
+    q = torch.randn(1, 4, 7, 8, generator=generator)
+    k, v = torch.randn(2, 1, 2, 16 * count, 8, generator=generator)
+    parts = [partial(q, *(x[:, :, at : at + 16] for x in (k, v)), 3.0) for at in range(0, 16 * count, 16)]
+    whole, twin = stores._union(parts), partial_reference(q, k, v, 3.0)
+    assert torch.allclose(whole.out, twin.out, atol=1e-5) and torch.allclose(whole.lse, twin.lse, atol=1e-5)
+    for row in range(7):
+        alone = stores._union([Partial(part.out[:, :, row : row + 1], part.lse[..., row : row + 1]) for part in parts])
+        assert torch.equal(alone.out[:, :, 0], whole.out[:, :, row])
+        assert torch.equal(alone.lse[..., 0], whole.lse[..., row])
 
 
 def assert_alike(resident: FullCache, offloaded: FullCache) -> None:

@@ -16,8 +16,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+
+from app.versions import versions
+from core.hardware import this_machine
+from tests.gpu.checklist import commit
 
 ROOT = Path(__file__).parents[3]
 TESTS = (
@@ -413,7 +418,15 @@ def main(
     alive = [outcome.name for outcome in outcomes if outcome.killed_by is None]
     print(f"{len(outcomes) - len(alive)} of {len(outcomes)} killed" + (f"; alive: {', '.join(alive)}" if alive else ""))
     if args.json:
-        report = {"tests": tests, "killed": len(outcomes) - len(alive), "mutants": [asdict(o) for o in outcomes]}
+        report = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "hardware": {"cpu": this_machine().cpu, "num_cores": this_machine().num_cores},
+            "versions": versions(),
+            "commit": commit(),
+            "tests": tests,
+            "killed": len(outcomes) - len(alive),
+            "mutants": [asdict(o) for o in outcomes],
+        }
         args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 1 if alive else 0
 

@@ -164,7 +164,7 @@ class SimulatedDevice(TorchDispatchMode):
         self._known: dict[int, tuple[StorageWeakRef, int]] = {}  # memory of the device, and its bytes
         self._held: Counter[int] = Counter()  # references that work to do has, by storage
         self._beside: dict[Work, None] = {}  # what side streams have to do with memory, in order
-        self._host_reads: dict[Work, Tensor] = {}  # host memory that work to do reads
+        self._host_reads: dict[Work, tuple[int, int]] = {}  # host memory that work to do reads: its addresses
         self._shared: set[int] = set()
         self._deferred: deque[Callable[[], None]] = deque()  # what the host's thread was asked for
         self._measured, self.peak_bytes = measured, 0
@@ -188,11 +188,11 @@ class SimulatedDevice(TorchDispatchMode):
             if (to_host or from_host) and (into if to_host else source).untyped_storage()._cdata not in self._pinned:
                 self._copy_pageable(into, source, stream, to_host=to_host)
                 return
-            if to_host and not any(_overlap(into, read) for read in self._host_reads.values()):
+            if to_host and not any(_overlap(_span(into), read) for read in self._host_reads.values()):
                 poison(into)  # copies from there that were given before would see it
             work = self._enqueue(stream, "copy", (into, source), lambda a, b: a.copy_(b))
             if from_host and not work.done:
-                self._host_reads[work] = source
+                self._host_reads[work] = _span(source)
 
     def _copy_pageable(self, into: Tensor, source: Tensor, stream: SimulatedStream, *, to_host: bool) -> None:
         if stream.queue:
@@ -322,7 +322,9 @@ class SimulatedDevice(TorchDispatchMode):
                     size_bytes = self._known[storage][1]
                     self.faults.append(f"{size_bytes} bytes were given back before {work.stream.name} had used them")
         for storage in self._pinned:
-            if self._held[storage] > 0 and self._forgotten(storage):
+            if self._of_host[storage].expired():
+                self.faults.append("pinned memory was given back and never unpinned")
+            elif self._held[storage] > 0 and self._forgotten(storage):
                 self.faults.append("pinned memory was given back before copies had used it")
         if self._measured:
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -480,10 +482,13 @@ def _meta(value: Any) -> Any:
     return torch.device("meta") if isinstance(value, torch.device) else value
 
 
-def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two contiguous tensors share memory."""
-    start, begin = one.data_ptr(), other.data_ptr()
-    return start < begin + other.nbytes and begin < start + one.nbytes
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Addresses of a contiguous tensor: from, to."""
+    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 class Deferred:

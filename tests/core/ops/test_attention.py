@@ -46,6 +46,19 @@ def test_partials_return_their_log_sum_exp(shape: tuple[int, int, int, int]) -> 
         assert torch.allclose(part.lse, twin.lse, atol=2e-5)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("product", [15_000, 120_000])
+@pytest.mark.parametrize("new", [1, 7])
+def test_scores_of_16_bits_are_not_rounded(dtype: torch.dtype, tolerance: float, product: int, new: int) -> None:
+    """Near 15,000 products in float16 have steps of 8, in bfloat16 of 64; 120,000 is too large for float16."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.full((1, 2, new, 64), product / 64 / 6).to(dtype)
+    k = (6 + 0.1 * torch.randn(1, 2, 300, 64, generator=generator)).to(dtype)
+    v = torch.randn(1, 2, 300, 64, generator=generator).to(dtype)
+    scaling = 1200 / product
+    assert torch.allclose(attend(q, k, v, scaling), attend_reference(q, k, v, scaling), atol=tolerance)
+
+
 def test_parts_merge_into_the_whole_however_they_are_cut() -> None:
     q, k, v = tensors(4, 4, 96, 3)
     whole = partial(q, k, v, 0.3).out

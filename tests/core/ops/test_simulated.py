@@ -113,6 +113,25 @@ def test_memory_given_back_under_a_side_stream_is_a_fault(shared: bool) -> None:
             program()
 
 
+@pytest.mark.parametrize(
+    ("copied", "fault"), [(False, "given back before copies had used it"), (True, "given back and never unpinned")]
+)
+def test_pinned_memory_that_is_only_forgotten_is_a_fault(copied: bool, fault: str) -> None:
+    device = SimulatedDevice(eager=["computing"] if copied else [])
+
+    def program() -> None:
+        with simulated(device):
+            rows, x = torch.empty(4), torch.zeros(4, device=DEVICE)
+            device.pin(rows)
+            device.copy(x, rows, device.current())
+            del rows
+            torch.ones(4, device=DEVICE)
+            device.synchronize()
+
+    with pytest.raises(AssertionError, match=fault):
+        program()
+
+
 def test_every_read_of_the_host_counts() -> None:
     with simulated(SimulatedDevice()) as device:
         x = torch.ones(4, device=DEVICE)

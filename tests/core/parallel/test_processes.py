@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from core import race
+from core.caches.full import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS
 from core.engine import Engine
@@ -21,6 +22,7 @@ from core.events import Finished, RoundDone
 from core.parallel.crew import Crew
 from core.parallel.led import LedFullCache
 from core.parallel.orders import Select
+from core.planner import Choice
 from core.tokens import Context
 from tests.core.parallel.test_cutting import LOGIT_TOLERANCE
 from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
@@ -30,8 +32,17 @@ FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 SOON_SECONDS = 20.0  # a machine that is busy included
 
 
-def engines(kv_heads: int, factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
-    shared, crew = shared_engine(factory.mktemp("target"), kv_heads)
+class Shortage:
+    """No room to measure."""
+
+    def __call__(self) -> Choice[float]:
+        raise torch.OutOfMemoryError
+
+
+def engines(
+    kv_heads: int, factory: pytest.TempPathFactory, offload: Offload | None = None
+) -> Iterator[tuple[Engine, Engine, Crew]]:
+    shared, crew = shared_engine(factory.mktemp("target"), kv_heads, offload)
     alone = tiny_engine(kv_heads=kv_heads, context=1024, noise=NOISE, budget=128)
     yield shared, alone, crew
     crew.close()
@@ -45,8 +56,8 @@ def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engi
 
 @pytest.fixture(scope="module")
 def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
-    """As many KV heads as query heads."""
-    yield from engines(4, tmp_path_factory)
+    """As many KV heads as query heads, and the shared target's full cache in host memory."""
+    yield from engines(4, tmp_path_factory, Offload(block_rows=64, num_slots=2))
 
 
 def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
@@ -82,6 +93,8 @@ def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, Crew], m
     shared, alone, _ = mha
     prompt = random_prompt(300)
     assert answer(shared, prompt, method=method).token_ids == answer(alone, prompt, method=method).token_ids
+    assert shared.full_cache.link_bytes > 0, "blocks lie on the host"
+    assert shared.info.link is not None and ", process 1 " in shared.info.link.because
 
 
 def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, Crew]) -> None:
@@ -141,6 +154,16 @@ def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, Crew]) -> None
     assert torch.equal(shared.held_chunks(), alone.held_chunks())
     assert torch.allclose(shared.chunk_weights(), alone.chunk_weights(), atol=1e-4)
     assert shared.holds_all_chunks == alone.holds_all_chunks is False
+
+
+def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tuple[Engine, Engine, Crew]) -> None:
+    _, _, crew = gqa
+    found = crew.link(lambda: Choice(1e15, "measured here"), 1 << 20)
+    assert 1e6 < found.value < 1e15, "another process's"
+    assert "process 0 1000000.0 GB/s, process 1 " in found.because
+    with pytest.raises(torch.OutOfMemoryError):
+        crew.link(Shortage(), 1 << 20)
+    assert crew.link(lambda: Choice(1.0, "measured here"), 1 << 20).value == 1.0, "nobody's answer is left over"
 
 
 def test_each_process_holds_half(gqa: tuple[Engine, Engine, Crew]) -> None:

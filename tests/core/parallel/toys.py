@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
+from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.models.loader import read_dims
@@ -23,7 +24,7 @@ CONFIG = EngineConfig(
 )
 
 
-def shared_engine(folder: Path, kv_heads: int) -> tuple[Engine, Crew]:
+def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -> tuple[Engine, Crew]:
     """The twin of `tests.core.toys.tiny_engine` with the same sizes; the target is read from `folder`, where it is put.
 
     Costs seconds: a process is started.
@@ -33,5 +34,5 @@ def shared_engine(folder: Path, kv_heads: int) -> tuple[Engine, Crew]:
     draft = loaded(config, 3, NOISE)
     share, machine = one_share(folder, read_dims(folder), CONFIG, MACHINE)
     plan = told(make_plan(share, draft.dims, CONFIG, machine), CONFIG.num_gpus)
-    crew, target = load_shared(folder, share, CONFIG, plan, STOCK)
-    return Engine(CONFIG, plan, Letters(), target, draft, crew=crew), crew
+    crew, target = load_shared(folder, share, CONFIG, plan, STOCK, offload)
+    return Engine(CONFIG, plan, Letters(), target, draft, crew=crew, offload=offload), crew

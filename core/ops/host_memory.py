@@ -1,0 +1,54 @@
+"""Where host memory lies that a GPU copies from: on the GPU's side of the machine.
+
+A wish to Linux, for memory that nobody has touched yet; where it cannot be met the memory lies where it would have
+lain. On machines with several NUMA nodes memory of another node reaches a GPU through the link between the processors.
+
+Large pages are not asked for. Pinning would have fewer of them to go through (64 GiB are 16 million ordinary pages),
+but touching memory for the first time took 6 to 15 s a GiB with them and 1.7 to 3.5 without (a virtual machine with 2
+busy cores, 2026-11-23); `python -m tests.gpu.checklist --steps pinning` tells both for the machine at hand.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SYSTEM = Path("/sys")
+
+
+@contextmanager
+def near(device: torch.device) -> Iterator[None]:
+    """Inside, memory that this thread is the first to touch lies on the node of a GPU, as long as there is some."""
+    beside, before = _processors_beside(device), _allowed()
+    if sys.platform != "linux" or not beside & before:
+        yield
+        return
+    os.sched_setaffinity(0, beside & before)  # of this thread alone
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _allowed() -> set[int]:
+    return os.sched_getaffinity(0) if sys.platform == "linux" else set()
+
+
+def _processors_beside(device: torch.device) -> set[int]:
+    """Those of the GPU's NUMA node; none where there is one node only, or nothing is known."""
+    nodes = SYSTEM / "devices/system/node"
+    if len(list(nodes.glob("node[0-9]*"))) < 2:
+        return set()
+    gpu: Any = torch.cuda.get_device_properties(device)
+    try:
+        address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+        node = (SYSTEM / "bus/pci/devices" / address / "numa_node").read_text(encoding="ascii").strip()  # -1: not known
+        listed = (nodes / f"node{node}" / "cpulist").read_text(encoding="ascii").strip()
+        spans = [part.partition("-") for part in listed.split(",") if part]  # 0-15,32-47
+        return {number for first, _, last in spans for number in range(int(first), int(last or first) + 1)}
+    except (AttributeError, OSError, ValueError):  # an older torch, a machine that hides it
+        return set()
