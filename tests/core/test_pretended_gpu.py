@@ -62,7 +62,7 @@ def engine_on(
     *,
     graphs: bool = False,
     drafting: bool = False,
-    host_share: float | None = None,
+    host_share: float | None = 0.0,
     dtype: torch.dtype = torch.float32,
     layerwise: bool = True,
 ) -> Engine:
