@@ -7,6 +7,7 @@ before is there, and no process lives on. After the last start and a quiet end n
 """
 
 import argparse
+import datetime
 import json
 import random
 import sys
@@ -144,6 +145,7 @@ def table(found: Found) -> str:
 def document(found: Found, seed: int, seconds: float) -> dict[str, Any]:
     """For a JSON file."""
     made = {"command": "python -m tests.endurance.kills", "seed": seed, "seconds": round(seconds), "commit": commit()}
+    made["date"] = str(datetime.date.today())
     shown = asdict(found) | {"during": dict(found.during)}
     return made | {"machine": asdict(this_machine())} | shown | {"failures": len(found.failures)}
 

@@ -7,6 +7,7 @@ between the time after the warm-up and the end, by medians; threads and open fil
 """
 
 import argparse
+import datetime
 import json
 import random
 import statistics
@@ -182,6 +183,7 @@ def main(argv: list[str]) -> int:
         print("FAULT:", failure)
     if args.json:
         told: dict[str, Any] = {"command": "python -m tests.endurance.soak", "seed": args.seed, "commit": commit()}
+        told |= {"date": str(datetime.date.today())}
         told |= {"machine": asdict(this_machine()), "minutes": args.minutes, "people": args.people}
         told |= {"acts": ledger.acts, "refused": ledger.refused, "answered": len(ledger.answered), "failures": failures}
         told |= {"memory_growth": soak.growth, "samples": [asdict(sample) for sample in soak.samples]}
