@@ -2,13 +2,15 @@
 
     python -m tests.endurance.soak --minutes 120 --people 6 --json F
 
-They upload good and bad files, ask, stop, walk away, race, reload and send what no page sends. Memory is compared
-between the time after the warm-up and the end, by medians; threads and open files likewise.
+They upload good and bad files, ask, stop, walk away, race, reload and send what no page sends. Before the time begins
+more pages than the app remembers are opened, so that what it keeps of pages is at its bounds. Memory is compared between
+the time after a warm-up and the end, by medians; threads and open files likewise.
 """
 
 import argparse
 import datetime
 import json
+import math
 import random
 import statistics
 import sys
@@ -22,13 +24,16 @@ from typing import Any
 import psutil
 
 from app.commands.bench import commit
+from app.main import MOST_STATES
+from app.sessions import MOST_SESSIONS
 from core.hardware import this_machine
 from tests.endurance.kills import Found, look
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program
 
 SAMPLE_SECONDS = 5.0
-WARM_UP, TAIL = 0.3, 0.2  # shares of the time
+WARM_UP, TAIL = 0.2, 0.2  # shares of the time
+FILL = 1.1  # times the pages that the app remembers come before the time begins
 MOST_GROWTH = 0.02
 MOST_MORE = 8  # threads or open files: what a few requests under way need
 
@@ -89,6 +94,7 @@ def run(minutes: float, people: int, seed: int, place: Path) -> tuple[Soak, Ledg
         )
         for number in range(people)
     ]
+    fill(program, ledger, people, seed, place, soak)
     for thread in threads:
         thread.start()
     started = time.monotonic()
@@ -106,6 +112,28 @@ def run(minutes: float, people: int, seed: int, place: Path) -> tuple[Soak, Ledg
     look(place / "data", ledger, time.monotonic() + 2.0, found)
     soak.crashes += [line for line in program.tail(10**7).splitlines() if "a job failed" in line]
     return soak, ledger, found
+
+
+def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, soak: Soak) -> None:
+    """As many people come, open a book, ask and leave as the app remembers pages, and some more."""
+    visits = math.ceil(FILL * max(MOST_STATES, MOST_SESSIONS) / people)
+
+    def come(number: int) -> None:
+        rng = random.Random(f"{seed} {number} before")
+        for visit in range(visits):
+            try:
+                person = Person(program.address, ledger, rng, place / f"files {number}", f"{number}.before {visit}")
+                person.open()
+                person.ask()
+                person.client.close()
+            except Exception as error:
+                soak.crashes.append(f"person {number}, before: {error!r}")
+
+    threads = [threading.Thread(target=come, args=(number,)) for number in range(people)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def use(
