@@ -3,8 +3,8 @@
     python -m tests.endurance.soak --minutes 120 --people 6 --json F
 
 They upload good and bad files, ask, stop, walk away, race, reload and send what no page sends. Before the time begins
-more pages than the app remembers are opened, so that what it keeps of pages is at its bounds. Memory is compared between
-the time after a warm-up and the end, by medians; threads and open files likewise.
+more pages than the app remembers are opened, so that what it keeps of pages is at its bounds. Memory is compared
+between the time after a warm-up and the end, by medians; threads and open files likewise.
 """
 
 import argparse
@@ -83,8 +83,8 @@ class Soak:
         return told
 
 
-def run(minutes: float, people: int, seed: int, place: Path) -> tuple[Soak, Ledger, Found]:
-    """The whole soak."""
+def run(minutes: float, people: int, seed: int, place: Path, *, filled: bool = True) -> tuple[Soak, Ledger, Found]:
+    """The whole soak; without `filled` it begins with no page."""
     soak, ledger, found, stop = Soak(people, minutes), Ledger(), Found(), threading.Event()
     program = Program(place / "data")
     program.wait()
@@ -94,7 +94,8 @@ def run(minutes: float, people: int, seed: int, place: Path) -> tuple[Soak, Ledg
         )
         for number in range(people)
     ]
-    fill(program, ledger, people, seed, place, soak)
+    if filled:
+        fill(program, ledger, people, seed, place, soak)
     for thread in threads:
         thread.start()
     started = time.monotonic()
