@@ -80,7 +80,7 @@ class FakeEngine:
     """
 
     def __init__(self, *, context: int = 4096, has_draft: bool = True) -> None:
-        self.text, self.context = FakeText(), context
+        self.text, self.context, self.vocab = FakeText(), context, 0x110000
         plan = SimpleNamespace(
             device=SimpleNamespace(value="cpu", because="test"),
             dtype=SimpleNamespace(value="torch.float32", because="test"),
@@ -163,6 +163,9 @@ class FakeEngine:
     def forget(self) -> None:
         """As if another page's book had been read."""
         self._seen = []
+
+    def knows(self, token_ids: Sequence[int]) -> bool:
+        return all(token < self.vocab for token in token_ids)
 
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
         return common_prefix(self._seen, list(prompt_ids))
