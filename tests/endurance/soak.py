@@ -116,7 +116,10 @@ def run(minutes: float, people: int, seed: int, place: Path, *, filled: bool = T
 
 
 def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, soak: Soak) -> None:
-    """As many people come, open a book, ask and leave as the app remembers pages, and some more."""
+    """As many people come, do each thing once and leave as the app remembers pages, and some more.
+
+    Gradio keeps for each page whatever was changed in it, so only a page where all was done is as large as pages get.
+    """
     visits = math.ceil(FILL * max(MOST_STATES, MOST_SESSIONS) / people)
 
     def come(number: int) -> None:
@@ -124,8 +127,10 @@ def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, 
         for visit in range(visits):
             try:
                 person = Person(program.address, ledger, rng, place / f"files {number}", f"{number}.before {visit}")
-                person.open()
-                person.ask()
+                for act in (person.open, person.ask, person.race, person.regenerate, person.look_around):
+                    act()
+                for act in (person.new_conversation, person.start_over, person.wrong_input):
+                    act()
                 person.client.close()
             except Exception as error:
                 soak.crashes.append(f"person {number}, before: {error!r}")
