@@ -131,7 +131,7 @@ class EngineFault(CoreError):
     """A bug of ours, or something outside that went wrong: the page goes on working."""
 
     def __init__(self, error: BaseException) -> None:
-        if isinstance(error, MemoryError):
+        if is_of_memory(error):
             super().__init__(
                 "The memory was not enough for this.",
                 hint="Close other programs, or choose a smaller context or model.",
@@ -801,6 +801,14 @@ class EngineWorker:
         finally:
             race.ended = True
         yield RaceEnded()
+
+
+def is_of_memory(error: BaseException) -> bool:
+    """There was not enough memory, as Python, a GPU's allocator or torch's for the processor says it."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # torch is not imported here
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "not enough memory" in str(error))
+    )
 
 
 def _surely(step: Callable[[], None]) -> None:
