@@ -6,6 +6,11 @@ only the standard library and `core.nvidia`, which does the same. Python 3.6 can
 Python gets a sentence, no traceback.
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl+C amid the imports leaves no traceback
+
 import argparse
 import contextlib
 import hashlib
@@ -799,4 +804,6 @@ def run_tests(pytest_args: Sequence[str], *, long: bool = False) -> int:
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

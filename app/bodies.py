@@ -6,7 +6,9 @@ sends nothing anywhere. And it stores every byte that is posted as a file.
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ MOST_MESSAGE = 4 << 20  # bytes; a question that fills the largest context has l
 MOST_POSTED = 1 << 30  # bytes of files in one request
 MOST_STORED = 2 << 30  # bytes of files that wait to be read
 MEASURE_BYTES = 16 << 20  # after so many the folder is measured again: others post, too
+SPARE_BYTES = 64 << 20  # that a full disk keeps for conversations, and for what comes before it is measured again
 UPLOAD = "/gradio_api/upload"
 # Of Gradio's, nothing here uses them: they fetch, or store what was shown, or change the page's code.
 CLOSED = re.compile(
@@ -32,6 +35,7 @@ URL = re.compile(
     r"\s*([a-z][a-z0-9+.-]+:/|[/\\]{2})", re.IGNORECASE
 )  # not C:/, a folder; but \\\\machine is none of ours
 NOTHING_HERE, NO_ADDRESSES = "There is nothing here.", "Files are dropped, not named by their address."
+DISK_FULL = "The disk is full. Make room, then drop the files again."
 TOO_LONG, TOO_MUCH = "The request is too long.", "Too many files wait to be read. Drop fewer, or wait a moment."
 
 
@@ -84,11 +88,19 @@ class Bodies:
             await PlainTextResponse(TOO_LONG, 413)(scope, receive, send)
         elif self._room() < max(1, declared):
             await PlainTextResponse(TOO_MUCH, 413)(scope, receive, send)
+        elif self._free() < declared:
+            await PlainTextResponse(DISK_FULL, 507)(scope, receive, send)
         else:
             await self._app(scope, self._counted(receive), send)
 
     def _room(self) -> int:
         return self._most_stored - size_bytes(self._uploads)
+
+    def _free(self) -> int:
+        """Bytes of the disk that uploads may take."""
+        with suppress(OSError):
+            return shutil.disk_usage(self._uploads).free - SPARE_BYTES
+        return self._most_stored  # the folder is gone; Gradio makes it
 
     def _counted(self, receive: Receive) -> Receive:
         """Stop a body that is too long, or breaks off, with the one error after which the parser deletes its files."""
@@ -106,6 +118,8 @@ class Bodies:
                 unmeasured = 0
                 if self._room() <= 0:
                     raise MultiPartException(f"{TOO_MUCH} (maximum allowed size)")
+                if self._free() <= 0:
+                    raise MultiPartException(f"{DISK_FULL} (maximum allowed size)")
             return message
 
         return counted

@@ -45,12 +45,14 @@ class ChatView:
         self._num_before = len(before.finished.token_ids) if before else 0
         self._answer = streamed_text(before) if before else ""
         self.finished: Finished | None = None
+        self._wrote = False
 
     def apply(self, events: Sequence[WorkerEvent]) -> "ChatView":
         """Take in what happened."""
         for event in events:
             if isinstance(event, RoundDone):
                 self._answer += event.text
+                self._wrote |= bool(event.tokens)
             elif isinstance(event, Finished):
                 self.finished, self._answer = event, event.text
         return self
@@ -58,7 +60,10 @@ class ChatView:
     @property
     def answered(self) -> bool:
         """At least one token was written, so the exchange is part of the conversation."""
-        return self.finished is not None and len(self.finished.token_ids) > self._num_before
+        if self.finished is None:
+            return False
+        # What was there before may have other tokens now, of another model: their number alone says too little.
+        return self._wrote or len(self.finished.token_ids) > self._num_before
 
     def messages(self) -> list[Message]:
         """For the chat component."""

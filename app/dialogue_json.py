@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any, cast, get_args
 
 from app.dialogue import ROOT, BookRef, Dialogue, Node, sendable
+from app.remote.names import LONGEST_PIECE
 from app.sessions import ID, Exchange
 from core.config import SamplingParams
 from core.errors import InvalidSetting
@@ -18,7 +19,8 @@ from core.stats import DecodeStats, LevelStats
 FORMAT = "triforce-conversation"
 VERSION = 1
 MOST_NODES = 10_000
-MOST_WHOLE = (1 << 63) - 1  # what seeds and token ids are kept in
+MOST_WHOLE = (1 << 63) - 1  # what seeds are kept in
+MOST_TOKEN_BITS = 8 * (1 + 4 * LONGEST_PIECE)  # a token of a model on a server is a piece of text, as a number
 MOST_NUMBER = 1e15
 MOST_DIGITS = 9  # of a number that is a key
 
@@ -152,7 +154,7 @@ def _exchange(question: str, data: Mapping[str, Any]) -> Exchange:
         raise Damaged("exact")
     finished = Finished(
         text=_text(data, "text"),
-        token_ids=_wholes(data, "token_ids"),
+        token_ids=_token_ids(data),
         stop_reason=cast(StopReason, reason),
         stats=_stats(_object(data, "stats")),
         prompt_tokens=_whole(data, "prompt_tokens"),
@@ -265,6 +267,14 @@ def _wholes(data: Mapping[str, Any], key: str) -> tuple[int, ...]:
     values = _list(data, key)
     if not all(type(value) is int and 0 <= value <= MOST_WHOLE for value in values):
         raise Damaged(key)
+    return tuple(values)
+
+
+def _token_ids(data: Mapping[str, Any]) -> tuple[int, ...]:
+    """Whether the model has them, only the model can say."""
+    values = _list(data, "token_ids")
+    if not all(type(value) is int and value >= 0 and value.bit_length() <= MOST_TOKEN_BITS for value in values):
+        raise Damaged("token_ids")
     return tuple(values)
 
 

@@ -419,7 +419,7 @@ def told(act: str) -> tuple[str, str]:
     """Verb and exchange of what the page's script sends; of anything else, the last question once more."""
     try:
         verb, _, node_id = str(json.loads(act)["act"]).partition(":")
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return "again", ""
     return verb, node_id
 

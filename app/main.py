@@ -6,7 +6,6 @@ import ipaddress
 import os
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from app.commands.options import engine_config
 from app.conversations import Conversations
 from app.doors import Doors, Hosts, closed_doors
 from app.downloads import Downloads
+from app.ending import Ending, leave
 from app.first_script import FirstScript
 from app.keeping import Keeping
 from app.logins import Logins
@@ -44,6 +44,7 @@ MOST_UPLOAD = "300mb"
 MOST_THREADS = 256  # a page that waits holds one, asleep
 MOST_STATES = 128  # of pages, in Gradio: 0.8 MB each; more than we remember sessions
 AUTH_VARIABLE = "TRIFORCE_AUTH"
+INTERRUPTED = 130  # what shells tell of a command that Ctrl+C has ended
 PLAIN_WARNING = (
     "Warning: this is plain http. Others in the network can read along, the password too. "
     "To be alone, leave --host out and use an ssh tunnel."
@@ -62,7 +63,7 @@ class PortInUse(CoreError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl+C. Returns 0.
+    """Serve the page until Ctrl+C. Returns 0; INTERRUPTED if that came amid the start.
 
     Raises:
         InvalidSetting: an address, a password or a context that cannot be used. PortInUse. UnknownModel.
@@ -74,25 +75,32 @@ def run(args: argparse.Namespace) -> int:
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)
     prepare_process(folder)
-    with uploads.in_use(folder):
+    code = INTERRUPTED
+    with Ending() as ending, uploads.in_use(folder):
         worker = EngineWorker(
             load_it,
             seed=args.seed,
             conversations=Conversations(folder / "conversations"),
             keeping=Keeping(folder / "shelf"),
         )
-        downloads = Downloads()
-        page = serve(args, worker, auth, note=limits_note(limits), downloads=downloads)
-        worker.start()
+        downloads, page = Downloads(), None
         try:
-            threading.Event().wait()
+            page = serve(args, worker, auth, note=limits_note(limits), downloads=downloads)
+            worker.start()
+            code = 0
+            ending.wait()
         except KeyboardInterrupt:
-            print("Ending.", file=sys.stderr)
+            pass
         finally:
+            if code == 0:
+                print("Ending.", file=sys.stderr)
             downloads.close()
             worker.close()
-            page.close(verbose=False)
-    return 0
+            if page is not None:
+                page.close(verbose=False)
+    if worker.is_running:
+        leave(code)
+    return code
 
 
 def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[Engine, Machine]], str]":

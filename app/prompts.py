@@ -23,7 +23,11 @@ def prompt_of(conversation: "Conversation", past: Sequence[Exchange], question: 
 
 
 def answer_ids(exchange: Exchange, engine: "Engine") -> tuple[int, ...]:
-    """The tokens an answer was written with, or those of its text where another model wrote it."""
-    if exchange.model == engine.info.model:
-        return exchange.finished.token_ids
+    """The tokens an answer was written with, or those of its text where another model wrote it.
+
+    The same where the model has no such tokens: the file was changed, or the model, under its old name.
+    """
+    token_ids = exchange.finished.token_ids
+    if exchange.model == engine.info.model and engine.knows(token_ids):
+        return token_ids
     return tuple(engine.text.encode(exchange.finished.text))

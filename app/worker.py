@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 CUT_SHORT = {"time_up", "cancelled"}
 MOST_WAITING = 8  # answers and races of one page
+MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread when the program ends; while it loads a model
 MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 
 Kind = Literal["counting", "reading", "answer", "race", "survey", "keeping"]
@@ -130,7 +131,7 @@ class EngineFault(CoreError):
     """A bug of ours, or something outside that went wrong: the page goes on working."""
 
     def __init__(self, error: BaseException) -> None:
-        if isinstance(error, MemoryError):
+        if is_of_memory(error):
             super().__init__(
                 "The memory was not enough for this.",
                 hint="Close other programs, or choose a smaller context or model.",
@@ -203,15 +204,21 @@ class EngineWorker:
         """Begin to load the model; returns at once."""
         self._thread.start()
 
-    def close(self, timeout_seconds: float = 10.0) -> None:
-        """Cancel everything and let the thread end."""
+    @property
+    def is_running(self) -> bool:
+        """The thread is there; after `close`: it is in the midst of something that cannot be cancelled."""
+        return self._thread.is_alive()
+
+    def close(self, timeout_seconds: float = MOST_END_SECONDS) -> None:
+        """Cancel everything and let the thread end; loading cannot be cancelled, and is not waited for."""
         with self._changed:
             self._closed = True
+            loading = isinstance(self._state, Loading)
             for job in self._jobs:
                 job.cancel.set()
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join(timeout_seconds)
+            self._thread.join(min(timeout_seconds, SHORT_END_SECONDS) if loading else timeout_seconds)
         self.conversations.close()
 
     @property
@@ -794,6 +801,14 @@ class EngineWorker:
         finally:
             race.ended = True
         yield RaceEnded()
+
+
+def is_of_memory(error: BaseException) -> bool:
+    """There was not enough memory, as Python, a GPU's allocator or torch's for the processor says it."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # torch is not imported here
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "not enough memory" in str(error))
+    )
 
 
 def _surely(step: Callable[[], None]) -> None:

@@ -357,6 +357,10 @@ class Engine:
         """Tokens that book, conversation and answer may have together."""
         return self._full.capacity
 
+    def knows(self, token_ids: Sequence[int]) -> bool:
+        """Whether the model has all of these tokens."""
+        return all(0 <= token < self._parts.vocab for token in token_ids)
+
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
         """How many leading tokens of this prompt would not be read again."""
         known = self._seen[: self._full.length]

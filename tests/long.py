@@ -16,6 +16,7 @@ SUITES: dict[str, tuple[str, list[str]]] = {
     "soak": ("tests.endurance.soak", ["--minutes", "20"]),
     "crowd": ("tests.endurance.crowd", []),
     "hostile": ("tests.hostile.run", []),
+    "fuzzing": ("tests.hostile.fuzzing", ["--seconds", "120"]),
 }
 
 

@@ -7,6 +7,7 @@ import sys
 from app.commands.options import engine_config
 from app.commands.reading import print_json
 from app.doors import Hosts
+from app.ending import Ending, leave
 from app.main import PortInUse, check_port, is_loopback, load
 from app.serving.api import Api
 from app.worker import EngineWorker, LoadFailed, Ready
@@ -29,33 +30,36 @@ def run(args: argparse.Namespace) -> int:
     check_port(args.host, args.port)
     config = engine_config(args)
     worker = EngineWorker(lambda: load(config))
-    worker.start()
-    try:
-        ready = loaded(worker)
-        hosts = Hosts(args.host, args.port, args.allow_host or ())
-        origins = args.allow_origin or ()
-        api = Api(worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                api.app,
-                host=args.host,
-                port=args.port,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                lifespan="off",
-                timeout_graceful_shutdown=LONGEST_END_SECONDS,
+    with Ending():
+        try:
+            worker.start()
+            ready = loaded(worker)
+            hosts = Hosts(args.host, args.port, args.allow_host or ())
+            origins = args.allow_origin or ()
+            api = Api(worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue)
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    api.app,
+                    host=args.host,
+                    port=args.port,
+                    log_level="warning",
+                    access_log=False,
+                    server_header=False,
+                    lifespan="off",
+                    timeout_graceful_shutdown=LONGEST_END_SECONDS,
+                )
             )
-        )
-        announce(args, ready)
-        server.run()
-        if not server.started:
-            raise PortInUse(args.host, args.port)
-    except KeyboardInterrupt:  # uvicorn has tidied up and hands it on, unless signals are ignored here
-        pass
-    finally:
-        worker.close()
-    print("Ending.", file=sys.stderr)
+            announce(args, ready)
+            server.run()
+            if not server.started:
+                raise PortInUse(args.host, args.port)
+        except KeyboardInterrupt:  # uvicorn has tidied up and hands it on, unless signals are ignored here
+            pass
+        finally:
+            worker.close()
+        print("Ending.", file=sys.stderr)
+    if worker.is_running:
+        leave(0)
     return 0
 
 

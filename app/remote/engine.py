@@ -17,7 +17,7 @@ import torch
 from app.remote.client import Address, Client, Part, Patience
 from app.remote.errors import BrokenOff, Garbage, NotRemotely, Refused
 from app.remote.names import REMOTE, remotely, theirs
-from app.remote.text import FIRST_WORDS, SAMPLE, RemotePrompt, RemoteText
+from app.remote.text import FIRST_WORDS, FRAME, SAMPLE, RemotePrompt, RemoteText, number_of, piece_of
 from core.answering import LONGEST_ROUND
 from core.config import EngineConfig, GenerationConfig
 from core.engine import EngineInfo, Equality
@@ -89,6 +89,10 @@ class RemoteEngine:
     # -------------------- what the app asks about the caches of an engine
 
     holds_all_chunks = False
+
+    def knows(self, token_ids: Sequence[int]) -> bool:
+        """Whether all of these stand for texts."""
+        return all(token == FRAME or number_of(piece_of(token)) == token for token in token_ids)
 
     def cached_prefix(self, _prompt_ids: Sequence[int]) -> int:
         """Nothing is known of the server's cache, so nothing is counted on."""

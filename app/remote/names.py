@@ -2,6 +2,7 @@
 
 from core.decoding.registry import METHODS
 
+LONGEST_PIECE = 256  # characters that one token stands for: a file of a conversation holds the number of each
 REMOTE = "remote"  # the method of a server that has but one, and the device of its model
 NOT_SEEN = "A remote server wrote this: how it computes cannot be seen from here."
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from app.remote.names import LONGEST_PIECE
 from core.text import Turn
 
 BLOCK = 8192  # characters
@@ -124,7 +125,11 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def cut(text: str, num: int) -> list[tuple[str, int]]:
-    """A text in `num` pieces of about the same length, some empty if it has fewer characters, and where each begins."""
+    """A text in `num` pieces of about the same length, some empty if it has fewer characters, and where each begins.
+
+    In more pieces if they were longer than LONGEST_PIECE.
+    """
+    num = max(num, -(-len(text) // LONGEST_PIECE))
     edges = [len(text) * i // num for i in range(num + 1)] if num else [0]
     return [(text[start:end], start) for start, end in pairwise(edges)]
 
@@ -137,7 +142,12 @@ def number_of(piece: str) -> int:
 def piece_of(number: int) -> str:
     """The text in a number; that of another model's token, which has none, is nothing."""
     written = number.to_bytes((number.bit_length() + 7) // 8, "big")
-    return written[1:].decode("utf-8", "surrogatepass") if written[:1] == b"\x01" else ""
+    if written[:1] != b"\x01":
+        return ""
+    try:
+        return written[1:].decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:  # a number that somebody has changed
+        return ""
 
 
 def _message(role: str, content: str) -> dict[str, str]:

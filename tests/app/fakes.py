@@ -37,6 +37,13 @@ GRADIO_WARNINGS = [
     # what it asks of pandas:
     pytest.mark.filterwarnings("ignore:('future.no_silent_downcasting'|The copy keyword) is deprecated"),
 ]
+FOREIGN = (  # headers of requests that pages of other sites cause
+    {"Host": "rebound.example"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+)
 HOLD = "| "  # a word at which an answer waits until `writing` is set again, or it is stopped
 SECONDS = 30.0  # no test waits longer for anything; a machine that is busy included
 
@@ -80,7 +87,7 @@ class FakeEngine:
     """
 
     def __init__(self, *, context: int = 4096, has_draft: bool = True) -> None:
-        self.text, self.context = FakeText(), context
+        self.text, self.context, self.vocab = FakeText(), context, 0x110000
         plan = SimpleNamespace(
             device=SimpleNamespace(value="cpu", because="test"),
             dtype=SimpleNamespace(value="torch.float32", because="test"),
@@ -163,6 +170,9 @@ class FakeEngine:
     def forget(self) -> None:
         """As if another page's book had been read."""
         self._seen = []
+
+    def knows(self, token_ids: Sequence[int]) -> bool:
+        return all(token < self.vocab for token in token_ids)
 
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
         return common_prefix(self._seen, list(prompt_ids))
@@ -380,6 +390,19 @@ def worker_of(
     )
     worker.start()
     return worker
+
+
+def worker_held(engine: Any) -> tuple[EngineWorker, threading.Event]:
+    """A worker, started, whose model is there as soon as the event is set."""
+    release = threading.Event()
+
+    def load() -> tuple[Engine, Machine]:
+        assert release.wait(SECONDS)
+        return cast(Engine, engine), MACHINE
+
+    worker = EngineWorker(load)
+    worker.start()
+    return worker, release
 
 
 def write_book(folder: Path, text: str = "It was a dark and stormy night. " * 8, name: str = "book.txt") -> Path:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -187,6 +188,25 @@ def test_one_request_and_all_files_together_have_bounds(
         assert size_bytes(folder) == 0, "what had come of it is deleted"
         statuses = [post_file(client, address, bytes([number]) * 15_000).status_code for number in range(6)]
         assert statuses == [200, 200, 200, 413, 413, 413] and 45_000 <= size_bytes(folder) <= 50_000
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_disk_that_is_full_or_fills_up_is_told_and_nothing_stays(
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, free = serve(worker), [bodies.SPARE_BYTES + 100]
+    monkeypatch.setattr(
+        bodies.shutil, "disk_usage", lambda _: SimpleNamespace(free=free.pop() if free[1:] else free[0])
+    )
+    with httpx.Client(trust_env=False) as client:
+        answer = post_file(client, address, b"x" * 2_000)
+        assert (answer.status_code, answer.text) == (507, bodies.DISK_FULL)
+        free[:] = [0, bodies.SPARE_BYTES + 100_000]  # by the time that it is measured again, others have filled it
+        answer = post_file(client, address, b"x" * 2_000)
+        assert answer.status_code == 413 and bodies.DISK_FULL in answer.text
+        assert list((arguments.data_dir / FOLDER).rglob("*.txt")) == []
+        free[:] = [bodies.SPARE_BYTES + 100_000]
+        assert post_file(client, address, b"x" * 2_000).status_code == 200
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(

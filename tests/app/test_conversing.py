@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from app.chat_view import ChatView
 from app.conversations import ConversationGone, Conversations
 from app.conversing import Conversing, file_name
 from app.dialogue import ROOT, Dialogue, digest_of
@@ -225,6 +226,33 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
     list(worker.open_book(session.id, same))
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
     assert "Only what it is about" in session.intake.note, "beside the other book it would be another text"
+
+
+@pytest.mark.parametrize("wrong", [[600_000], [2**62] * 40, [10**400]])
+def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: Start, tmp_path: Path) -> None:
+    """A file was changed, or the model was: its answer goes on, and is gone on from, as the text that it is."""
+    worker, conversing = start(with_words(tiny_engine(context=1024)))
+    book, short = write_book(tmp_path), GenerationConfig(max_new_tokens=8)
+    session_id = opened(worker, book)
+    list(worker.answer(session_id, "One?", short))
+    worker.close()
+    (file,) = (tmp_path / "conversations").glob("*.json")
+    written = json.loads(file.read_text(encoding="utf-8"))
+    answer = written["nodes"][0]["answer"]
+    answer["token_ids"], text = answer["token_ids"] + wrong, answer["text"]
+    file.write_text(json.dumps(written), encoding="utf-8")
+
+    worker, conversing = start(with_words(tiny_engine(context=1024)))
+    session = worker.sessions.enter(session_id)
+    conversing.arrive(session)
+    list(worker.open_book(session.id, book))
+    before = session.exchanges[0]
+    assert set(wrong) <= set(before.finished.token_ids), "whether they are tokens, the file alone does not tell"
+    events = list(worker.go_on(session.id, short))
+    assert isinstance(events[-1], Finished) and ChatView([], "One?", before).apply(events).answered
+    assert session.exchanges[0].finished.text.startswith(text) and not set(wrong) & set(events[-1].token_ids)
+    *_, end = worker.answer(session.id, "Two?", short)
+    assert isinstance(end, Finished) and len(session.exchanges) == 2
 
 
 def test_each_tab_gets_its_own_conversation_back(start: Start, engine: FakeEngine, tmp_path: Path) -> None:

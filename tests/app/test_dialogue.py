@@ -173,7 +173,7 @@ ANSWER = ("nodes", 0, "answer")
         changed((*ANSWER, "stats", "level1", "committed_per_round"), {"9" * 5_000: 1}),
         changed((*ANSWER, "stats", "decode_seconds"), 10**400),
         changed((*ANSWER, "stats", "new_tokens"), 10**400),
-        changed((*ANSWER, "token_ids"), [10**400]),
+        changed((*ANSWER, "token_ids"), [10**2_600]),
         changed((*ANSWER, "seed"), -(10**400)),
         changed(("nodes",), [DIALOGUE.nodes[0].id] * 20_000),
         changed(("version",), 1).replace('"version": 1', '"version": ' + "1" * 5_000),

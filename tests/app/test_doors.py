@@ -12,7 +12,7 @@ import pytest
 from app import doors, main
 from app.doors import Doors, Hosts
 from app.worker import EngineWorker
-from tests.app.fakes import GRADIO_WARNINGS, finish
+from tests.app.fakes import FOREIGN, GRADIO_WARNINGS, finish
 
 pytestmark = GRADIO_WARNINGS
 ServeOn = Callable[[EngineWorker], str]
@@ -164,13 +164,7 @@ def test_our_own_page_and_programs_come_in(app: Any, arguments: argparse.Namespa
 
 def test_five_foreign_requests_are_refused(serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace) -> None:
     address = serve(worker)
-    for headers in (
-        {"Host": "rebound.example"},
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-    ):
+    for headers in FOREIGN:
         answer = httpx.get(f"{address}config", headers=headers, trust_env=False)
         assert answer.status_code == (421 if "Host" in headers else 403) and answer.text.count("\n") == 0
     assert httpx.get(f"{address}config", trust_env=False).status_code == 200

@@ -1,8 +1,6 @@
 """Faults of the engine's thread, and more work than there is time for: the page goes on, nothing waits for ever."""
 
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +18,7 @@ from app.worker import (
     Waiting,
 )
 from core.events import Finished
-from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, write_book
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, worker_held, write_book
 from tests.app.test_worker import PLAIN, in_thread, wait_for
 
 
@@ -80,14 +78,7 @@ def test_pages_that_wait_for_a_model_leave_their_threads_to_others(
     monkeypatch: pytest.MonkeyPatch, engine: FakeEngine
 ) -> None:
     monkeypatch.setattr("app.worker.SIGN_OF_LIFE_SECONDS", 0.01)
-    release = threading.Event()
-
-    def load() -> tuple[FakeEngine, SimpleNamespace]:
-        assert release.wait(SECONDS)
-        return engine, MACHINE
-
-    worker = EngineWorker(load)  # type: ignore[arg-type]
-    worker.start()
+    worker, release = worker_held(engine)
     try:
         states = worker.states()
         assert isinstance(next(states), Loading)

@@ -30,7 +30,7 @@ from app.worker import (
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.events import Finished, PrefillProgress, RoundDone
-from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, write_book
+from tests.app.fakes import SECONDS, FakeEngine, opened, worker_held, write_book
 
 PLAIN = GenerationConfig()
 
@@ -464,14 +464,7 @@ def test_a_page_may_bring_an_id_that_nobody_guesses(worker: EngineWorker) -> Non
 
 
 def test_the_page_is_told_when_the_model_is_loaded(engine: FakeEngine, tmp_path: Path) -> None:
-    release = threading.Event()
-
-    def load() -> tuple[FakeEngine, object]:
-        assert release.wait(SECONDS)
-        return engine, MACHINE
-
-    worker = EngineWorker(load)  # type: ignore[arg-type]
-    worker.start()
+    worker, release = worker_held(engine)
     try:
         states = worker.states()
         assert isinstance(next(states), Loading)

@@ -4,6 +4,7 @@ python -m tests.endurance.crowd --tabs 200 --files 50 --json F
 """
 
 import argparse
+import datetime
 import json
 import random
 import sys
@@ -137,6 +138,7 @@ def main(argv: list[str]) -> int:
         print("FAULT:", failure)
     if args.json:
         made = {"command": "python -m tests.endurance.crowd", "commit": commit(), "machine": asdict(this_machine())}
+        made |= {"date": str(datetime.date.today())}
         args.json.write_text(json.dumps(made | asdict(crowd), indent=1, default=str) + "\n", encoding="utf-8")
     return bool(crowd.failures)
 

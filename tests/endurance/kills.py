@@ -7,6 +7,7 @@ before is there, and no process lives on. After the last start and a quiet end n
 """
 
 import argparse
+import datetime
 import json
 import random
 import sys
@@ -23,7 +24,7 @@ from app.dialogue_json import load
 from core.hardware import this_machine
 from core.shelf.bookfile import BookReader
 from tests.endurance.person import Ledger, Person
-from tests.endurance.program import Program
+from tests.endurance.program import START_SECONDS, Program
 
 SETTLED_SECONDS = 1.0  # an answer is on disk milliseconds after it was told
 MOST_SECONDS = 8.0  # of use before a kill
@@ -76,10 +77,12 @@ def one_kill(folder: Path, rng: random.Random, ledger: Ledger, found: Found) -> 
     else:
         program.wait()
         person: list[Person] = []
+        arrived = threading.Event()
 
         def use() -> None:
             try:
                 person.append(Person(program.address, ledger, rng, folder.with_name("files"), f"run {found.kills}"))
+                arrived.set()
                 while True:
                     person[0].act()
             except Exception:  # the app is gone
@@ -87,6 +90,8 @@ def one_kill(folder: Path, rng: random.Random, ledger: Ledger, found: Found) -> 
 
         thread = threading.Thread(target=use, daemon=True)
         thread.start()
+        if rng.random() < 0.9:  # else perhaps amid the arrival
+            arrived.wait(START_SECONDS)
         time.sleep(seconds)
         doing = person[0].doing if person else "arriving"
     killed = time.monotonic()
@@ -144,6 +149,7 @@ def table(found: Found) -> str:
 def document(found: Found, seed: int, seconds: float) -> dict[str, Any]:
     """For a JSON file."""
     made = {"command": "python -m tests.endurance.kills", "seed": seed, "seconds": round(seconds), "commit": commit()}
+    made["date"] = str(datetime.date.today())
     shown = asdict(found) | {"during": dict(found.during)}
     return made | {"machine": asdict(this_machine())} | shown | {"failures": len(found.failures)}
 

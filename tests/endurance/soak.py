@@ -2,12 +2,15 @@
 
     python -m tests.endurance.soak --minutes 120 --people 6 --json F
 
-They upload good and bad files, ask, stop, walk away, race, reload and send what no page sends. Memory is compared
-between the time after the warm-up and the end, by medians; threads and open files likewise.
+They upload good and bad files, ask, stop, walk away, race, reload and send what no page sends. Before the time begins
+more pages than the app remembers are opened, so that what it keeps of pages is at its bounds. Memory is compared
+between the time after a warm-up and the end, by medians; threads and open files likewise.
 """
 
 import argparse
+import datetime
 import json
+import math
 import random
 import statistics
 import sys
@@ -21,13 +24,16 @@ from typing import Any
 import psutil
 
 from app.commands.bench import commit
+from app.main import MOST_STATES
+from app.sessions import MOST_SESSIONS
 from core.hardware import this_machine
 from tests.endurance.kills import Found, look
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program
 
 SAMPLE_SECONDS = 5.0
-WARM_UP, TAIL = 0.3, 0.2  # shares of the time
+WARM_UP, TAIL = 0.2, 0.2  # shares of the time
+FILL = 1.1  # times the pages that the app remembers come before the time begins
 MOST_GROWTH = 0.02
 MOST_MORE = 8  # threads or open files: what a few requests under way need
 
@@ -77,8 +83,8 @@ class Soak:
         return told
 
 
-def run(minutes: float, people: int, seed: int, place: Path) -> tuple[Soak, Ledger, Found]:
-    """The whole soak."""
+def run(minutes: float, people: int, seed: int, place: Path, *, filled: bool = True) -> tuple[Soak, Ledger, Found]:
+    """The whole soak; without `filled` it begins with no page."""
     soak, ledger, found, stop = Soak(people, minutes), Ledger(), Found(), threading.Event()
     program = Program(place / "data")
     program.wait()
@@ -88,6 +94,8 @@ def run(minutes: float, people: int, seed: int, place: Path) -> tuple[Soak, Ledg
         )
         for number in range(people)
     ]
+    if filled:
+        fill(program, ledger, people, seed, place, soak)
     for thread in threads:
         thread.start()
     started = time.monotonic()
@@ -105,6 +113,33 @@ def run(minutes: float, people: int, seed: int, place: Path) -> tuple[Soak, Ledg
     look(place / "data", ledger, time.monotonic() + 2.0, found)
     soak.crashes += [line for line in program.tail(10**7).splitlines() if "a job failed" in line]
     return soak, ledger, found
+
+
+def fill(program: Program, ledger: Ledger, people: int, seed: int, place: Path, soak: Soak) -> None:
+    """As many people come, do each thing once and leave as the app remembers pages, and some more.
+
+    Gradio keeps for each page whatever was changed in it, so only a page where all was done is as large as pages get.
+    """
+    visits = math.ceil(FILL * max(MOST_STATES, MOST_SESSIONS) / people)
+
+    def come(number: int) -> None:
+        rng = random.Random(f"{seed} {number} before")
+        for visit in range(visits):
+            try:
+                person = Person(program.address, ledger, rng, place / f"files {number}", f"{number}.before {visit}")
+                for act in (person.open, person.ask, person.race, person.regenerate, person.look_around):
+                    act()
+                for act in (person.new_conversation, person.start_over, person.wrong_input):
+                    act()
+                person.client.close()
+            except Exception as error:
+                soak.crashes.append(f"person {number}, before: {error!r}")
+
+    threads = [threading.Thread(target=come, args=(number,)) for number in range(people)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def use(
@@ -182,6 +217,7 @@ def main(argv: list[str]) -> int:
         print("FAULT:", failure)
     if args.json:
         told: dict[str, Any] = {"command": "python -m tests.endurance.soak", "seed": args.seed, "commit": commit()}
+        told |= {"date": str(datetime.date.today())}
         told |= {"machine": asdict(this_machine()), "minutes": args.minutes, "people": args.people}
         told |= {"acts": ledger.acts, "refused": ledger.refused, "answered": len(ledger.answered), "failures": failures}
         told |= {"memory_growth": soak.growth, "samples": [asdict(sample) for sample in soak.samples]}

@@ -1,5 +1,6 @@
 """The app as `launch.py` starts it, but every book that was read is kept on disk."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from core.shelf.folder import ShelfFolder, ShelfSettings
 
 def main(arguments: list[str]) -> int:
     """Run the page with the arguments of `launch.py`; `--data-dir` must be one of them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     core.keeping.WORTH_SECONDS = 0.0
     folder = Path(arguments[arguments.index("--data-dir") + 1]) / "shelf"
     ShelfFolder(folder).choose(ShelfSettings(keeping="always", cap_bytes=1 << 30))

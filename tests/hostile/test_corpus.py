@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile import fuzzing
 from tests.hostile.corpus import FORMATS, NAMES, HostileFile, corpus
 from tests.hostile.fuzzing import PARSERS, fuzz
 from tests.hostile.run import ROOT, Row, judge, main, table
@@ -43,6 +44,22 @@ def test_a_hostile_file_opens_or_is_refused_in_a_line(file: HostileFile) -> None
 @pytest.mark.parametrize("kind", list(PARSERS))
 def test_no_damaged_file_makes_a_parser_raise_what_its_process_does_not_expect(kind: str) -> None:
     assert fuzz(kind, seconds=0.5, most_inputs=25) > 0
+
+
+def test_the_program_tells_what_each_parser_took_and_what_it_must_not_raise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fuzzed(kind: str, seconds: float, _: int) -> int:
+        if kind == "docx":
+            raise KeyError("what nobody expects")
+        return round(seconds)
+
+    monkeypatch.setattr(fuzzing, "fuzz", fuzzed)
+    assert fuzzing.main(["--seconds", "7"]) == 1
+    said = capsys.readouterr().out
+    assert "what nobody expects" in said and said.count("7 inputs") == len(PARSERS) - 1, "the others are fuzzed, too"
+    monkeypatch.setattr(fuzzing, "fuzz", lambda *_: 1)
+    assert fuzzing.main([]) == 0
 
 
 def test_a_page_without_any_title_in_a_file_without_a_name_has_one(tmp_path: Path) -> None:

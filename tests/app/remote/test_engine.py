@@ -10,6 +10,7 @@ import pytest
 from app.remote.client import Address, Patience
 from app.remote.engine import RemoteEngine
 from app.remote.errors import BrokenOff, Garbage, NotRemotely, Refused, RemoteError, TooSlow, Unreachable
+from app.remote.text import FRAME, number_of
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, InvalidSetting, UnknownModel
 from core.events import Event, Finished, PrefillProgress, RoundDone
@@ -130,6 +131,13 @@ def test_an_answer_goes_on_where_the_server_can(server: FakeServer) -> None:
     server.tells("/v1/models", json_reply({"data": [{**CARD, "owned_by": "someone"}]}))
     with pytest.raises(NotRemotely, match="go on"):
         ask(connect(server), written=engine.text.split("The light ", 2))
+
+
+def test_numbers_that_no_text_has_are_known_as_such(server: FakeServer) -> None:
+    engine = connect(server)
+    assert engine.knows(engine.text.encode("The light 字.")) and engine.knows([]) and engine.knows([FRAME])
+    for wrong in (5, 17_000, 0x01FF, 2**4001):
+        assert not engine.knows([number_of("The "), wrong])
 
 
 def test_the_context_is_the_server_s_or_asked_for(server: FakeServer) -> None:

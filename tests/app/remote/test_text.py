@@ -1,12 +1,17 @@
 """Tokens that stand for text: read back exactly, alike where texts begin alike, as many as the server counts."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.remote.text import BLOCK, FRAME, RemotePrompt, RemoteText, blocks, number_of, piece_of
+from app.dialogue import Dialogue
+from app.dialogue_json import MOST_WHOLE, dump, load
+from app.remote.text import BLOCK, FRAME, LONGEST_PIECE, RemotePrompt, RemoteText, blocks, number_of, piece_of
 from core.text import Turn
 from core.tokens import common_prefix
+from tests.app.test_dialogue import a_dialogue
 
 BOOK = "".join(f"Line {number} of a book about the sea.\n" for number in range(900))
 
@@ -70,3 +75,23 @@ def test_a_text_is_split_into_as_many_tokens_as_usage_says() -> None:
     for text, num in (("abc", 5), ("abcdef", 2), ("a", 0), ("", 0), ("", 3)):
         ids = tokens.split(text, num)
         assert tokens.decode(ids) == text and len(ids) == max(num, 1 if text else 0)
+
+
+@pytest.mark.parametrize("char", ["a", "字", "\U0001f4d6"])
+def test_a_conversation_with_a_server_survives_the_round_trip(char: str) -> None:
+    """Tokens of a few letters are numbers of many digits; a server may count one token for a whole answer."""
+    tokens, whole = RemoteText(words), a_dialogue("One?")
+    text = char * (2 * LONGEST_PIECE + 9)
+    ids = tuple(tokens.split(text, 1))
+    assert max(ids) > MOST_WHOLE and tokens.decode(ids) == text
+    (node,) = whole.nodes
+    assert node.exchange is not None
+    finished = replace(node.exchange.finished, text=text, token_ids=ids)
+    said: Dialogue = whole.answer(node.id, replace(node.exchange, finished=finished))
+    assert load(dump(said), said.id) == said
+
+
+@given(st.integers(min_value=0) | st.binary(max_size=9).map(lambda raw: int.from_bytes(b"\x01" + raw, "big")))
+def test_any_number_is_a_piece_of_text_or_none(number: int) -> None:
+    piece = piece_of(number)
+    assert piece == "" or number_of(piece) == number

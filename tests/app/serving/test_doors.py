@@ -10,6 +10,7 @@ from app.commands.serve import check_door
 from app.doors import Hosts
 from app.worker import EngineWorker
 from core.errors import InvalidSetting
+from tests.app.fakes import FOREIGN
 from tests.app.serving.servers import ServedEngine, free_port, served
 
 
@@ -45,13 +46,7 @@ def test_web_pages_of_other_origins_are_kept_out(worker: EngineWorker) -> None:
 def test_five_foreign_requests_are_refused(worker: EngineWorker) -> None:
     with served(worker) as url:
         assert get(url).status_code == 200
-        for headers in (
-            {"Host": "rebound.example"},
-            {"Origin": "https://evil.example"},
-            {"Origin": "null"},
-            {"Sec-Fetch-Site": "cross-site"},
-            {"Sec-Fetch-Site": "same-site"},
-        ):
+        for headers in FOREIGN:
             reply = get(url, **headers)
             assert reply.status_code == (421 if "Host" in headers else 403) and "example" not in reply.text
             assert reply.json()["error"]["code"] == ("host_not_allowed" if "Host" in headers else "origin_not_allowed")

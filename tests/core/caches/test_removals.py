@@ -5,15 +5,12 @@ import re
 import pytest
 
 from tests.core.caches.removals import HOST_ATTENTION, REMOVALS, TRANSFER
-from tests.core.decoding.mutants import ROOT, Mutant
+from tests.core.decoding.mutants import ROOT, Mutant, check
 
 
 @pytest.mark.parametrize("removal", REMOVALS, ids=lambda removal: removal.name)
 def test_every_removal_applies_and_compiles(removal: Mutant) -> None:
-    text = (ROOT / removal.file).read_text(encoding="utf-8")
-    changed = removal.applied(text)
-    assert changed != text
-    compile(changed, removal.file, "exec")
+    check(removal)
 
 
 @pytest.mark.parametrize("file", [TRANSFER, HOST_ATTENTION])

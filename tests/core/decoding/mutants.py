@@ -56,6 +56,18 @@ class Mutant:
         return text.replace(self.old, self.new)
 
 
+def check(mutant: Mutant) -> None:
+    """That a fault has its place in the code as it is, and makes Python that compiles.
+
+    Raises:
+        AssertionError, SyntaxError, ValueError.
+    """
+    text = (ROOT / mutant.file).read_text(encoding="utf-8")
+    changed = mutant.applied(text)
+    assert changed != text, mutant.name
+    compile(changed, mutant.file, "exec")
+
+
 VERIFY, SAMPLING = "core/decoding/verify.py", "core/decoding/sampling.py"
 SPECULATIVE, LOOKUP, METHODS = "core/decoding/speculative.py", "core/decoding/lookup.py", "core/decoding/methods.py"
 RETRIEVAL, FULL, STREAMING = "core/caches/retrieval.py", "core/caches/full.py", "core/caches/streaming.py"
