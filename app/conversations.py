@@ -468,7 +468,7 @@ def _was_set_aside(file: Path, since: int) -> bool:
     times = [
         one.name.removesuffix(SET_ASIDE).rpartition("-")[2] for one in file.parent.glob(f"{file.stem}-*{SET_ASIDE}")
     ]
-    return any(time.isdecimal() and int(time) >= since for time in times)
+    return any(one.isdecimal() and int(one) > since for one in times)
 
 
 def _replace(file: Path, text: bytes) -> None:

@@ -166,7 +166,8 @@ class Dialogue:
     def joined(self, other: "Dialogue") -> "Dialogue":
         """With what another state of the same conversation has; what is shown, and for which book, stays.
 
-        An answer is never lost: a removed node stays as long as one that was not removed follows it.
+        An answer is never lost: a removed node stays as long as one that was not removed follows it, with the newest
+        answer that these two states have.
         """
         theirs, have = {node.id: node for node in other.nodes}, {node.id for node in self.nodes}
         nodes = [max(node, theirs.get(node.id, node), key=lambda one: one.age) for node in self.nodes]

@@ -252,6 +252,7 @@ def test_only_the_newest_state_is_written(store: Conversations, monkeypatch: pyt
         store.save(dialogue)
     gate.set()
     assert store.flush(SECONDS) and written[-1] == 10 and len(written) <= 2
+    assert store.open(dialogue.id) == dialogue, "and what is shown is as it was saved last"
 
 
 def test_without_a_folder_nothing_is_written() -> None:

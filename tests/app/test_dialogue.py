@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.dialogue import ROOT, BookRef, Dialogue, Node, title_of
-from app.dialogue_json import VERSION, Damaged, NewerVersion, dump, load
+from app.dialogue_json import MOST_MOMENT, VERSION, Damaged, NewerVersion, dump, load
 from app.sessions import Exchange
 from core.config import SamplingParams
 from tests.app.fakes import finished
@@ -121,6 +121,18 @@ def test_a_conversation_survives_the_round_trip() -> None:
     assert load(dump(read), dialogue.id) == read, "but for halves of characters, which no page can show"
 
 
+def test_what_joins_two_states_is_written_and_files_without_it_are_read() -> None:
+    dialogue = a_dialogue("One?", "Two?").rename("Another title").remove("unknown")
+    dialogue = dialogue.remove(dialogue.path[1].id)
+    assert dialogue.titled and dialogue.nodes[0].answered and len(dialogue.removed) == 1
+    assert load(dump(dialogue), dialogue.id) == dialogue
+    old = json.loads(dump(dialogue))
+    del old["titled"], old["removed"], old["nodes"][0]["answered"]
+    read = load(json.dumps(old), dialogue.id)
+    assert read.titled == 0 == read.nodes[0].answered and read.removed == frozenset()
+    assert load(dump(read.joined(dialogue)), dialogue.id) == dialogue
+
+
 def test_no_text_of_the_book_is_kept() -> None:
     data = json.loads(dump(a_dialogue("One?")))
     assert set(data["book"]) == {"names", "title", "digest", "num_tokens", "parts"}
@@ -175,10 +187,13 @@ ANSWER = ("nodes", 0, "answer")
         changed((*ANSWER, "stats", "new_tokens"), 10**400),
         changed((*ANSWER, "token_ids"), [10**400]),
         changed((*ANSWER, "seed"), -(10**400)),
+        changed(("titled",), -1),
+        changed(("nodes", 0, "answered"), MOST_MOMENT + 1),
+        changed(("removed",), [1]),
         changed(("nodes",), [DIALOGUE.nodes[0].id] * 20_000),
         changed(("version",), 1).replace('"version": 1', '"version": ' + "1" * 5_000),
     ],
-    ids=range(32),
+    ids=range(35),
 )
 def test_what_is_not_a_conversation_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):
