@@ -3,8 +3,11 @@
 The list is the directory; there is no index that could be damaged. File names are random ids. A file that cannot be
 read is set aside and named, one of a newer version is left alone and named; nothing is ever deleted but on request.
 
-Two programs may use one folder: a lock is held while a file is written, and what another program has changed in it
-since is merged. A write that fails is tried again, soon and then every half minute, and once more at the end.
+Every page and every program has a state of a conversation of its own, perhaps an old one. No state replaces another:
+they are joined (`Dialogue.joined`), what a page saves with what this program has, and that with the file, where another
+program may have written, while a lock is held. A file that is gone was deleted there, unless it was set aside.
+
+One thread writes and deletes. What fails is tried again, soon and then every half minute, and once more at the end.
 """
 
 import contextlib
@@ -18,9 +21,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from app.conversation_merge import merge
 from app.dialogue import Dialogue
 from app.dialogue_json import Damaged, NewerVersion, dump, load
 from app.render import plural
@@ -39,6 +41,9 @@ LOCK_SECONDS = 5.0  # another program holds the lock for milliseconds
 # Virus scanners hold a file for a moment: the first tries follow at once.
 TRY_AGAIN_SECONDS = (0.05, 0.1, 0.2, 0.4)
 LATER_SECONDS = 30.0
+
+_Stamp = tuple[int, int, int]  # what tells two states of a file apart: time of change in nanoseconds, size, number
+NO_FILE: _Stamp = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +94,17 @@ class ConversationGone(CoreError):
 class _Seen:
     """What a file was like when it was read, so that it is read again only when it has changed."""
 
-    stamp: tuple[int, int]  # time of change in nanoseconds, size
+    stamp: _Stamp
     summary: Summary | None  # None: of a newer version
 
 
 @dataclass(frozen=True, slots=True)
-class _Base:
-    """A file as this program wrote or read it last."""
+class _Known:
+    """A file that this program wrote or opened: all that is in it is in memory, too."""
 
-    stamp: tuple[int, int]
-    dialogue: Dialogue
+    stamp: _Stamp
+    time: int  # when that was, nanoseconds since 1970
+    ids: frozenset[str]  # nodes that were on disk then, or before
 
 
 class Conversations:
@@ -110,16 +116,14 @@ class Conversations:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self._lock = threading.Condition()  # guards everything below
-        self._latest: dict[str, Dialogue] = {}  # what this program wrote or opened
-        self._removed: dict[str, frozenset[str]] = {}  # nodes, by conversation
-        self._deleted: set[str] = set()
-        self._unwritten: dict[str, Dialogue] = {}
-        self._failed: dict[str, Dialogue] = {}  # to be tried again as soon as a write succeeds
+        self._latest: dict[str, Dialogue] = {}  # what was saved here, or opened
+        self._deleted: set[str] = set()  # for good
+        self._unwritten: dict[str, None] = {}  # ids of files to write or to delete, in order
+        self._failed: dict[str, str] = {}  # why, by id; tried again as soon as another one succeeds
         self._writing: str | None = None  # the id of the file that is being written
         self._seen: dict[str, _Seen] = {}
-        self._bases: dict[str, _Base] = {}
+        self._known: dict[str, _Known] = {}
         self._set_aside: list[str] = []
-        self._trouble = ""  # why the latest write failed
         self._closed = self._tried_last = False
         self._writer: threading.Thread | None = None
         self._between: FileLock | None = None  # programs that use this folder
@@ -132,35 +136,21 @@ class Conversations:
     # -------------------- writing
 
     def save(self, dialogue: Dialogue) -> None:
-        """Keep this state of a conversation; it is on disk a moment later. Cost: microseconds."""
+        """Keep what is new in this state of a conversation; it is on disk a moment later. Cost: microseconds."""
         with self._lock:
             if dialogue.id in self._deleted:
                 return
             latest = self._latest.get(dialogue.id)
-            if latest is not None:
-                dialogue = dialogue.joined(latest, self._removed.get(dialogue.id, frozenset()))
-            self._latest[dialogue.id] = dialogue
-            if self.folder is None or self._closed:
-                return
-            self._unwritten[dialogue.id] = dialogue
-            if self._writer is None:
-                self._writer = threading.Thread(target=self._write_all, name="conversations", daemon=True)
-                self._writer.start()
-            self._lock.notify_all()
+            self._latest[dialogue.id] = dialogue if latest is None else dialogue.joined(latest)
+            self._to_write(dialogue.id)
 
     def without(self, dialogue: Dialogue, node_id: str) -> Dialogue:
-        """The conversation without an exchange and what follows it. An empty one is deleted."""
+        """The conversation without an exchange and what follows it. Where nothing is left, its file goes, too."""
         left = dialogue.remove(node_id)
-        gone = {node.id for node in dialogue.nodes} - {node.id for node in left.nodes}
         with self._lock:
-            known = dialogue.id in self._latest
-            self._removed[dialogue.id] = self._removed.get(dialogue.id, frozenset()) | gone
-            if known and left.nodes:
-                self._latest[dialogue.id] = left
-        if known and left.nodes:
+            kept = dialogue.id in self._latest  # not so an incognito one
+        if kept:
             self.save(left)
-        elif known:
-            self.forget(dialogue.id)
         return left
 
     def was_deleted(self, dialogue_id: str) -> bool:
@@ -168,44 +158,54 @@ class Conversations:
         return dialogue_id in self._deleted
 
     def delete(self, dialogue_id: str) -> None:
-        """Remove a conversation for good; an answer that is still being written to it is not kept."""
+        """Remove a conversation for good: an answer that is still being written to it is not kept.
+
+        It is out of the list at once; the file is gone a moment later, and the list has a notice where it cannot be.
+        """
         with self._lock:
             self._deleted.add(dialogue_id)
-        self.forget(dialogue_id)
-
-    def forget(self, dialogue_id: str) -> None:
-        """Remove a conversation's file. The same conversation may be saved again later."""
-        with self._lock:
-            self._lock.wait_for(lambda: self._writing != dialogue_id, MOST_WAIT_SECONDS)
-            self._unwritten.pop(dialogue_id, None)
-            self._failed.pop(dialogue_id, None)
             self._latest.pop(dialogue_id, None)
             self._seen.pop(dialogue_id, None)
-            self._bases.pop(dialogue_id, None)
-            if self._between is not None and ID.fullmatch(dialogue_id):
-                with contextlib.suppress(OSError), self._between:
-                    self._file(dialogue_id).unlink(missing_ok=True)
+            self._known.pop(dialogue_id, None)
+            if ID.fullmatch(dialogue_id):
+                self._to_write(dialogue_id)
+
+    def _to_write(self, dialogue_id: str) -> None:
+        if self.folder is None or self._closed:
+            return
+        self._unwritten[dialogue_id] = None
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write_all, name="conversations", daemon=True)
+            self._writer.start()
+        self._lock.notify_all()
 
     def _write_all(self) -> None:
-        while (dialogue := self._next()) is not None:
+        while (dialogue_id := self._next()) is not None:
             trouble = ""
             try:
-                self._write_surely(dialogue)
+                self._write_surely(dialogue_id)
+            except Timeout:
+                trouble = "another program holds the folder"
             except Exception as error:  # no memory, no room, a value that is no JSON: no reason to stop saving
                 trouble = str(getattr(error, "strerror", None) or error) or type(error).__name__
-                log.warning("a conversation could not be saved: %s", error)
+            if trouble:
+                log.warning("a conversation could not be %s: %s", self._verb(dialogue_id), trouble)
             with self._lock:
-                self._trouble = trouble
                 self._writing = None
                 if trouble:
-                    self._failed[dialogue.id] = dialogue
+                    self._failed[dialogue_id] = trouble
                 else:
-                    self._failed.pop(dialogue.id, None)
-                    self._unwritten = {**self._failed, **self._unwritten}
-                    self._failed = {}
+                    self._failed.pop(dialogue_id, None)
+                    self._try_again()
                 self._lock.notify_all()
 
-    def _next(self) -> Dialogue | None:
+    def _try_again(self) -> None:
+        self._unwritten |= dict.fromkeys(self._failed)
+
+    def _verb(self, dialogue_id: str) -> str:
+        return "deleted" if self.was_deleted(dialogue_id) else "saved"
+
+    def _next(self) -> str | None:
         """What to write next; what failed comes again after a while, and once more at the end. None: the end."""
         with self._lock:
             while not self._unwritten:
@@ -215,72 +215,79 @@ class Conversations:
                 came = self._lock.wait_for(lambda: self._closed or self._unwritten, patience)
                 if not self._unwritten and (self._closed or not came):
                     self._tried_last = self._closed
-                    self._unwritten, self._failed = self._failed, {}
-            self._writing, dialogue = self._unwritten.popitem()
-            return dialogue
+                    self._try_again()
+            self._writing = next(iter(self._unwritten))
+            del self._unwritten[self._writing]
+            return self._writing
 
-    def _write_surely(self, dialogue: Dialogue) -> None:
-        """Write; where the file cannot be had, a few times more.
+    def _write_surely(self, dialogue_id: str) -> None:
+        """Write; where the file cannot be had, a few times more, but not when the program ends.
 
         Raises:
             OSError: still not.
         """
         for seconds in TRY_AGAIN_SECONDS:
             try:
-                return self._write(dialogue)
+                return self._write(dialogue_id)
             except OSError:
+                if self._closed:
+                    raise
                 time.sleep(seconds)
-        self._write(dialogue)
+        self._write(dialogue_id)
 
-    def _write(self, dialogue: Dialogue) -> None:
+    def _write(self, dialogue_id: str) -> None:
         """Replace the file in one step: whoever reads it, or pulls the plug, finds the old state or the new one."""
-        file = self._file(dialogue.id)
+        file = self._file(dialogue_id)
         assert self._between is not None, "nowhere to write"
         with self._between:
-            merged = self._merged(dialogue, file)
-            if not merged.nodes:  # another program removed all of it
+            with self._lock:
+                latest = self._latest.get(dialogue_id)  # None: deleted
+            joined = None if latest is None else self._joined(latest, file)
+            if joined is not None and joined.nodes:
+                _replace(file, dump(joined).encode("utf-8", "surrogatepass"))
+            elif _stamp(file) != NO_FILE:
                 file.unlink(missing_ok=True)
-            else:
-                _replace(file, dump(merged).encode("utf-8", "surrogatepass"))
-            written = _Base(_stamp(file), merged)
-        with self._lock:
-            self._bases[dialogue.id] = written
-            latest = self._latest.get(dialogue.id)
-            if latest is not None and merged.nodes:
-                self._latest[dialogue.id] = latest.joined(merged, self._removed.get(dialogue.id, frozenset()))
+                sync_folder(file.parent)
+            stamp = _stamp(file)
+        if joined is not None:
+            self._remember(joined, stamp)
 
-    def _merged(self, dialogue: Dialogue, file: Path) -> Dialogue:
-        """With what another program has changed in the file since this one wrote or read it."""
-        with self._lock:
-            base, removed = self._bases.get(dialogue.id), self._removed.get(dialogue.id, frozenset())
-        if base is not None and base.stamp == _stamp(file):
-            disk: Dialogue | None = base.dialogue
-        else:
-            disk = self._on_disk(file)
-        if disk is None or disk.nodes == ():
-            if base is None or list(file.parent.glob(f"{file.stem}-*{SET_ASIDE}")):
-                return dialogue  # it is new, or its file was damaged: this program has the better one
-            disk = replace(base.dialogue, nodes=())  # another program deleted it
-        old = base.dialogue if base is not None else replace(dialogue, nodes=(), title="")
-        merged = merge(dialogue, old, disk, removed)
-        left = {node.id for node in merged.nodes}
-        with self._lock:
-            self._removed[dialogue.id] = (removed | {node.id for node in old.nodes}) - left
-        return merged
+    def _joined(self, dialogue: Dialogue, file: Path) -> Dialogue:
+        """With what another program has written since this one wrote or read the file.
 
-    def _on_disk(self, file: Path) -> Dialogue | None:
+        Raises:
+            OSError, NewerVersion: the file can neither be read nor set aside.
+        """
+        with self._lock:
+            known = self._known.get(dialogue.id)
+        if known is not None and known.stamp == _stamp(file):
+            return dialogue
         try:
-            return _parsed(file, file.stat())
+            return dialogue.joined(_parsed(file, file.stat()))
         except FileNotFoundError:
-            return None
+            if known is None or _was_set_aside(file, known.time):
+                return dialogue
+            return dialogue.joined(replace(dialogue, removed=known.ids))  # another program deleted it
         except (Damaged, UnicodeError) as error:
             self._put_aside(file, error)
-            return None
+            return dialogue
 
-    def flush(self, timeout_seconds: float = MOST_WAIT_SECONDS) -> bool:
-        """Wait until everything is on disk. False: it took too long."""
+    def _remember(self, dialogue: Dialogue, stamp: _Stamp) -> Dialogue:
+        """Take in what is in a file that was just read or written; returns all that is known of the conversation."""
         with self._lock:
-            return self._lock.wait_for(lambda: not self._unwritten and not self._writing, timeout_seconds)
+            latest, known = self._latest.get(dialogue.id), self._known.get(dialogue.id)
+            if dialogue.id in self._deleted:
+                return dialogue
+            ids = frozenset(node.id for node in dialogue.nodes) | (known.ids if known is not None else frozenset())
+            self._known[dialogue.id] = _Known(stamp, time.time_ns(), ids)
+            self._latest[dialogue.id] = dialogue if latest is None else latest.joined(dialogue)
+            return self._latest[dialogue.id]
+
+    def flush(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until everything is on disk. False: it took too long."""
+        seconds = MOST_WAIT_SECONDS if timeout_seconds is None else timeout_seconds
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._unwritten and not self._writing, seconds)
 
     def close(self) -> None:
         """Write what is left and end the thread."""
@@ -290,9 +297,16 @@ class Conversations:
             self._lock.notify_all()
         if self._writer is not None:
             self._writer.join(MOST_WAIT_SECONDS)
-        if self._failed:
-            lost = plural(len(self._failed), "conversation")
-            log.error("%s could not be saved (%s): the newest changes are lost.", lost, self._trouble)
+        with self._lock:
+            left, troubles = self._left(), dict(self._failed)
+        for verb, means in (("saved", "the newest changes are lost"), ("deleted", "they are still on the disk")):
+            if those := [one for one in left if self._verb(one) == verb]:
+                why = next((troubles[one] for one in those if one in troubles), "it took too long")
+                log.error("%s could not be %s (%s): %s.", plural(len(those), "conversation"), verb, why, means)
+
+    def _left(self) -> set[str]:
+        """What is not on disk yet as it should be."""
+        return {*self._unwritten, *self._failed, *([self._writing] if self._writing else [])}
 
     # -------------------- reading
 
@@ -304,22 +318,16 @@ class Conversations:
         """
         with self._lock:
             latest = self._latest.get(dialogue_id)
-            if self.folder is None or not ID.fullmatch(dialogue_id):
-                if latest is None:
+            on_disk = self.folder is not None and ID.fullmatch(dialogue_id) and dialogue_id not in self._left()
+            if not on_disk:  # or what is there is older
+                if latest is None or not latest.nodes:
                     raise ConversationGone
                 return latest
-            if latest is not None and self._is_unwritten(dialogue_id):
-                return latest
         read = self._read(dialogue_id)
-        if read is None:
+        if read is None or self.was_deleted(dialogue_id):
             raise ConversationGone
-        with self._lock:
-            self._latest[dialogue_id] = read
-        return read
-
-    def _is_unwritten(self, dialogue_id: str) -> bool:
-        """The file is older than what is in memory."""
-        return dialogue_id in self._unwritten or dialogue_id in self._failed or dialogue_id == self._writing
+        dialogue, stamp = read
+        return dialogue.joined(self._remember(dialogue, stamp))
 
     def listing(self, search: str = "") -> Listing:
         """All conversations whose title, book or text has every word of `search`."""
@@ -330,11 +338,15 @@ class Conversations:
 
     def _summaries(self) -> tuple[list[Summary], int]:
         with self._lock:
-            own = {name: one for name, one in self._latest.items() if self.folder is None or self._is_unwritten(name)}
-        found = {dialogue.id: Summary.of(dialogue) for dialogue in own.values()}
+            names = self._latest.keys() if self.folder is None else self._latest.keys() & self._left()
+            own = [self._latest[name] for name in names]
+            hidden = self._deleted | names
+        found = [Summary.of(dialogue) for dialogue in own if dialogue.nodes]
         newer = 0
         for file, stamp in self._files():
             dialogue_id = file.name.removesuffix(SUFFIX)
+            if dialogue_id in hidden:
+                continue
             with self._lock:
                 seen = self._seen.get(dialogue_id)
             if seen is None or seen.stamp != stamp:
@@ -342,12 +354,12 @@ class Conversations:
                 with self._lock:
                     seen = self._seen.get(dialogue_id)
             if seen is not None and seen.summary is not None:
-                found.setdefault(dialogue_id, seen.summary)
+                found.append(seen.summary)
             elif seen is not None:
                 newer += 1
-        return list(found.values()), newer
+        return found, newer
 
-    def _files(self) -> Iterator[tuple[Path, tuple[int, int]]]:
+    def _files(self) -> Iterator[tuple[Path, _Stamp]]:
         if self.folder is None:
             return
         try:
@@ -359,11 +371,10 @@ class Conversations:
             if entry.name.endswith(SUFFIX) and ID.fullmatch(entry.name.removesuffix(SUFFIX)):
                 with contextlib.suppress(OSError):  # deleted meanwhile
                     if entry.is_file():  # a pipe would be read for ever
-                        status = entry.stat()
-                        yield Path(entry.path), (status.st_mtime_ns, status.st_size)
+                        yield Path(entry.path), _stamp_of(os.stat(entry.path))
 
-    def _read(self, dialogue_id: str) -> Dialogue | None:
-        """The conversation in a file, remembering its summary; None where there is none to be had."""
+    def _read(self, dialogue_id: str) -> tuple[Dialogue, _Stamp] | None:
+        """The conversation in a file, its summary remembered for the list; None where there is none to be had."""
         file = self._file(dialogue_id)
         try:
             status = file.stat()
@@ -373,30 +384,29 @@ class Conversations:
                 log.warning("a conversation cannot be read: %s", error)
             return None
         except NewerVersion:
-            self._remember(dialogue_id, _Seen((status.st_mtime_ns, status.st_size), None))
+            self._remember_summary(dialogue_id, _Seen(_stamp_of(status), None))
             return None
         except (Damaged, UnicodeError) as error:
-            self._put_aside(file, error)
+            try:
+                self._put_aside(file, error)
+            except OSError as problem:
+                log.warning("a damaged conversation cannot be set aside: %s", problem)
             return None
-        stamp = (status.st_mtime_ns, status.st_size)
-        self._remember(dialogue_id, _Seen(stamp, Summary.of(dialogue)))
-        with self._lock:
-            if not self._is_unwritten(dialogue_id):
-                self._bases[dialogue_id] = _Base(stamp, dialogue)
-        return dialogue
+        self._remember_summary(dialogue_id, _Seen(_stamp_of(status), Summary.of(dialogue)))
+        return dialogue, _stamp_of(status)
 
-    def _remember(self, dialogue_id: str, seen: _Seen) -> None:
+    def _remember_summary(self, dialogue_id: str, seen: _Seen) -> None:
         with self._lock:
             self._seen[dialogue_id] = seen
 
     def _put_aside(self, file: Path, error: Exception) -> None:
-        """Out of the list, under a name that says why; never deleted."""
+        """Out of the list, under a name that says when and why; never deleted.
+
+        Raises:
+            OSError: it stays where it is.
+        """
         aside = file.with_name(f"{file.stem}-{time.time_ns()}{SET_ASIDE}")
-        try:
-            os.replace(file, aside)
-        except OSError as problem:
-            log.warning("a damaged conversation cannot be set aside: %s", problem)
-            return
+        os.replace(file, aside)
         log.warning("%s is damaged (%s); it was set aside as %s", file.name, error, aside.name)
         with self._lock:
             self._seen.pop(file.name.removesuffix(SUFFIX), None)
@@ -404,12 +414,17 @@ class Conversations:
 
     def _notices(self, num_newer: int) -> tuple[str, ...]:
         with self._lock:
-            aside, trouble = list(self._set_aside), self._trouble
+            aside, failed = list(self._set_aside), dict(self._failed)
+            deletions = [why for one, why in failed.items() if one in self._deleted]
+            writes = [why for one, why in failed.items() if one not in self._deleted]
         notices: list[str] = []
-        if trouble:
+        if writes:
             notices.append(
-                f"The newest changes could not be saved ({trouble}). Make room; the next answer tries again."
+                f"The newest changes could not be saved ({writes[-1]}). Make room; the next answer tries again."
             )
+        if deletions:
+            what = plural(len(deletions), "deleted conversation is", "deleted conversations are")
+            notices.append(f"{what} still on the disk ({deletions[-1]}). It is tried again every half minute.")
         if aside:
             what = plural(len(aside), "damaged conversation was", "damaged conversations were")
             notices.append(f"{what} set aside in {self.folder}: {', '.join(aside[:3])}{'…' if len(aside) > 3 else ''}")
@@ -436,13 +451,24 @@ def _parsed(file: Path, status: os.stat_result) -> Dialogue:
     return load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    """Time of change in nanoseconds and size; of no file, two zeros."""
+def _stamp(file: Path) -> _Stamp:
+    """What tells this state of a file from another one."""
     try:
-        status = file.stat()
+        return _stamp_of(file.stat())
     except FileNotFoundError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size
+        return NO_FILE
+
+
+def _stamp_of(status: os.stat_result) -> _Stamp:
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _was_set_aside(file: Path, since: int) -> bool:
+    """Some program found the file damaged after a time, nanoseconds since 1970."""
+    times = [
+        one.name.removesuffix(SET_ASIDE).rpartition("-")[2] for one in file.parent.glob(f"{file.stem}-*{SET_ASIDE}")
+    ]
+    return any(one.isdecimal() and int(one) > since for one in times)
 
 
 def _replace(file: Path, text: bytes) -> None:

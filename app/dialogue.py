@@ -2,10 +2,16 @@
 
 An edit, another answer or a branch never replaces anything: it is a further child of the same parent. Immutable; every
 change is another value. Knows nothing of files, of engines or of the page.
+
+Several pages and programs may change one conversation, each a state of its own, perhaps an old one. Any two states can
+be joined, in any order, like replicas of a map in which the last writer wins and tombstones stay (M. Shapiro et al.,
+"Conflict-free replicated data types", 2011): of an answer and of the title the one that was changed last stands; of a
+removed node its id is kept, so that no older state brings it back.
 """
 
 import hashlib
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -52,6 +58,13 @@ class Node:
     asked: str  # when, UTC, ISO 8601
     question: str
     exchange: Exchange | None = None
+    answered: int = 0  # when the exchange was changed last: microseconds since 1970, see `later_than`
+
+    @property
+    def age(self) -> tuple[int, bool, str]:
+        """The greater of two states of one node is the newer one; without a time, the one that says more."""
+        text = self.exchange.finished.text if self.exchange is not None else ""
+        return self.answered, self.exchange is not None, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +79,14 @@ class Dialogue:
     nodes: tuple[Node, ...] = ()
     head: str = ROOT  # the node at which the shown branch ends
     tab: str = ""  # a digest of the session that wrote it last, to find it again after a restart
+    titled: int = 0  # when it was renamed last, as `Node.answered`
+    removed: frozenset[str] = frozenset()  # ids of nodes that were taken away
 
     @classmethod
     def begin(cls, book: BookRef, question: str, tab: str = "") -> "Dialogue":
         """A conversation that is about to get its first question."""
-        time = now()
-        return cls(id=secrets.token_hex(16), book=book, title=title_of(question), created=time, changed=time, tab=tab)
+        begun = now()
+        return cls(id=secrets.token_hex(16), book=book, title=title_of(question), created=begun, changed=begun, tab=tab)
 
     # -------------------- looking
 
@@ -122,7 +137,7 @@ class Dialogue:
 
     def answer(self, node_id: str, exchange: Exchange) -> "Dialogue":
         """The answer to a question, in place of the one it has."""
-        return self._with(node_id, lambda node: replace(node, exchange=exchange))
+        return self._with(node_id, lambda node: replace(node, exchange=exchange, answered=later_than(node.answered)))
 
     def show(self, node_id: str) -> "Dialogue":
         """Show the branch that ends at a node."""
@@ -130,33 +145,51 @@ class Dialogue:
 
     def remove(self, node_id: str) -> "Dialogue":
         """Without a node and what follows it; what is shown is the newest branch that is left beside it."""
+        removed = self.find(node_id)
+        if removed is None:
+            return self
         gone = {node_id}
         for node in self.nodes:
             if node.parent in gone:
                 gone.add(node.id)
-        removed = self.find(node_id)
         left = self._changed(nodes=tuple(node for node in self.nodes if node.id not in gone))
-        if removed is None or self.head not in gone:
+        left = replace(left, removed=self.removed | gone)
+        if self.head not in gone:
             return left
         return replace(left, head=left.newest_below(removed.parent))
 
     def rename(self, title: str) -> "Dialogue":
         """With another title; an empty one changes nothing."""
         cleaned = title_of(title)
-        return replace(self, title=cleaned) if cleaned else self
+        return replace(self, title=cleaned, titled=later_than(self.titled)) if cleaned else self
 
-    def joined(self, other: "Dialogue", removed: frozenset[str] = frozenset()) -> "Dialogue":
-        """With the nodes that only another state of the same conversation has, `removed` ones left out.
+    def joined(self, other: "Dialogue") -> "Dialogue":
+        """With what another state of the same conversation has; what is shown, and for which book, stays.
 
-        Two pages may write the same conversation; each has the other's exchanges only after it was opened again.
+        An answer is never lost: a removed node stays as long as one that was not removed follows it, with the newest
+        answer that these two states have.
         """
-        have = {node.id for node in self.nodes}
-        more: list[Node] = []
-        for node in other.nodes:
-            if node.id not in have and node.id not in removed and node.parent in {ROOT, *have}:
-                more.append(node)
-                have.add(node.id)
-        return replace(self, nodes=(*self.nodes, *more)) if more else self
+        theirs, have = {node.id: node for node in other.nodes}, {node.id for node in self.nodes}
+        nodes = [max(node, theirs.get(node.id, node), key=lambda one: one.age) for node in self.nodes]
+        nodes += [node for node in other.nodes if node.id not in have]
+        removed = self.removed | other.removed
+        left: list[Node] = []
+        needed: set[str] = set()
+        for node in reversed(nodes):
+            if node.id not in removed or node.id in needed:
+                left.append(node)
+                needed.add(node.parent)
+        titled, title = max((self.titled, self.title), (other.titled, other.title))
+        joined = replace(
+            self,
+            title=title,
+            titled=titled,
+            changed=max(self.changed, other.changed),
+            nodes=tuple(reversed(left)),
+            removed=removed,
+        )
+        known = joined.head == ROOT or any(node.id == joined.head for node in left)
+        return joined if known else replace(joined, head=joined.newest_below(ROOT))
 
     def _with(self, node_id: str, change: Callable[[Node], Node]) -> "Dialogue":
         return self._changed(nodes=tuple(change(node) if node.id == node_id else node for node in self.nodes))
@@ -180,6 +213,11 @@ def _part(book: Shelved) -> str:
 def now() -> str:
     """The time, UTC, ISO 8601 to the microsecond: as text it sorts."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def later_than(moment: int) -> int:
+    """Now, microseconds since 1970; where the clock was set back, just behind an earlier moment."""
+    return max(time.time_ns() // 1000, moment + 1)
 
 
 def title_of(text: str) -> str:

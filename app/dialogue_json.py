@@ -21,6 +21,7 @@ VERSION = 1
 MOST_NODES = 10_000
 MOST_WHOLE = (1 << 63) - 1  # what seeds are kept in
 MOST_TOKEN_BITS = 8 * (1 + 4 * LONGEST_PIECE)  # a token of a model on a server is a piece of text, as a number
+MOST_MOMENT = 1 << 62  # microseconds since 1970: there is always a later one
 MOST_NUMBER = 1e15
 MOST_DIGITS = 9  # of a number that is a key
 
@@ -45,17 +46,20 @@ def document(dialogue: Dialogue) -> dict[str, Any]:
         "version": VERSION,
         "id": dialogue.id,
         "title": dialogue.title,
+        "titled": dialogue.titled,
         "created": dialogue.created,
         "changed": dialogue.changed,
         "tab": dialogue.tab,
         "book": asdict(dialogue.book),
         "head": dialogue.head,
         "nodes": [_node_document(node) for node in dialogue.nodes],
+        "removed": sorted(dialogue.removed),
     }
 
 
 def _node_document(node: Node) -> dict[str, Any]:
     written: dict[str, Any] = {"id": node.id, "parent": node.parent, "asked": node.asked, "question": node.question}
+    written["answered"] = node.answered
     exchange = node.exchange
     if exchange is not None:
         answer = asdict(exchange.finished)
@@ -118,6 +122,8 @@ def _dialogue(data: object, dialogue_id: str) -> Dialogue:
         tab=_text(data, "tab"),
         nodes=nodes,
         head=head if head in known else ROOT,
+        titled=_moment(data, "titled"),
+        removed=frozenset(_texts(data, "removed")) if "removed" in data else frozenset(),
     )
 
 
@@ -142,6 +148,7 @@ def _node(data: object) -> Node:
         asked=_text(data, "asked"),
         question=question,
         exchange=exchange,
+        answered=_moment(data, "answered"),
     )
 
 
@@ -259,6 +266,14 @@ def _integer(value: object, key: str) -> int:
 def _whole(data: Mapping[str, Any], key: str) -> int:
     value = _integer(data.get(key), key)
     if value < 0:
+        raise Damaged(key)
+    return value
+
+
+def _moment(data: Mapping[str, Any], key: str) -> int:
+    """Microseconds since 1970; 0 where none was written."""
+    value = _whole(data, key) if key in data else 0
+    if value > MOST_MOMENT:
         raise Damaged(key)
     return value
 

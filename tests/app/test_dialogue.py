@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.dialogue import ROOT, BookRef, Dialogue, Node, title_of
-from app.dialogue_json import VERSION, Damaged, NewerVersion, dump, load
+from app.dialogue_json import MOST_MOMENT, VERSION, Damaged, NewerVersion, dump, load
 from app.sessions import Exchange
 from core.config import SamplingParams
 from tests.app.fakes import finished
@@ -90,8 +90,8 @@ def test_two_states_of_one_conversation_are_joined_and_nothing_deleted_returns()
     joined = here.joined(there)
     assert {node.question for node in joined.nodes} == {"One?", "Mine?", "Theirs?", "Below?"}
     assert shown(joined) == ["One?", "Mine?"]
-    kept = here.joined(there, frozenset({theirs.id}))
-    assert {node.id for node in kept.nodes} == {base.head, mine.id} and below.id not in {one.id for one in kept.nodes}
+    for kept in (joined.remove(theirs.id).joined(there), there.joined(joined.remove(theirs.id))):
+        assert {node.id for node in kept.nodes} == {base.head, mine.id} and below.id in kept.removed
 
 
 def test_ids_are_not_guessable() -> None:
@@ -119,6 +119,18 @@ def test_a_conversation_survives_the_round_trip() -> None:
     assert [node.question for node in read.nodes] == [lost.question, "Two?", "Branch?", "Unanswered"]
     assert read.nodes[2].exchange is not None and read.nodes[2].exchange.finished == lost.finished
     assert load(dump(read), dialogue.id) == read, "but for halves of characters, which no page can show"
+
+
+def test_what_joins_two_states_is_written_and_files_without_it_are_read() -> None:
+    dialogue = a_dialogue("One?", "Two?").rename("Another title").remove("unknown")
+    dialogue = dialogue.remove(dialogue.path[1].id)
+    assert dialogue.titled and dialogue.nodes[0].answered and len(dialogue.removed) == 1
+    assert load(dump(dialogue), dialogue.id) == dialogue
+    old = json.loads(dump(dialogue))
+    del old["titled"], old["removed"], old["nodes"][0]["answered"]
+    read = load(json.dumps(old), dialogue.id)
+    assert read.titled == 0 == read.nodes[0].answered and read.removed == frozenset()
+    assert load(dump(read.joined(dialogue)), dialogue.id) == dialogue
 
 
 def test_no_text_of_the_book_is_kept() -> None:
@@ -175,10 +187,13 @@ ANSWER = ("nodes", 0, "answer")
         changed((*ANSWER, "stats", "new_tokens"), 10**400),
         changed((*ANSWER, "token_ids"), [10**2_600]),
         changed((*ANSWER, "seed"), -(10**400)),
+        changed(("titled",), -1),
+        changed(("nodes", 0, "answered"), MOST_MOMENT + 1),
+        changed(("removed",), [1]),
         changed(("nodes",), [DIALOGUE.nodes[0].id] * 20_000),
         changed(("version",), 1).replace('"version": 1', '"version": ' + "1" * 5_000),
     ],
-    ids=range(32),
+    ids=range(35),
 )
 def test_what_is_not_a_conversation_is_damaged(text: str) -> None:
     with pytest.raises(Damaged):
