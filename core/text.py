@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from core.errors import InvalidSetting
 
-# Used where a tokenizer has no chat template (base models): plain question and answer, documented in the README.
+# Used where a tokenizer has no chat template (base models): plain question and answer, see assets/docs/limits.md.
 PLAIN_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m.role == 'user' %}{{ m.content }}\n\nAnswer: {% else %}{{ m.content }}\n\n{% endif %}{% endfor %}"

@@ -1,4 +1,4 @@
-"""The architecture as a test: imports point down, core stands alone, and the README's map is the tree."""
+"""The architecture as a test: imports point down, core stands alone, and the file map is the tree."""
 
 import ast
 import subprocess
@@ -46,12 +46,12 @@ def test_core_imports_without_the_app_s_packages() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_file_map_of_the_readme_names_what_is_there() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("## File map")[2].partition("\n## ")[0]
+def test_the_file_map_names_what_is_there() -> None:
+    architecture = (ROOT / "assets" / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = architecture.partition("## File map")[2].partition("\n## ")[0]
     for folder in (ROOT / "core", ROOT / "app"):
         for path in folder.iterdir():
             if path.name.startswith(("_", ".")):
                 continue
             name = path.name if path.is_file() else f"{path.name}/"
-            assert name in section, f"README's file map lacks {path.relative_to(ROOT)}"
+            assert name in section, f"the file map lacks {path.relative_to(ROOT)}"
