@@ -78,10 +78,13 @@ def one_kill(folder: Path, rng: random.Random, ledger: Ledger, found: Found) -> 
         program.wait()
         person: list[Person] = []
         arrived = threading.Event()
+        has_book = rng.random() < 0.7  # the model is loaded by then, and questions are answered
 
         def use() -> None:
             try:
                 person.append(Person(program.address, ledger, rng, folder.with_name("files"), f"run {found.kills}"))
+                if has_book:
+                    person[0].open_text()
                 arrived.set()
                 while True:
                     person[0].act()

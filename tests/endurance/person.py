@@ -86,6 +86,12 @@ class Person:
         for file in files:
             file.unlink(missing_ok=True)
 
+    def open_text(self) -> None:
+        """Drop a small text: from here on there is something to ask about."""
+        file = self._text(50)
+        self.events("/open", [handle_file(str(file))])
+        file.unlink(missing_ok=True)
+
     def ask(self) -> None:
         """Ask, and wait for the answer."""
         question = self._question()
@@ -178,8 +184,12 @@ class Person:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
                 bomb.writestr("word/document.xml", "<a>" * 1_000_000)
             return file
+        return self._text(self.rng.choice((50, 300, 2000)))
+
+    def _text(self, num_words: int) -> Path:
+        number = next(self._numbers)
         file = self.folder / f"{number}.txt"
-        words = (self.rng.choice(WORDS) for _ in range(self.rng.choice((50, 300, 2000))))
+        words = (self.rng.choice(WORDS) for _ in range(num_words))
         file.write_text(f"Chapter {number}. {' '.join(words)}.", encoding="utf-8")
         return file
 
