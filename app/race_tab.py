@@ -217,7 +217,7 @@ def build_race_tab(
                 prompts = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_PROMPTS))
             with gr.Row(elem_id="race-options"):
                 lanes = gr.CheckboxGroup(
-                    lane_choices(), value=COMPARED, label="Lanes", elem_id="race-lanes", min_width=240
+                    lane_choices(), value=list(COMPARED), label="Lanes", elem_id="race-lanes", min_width=240
                 )
                 length = gr.Radio(LENGTHS, value=WHOLE_ANSWER, label="Until", elem_id="race-length", min_width=200)
                 limit = gr.Number(

@@ -32,6 +32,14 @@ def prose_paragraphs(text: str) -> list[str]:
     return found
 
 
+def parsed(source: str) -> ast.Module:
+    """Its syntax tree. Where another thread parses at the same time, Python 3.11 may lose count of the depth."""
+    try:
+        return ast.parse(source)
+    except SystemError:
+        return ast.parse(source)
+
+
 @cache
 def passages() -> tuple[str, ...]:
     """Training paragraphs: every second topic of the language reference, and doc strings of the standard library."""
@@ -40,7 +48,7 @@ def passages() -> tuple[str, ...]:
         if index % 2 == 0:
             found += prose_paragraphs(topics[name])
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 found += prose_paragraphs(ast.get_docstring(node) or "")

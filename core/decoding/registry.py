@@ -72,7 +72,7 @@ METHODS = {
         Method(
             "retrieval",
             "Retrieval speculation",
-            "Retrieval only",
+            "Retrieval",
             "target + retrieval cache proposes, target + full cache verifies: no draft model",
             ("retrieval", "full"),
             "level2",
@@ -80,7 +80,7 @@ METHODS = {
         Method(
             "lookup",
             "Lookup speculation",
-            "Lookup only",
+            "Lookup",
             "as triforce; what followed the same words earlier in book or conversation stands in for the draft",
             ("retrieval", "full"),
             "good",
@@ -89,7 +89,7 @@ METHODS = {
         Method(
             "draft",
             "Draft speculation",
-            "Draft only",
+            "Draft",
             "draft proposes, target + full cache verifies: no retrieval",
             ("draft", "full"),
             "level1",

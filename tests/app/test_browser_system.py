@@ -97,7 +97,7 @@ def test_a_model_is_downloaded_cancelled_and_changed_to(
     other.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # its reader comes back to it
     other.sees("#masthead .chip.model", "tiny")
     assert before != "tiny", "nothing had changed on the other page before"
-    other.sees("#method", "Retrieval")
+    other.sees("#method", "Lookup")
     other.sees("#book", "Read once")
     reader.sees("#models .used", "tiny")
     reader.sees("#system-view", "The model is loaded")
@@ -107,7 +107,7 @@ def test_a_model_is_downloaded_cancelled_and_changed_to(
     reader.sees("#note", "Short texts only")
     reader.sees("#book", "Another model runs now")
     reader.sees("#book", "Read once")
-    reader.sees("#method", "Retrieval")
+    reader.sees("#method", "Lookup")
     reader.sees("#chat", "How was it?")
     reader.asks("And now?")
     reader.sees("#strip", "Answer complete")

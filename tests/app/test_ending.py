@@ -45,6 +45,13 @@ SERVES = """
 """
 
 
+def as_a_shell_starts_it() -> None:
+    """Whoever runs the tests may ignore signals (`nohup` does), and its children would, too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in POLITE[1:]:
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def program(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
@@ -55,7 +62,7 @@ def program(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         stdout=pipe,
         stderr=pipe,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+        preexec_fn=as_a_shell_starts_it,
     ) as process:
         try:
             yield process

@@ -407,4 +407,4 @@ def test_asking_for_weights_changes_no_answer_and_stops_when_told() -> None:
 def test_methods_that_draft_with_the_retrieval_cache() -> None:
     engine = tiny_engine()
     retrieving = [method for method in (*EXACT_METHODS, *LOSSY_METHODS) if engine.retrieves(method)]
-    assert retrieving == ["triforce", "retrieval", "lookup", "triforce-lookup"]
+    assert set(retrieving) == {"triforce", "retrieval", "lookup", "triforce-lookup"}

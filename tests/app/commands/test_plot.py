@@ -20,11 +20,12 @@ from matplotlib.text import Text
 
 import launch as launcher
 from app.commands import bars, bench, plot
+from core.decoding.registry import METHODS
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "assets" / "results"
 BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
-ALL_METHODS = tuple(name for name in plot.COLOURS if name in bench.METHODS)
+ALL_METHODS = tuple(METHODS)
 CONTEXTS = (4096, 8192, 32768, 122880)
 
 
@@ -190,7 +191,7 @@ def test_bars_of_the_page_stand_alone_beside_through_the_page() -> None:
         plot.ALONE: [row["alone_ms_per_token"] for row in document["rows"]],
         plot.PAGE: [row["page_ms_per_token"] for row in document["rows"]],
     }
-    assert names(axes) == ["plain decoding", "TriForce"] and notes(axes) == ["1.22x", "1.08x", "8,192 tokens"]
+    assert names(axes) == ["Plain", "TriForce"] and notes(axes) == ["1.22x", "1.08x", "8,192 tokens"]
 
 
 def test_placements_have_groups_of_their_own_under_each_context() -> None:
