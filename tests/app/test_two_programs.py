@@ -273,8 +273,11 @@ def test_a_damaged_file_that_cannot_be_set_aside_stays(
     file = folder / f"{base.id}.json"
     file.write_text("{", encoding="utf-8")
     monkeypatch.setattr(module, "TRY_AGAIN_SECONDS", ())
+    move = os.replace
     with monkeypatch.context() as broken:
-        broken.setattr(os, "replace", full)
+        broken.setattr(
+            os, "replace", lambda source, target: (full if target.suffix == ".damaged" else move)(source, target)
+        )
         saved(store, base.rename("Once more"))
         assert file.read_text(encoding="utf-8") == "{" and "No space left" in store.listing().notices[0]
     store.close()
@@ -313,6 +316,18 @@ def test_a_deletion_waits_for_no_other_program_and_nobody_waits_for_it(
     busy.release()
     assert store.flush(SECONDS)
     assert [one.title for one in program().listing().summaries] == ["Other?"]
+
+
+def test_what_was_deleted_here_stays_out_of_this_program(program: Callable[[], Conversations]) -> None:
+    one, two = program(), program()
+    base = saved(one, a_dialogue("One?"))
+    there = two.open(base.id)
+    one.delete(base.id)
+    assert one.flush(SECONDS)
+    saved(two, said(there, "Two?")[0])
+    assert questions(program().open(base.id)) == ["One?", "Two?"] and one.listing().summaries == ()
+    with pytest.raises(ConversationGone):
+        one.open(base.id)
 
 
 def test_a_deletion_that_fails_is_told_and_tried_again(
