@@ -30,12 +30,20 @@ SERVES = """
         {serve}
         return page
 
+    loading = threading.Event()
+
     def load(config):
-        print("loads", flush=True)
+        loading.set()
         while True:
             time.sleep(60)
 
-    main.serve, main.load = serve, load
+    class Ending(main.Ending):
+        def wait(self):  # the start is over
+            loading.wait()
+            print("loads", flush=True)
+            super().wait()
+
+    main.serve, main.load, main.Ending = serve, load, Ending
     print("begins", flush=True)
     args = parse_arguments(["--data-dir", sys.argv[1]])
     args.port = 0
