@@ -2,7 +2,7 @@
 
 It parses the arguments, sees to an environment that meets requirements.txt (the running one if it does, else
 `.venv` beside this file, made and filled on the first start) and hands over to `app`. Before that it imports
-only the standard library and `core.nvidia`, which does the same. Python 3.6 can still parse it, so that an old
+only the standard library and `core.planning.nvidia`, which does the same. Python 3.6 can still parse it, so that an old
 Python gets a sentence, no traceback.
 """
 
@@ -47,7 +47,7 @@ INSTALLING = "installing"
 TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"
 COMPUTING = (None, "ask", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
-BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.publishing, told before it can be imported
+BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, told before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
@@ -633,7 +633,7 @@ class TorchWish(NamedTuple):
 
 def choose_torch(device: str) -> TorchWish:
     """The build for this machine's GPUs, as their driver tells of them."""
-    from core import nvidia
+    from core.planning import nvidia
 
     if device == "cpu":
         return TorchWish(None, "from your package index, as --device cpu was given")
@@ -701,7 +701,7 @@ def tell_unused_gpu(args: argparse.Namespace) -> None:
     """One line where torch cannot use an NVIDIA GPU that is here. Asks the driver and installed files, no network."""
     if args.device == "cpu" or args.remote or args.command not in COMPUTING:
         return
-    from core import nvidia
+    from core.planning import nvidia
 
     unused = nvidia.unused_gpu()
     if unused is not None:
@@ -714,7 +714,7 @@ def repair() -> int:
     Raises:
         Situation: no build does as things are, or pip could not install it.
     """
-    from core import nvidia
+    from core.planning import nvidia
 
     version, installed, answer = torch_version(), nvidia.installed_torch(), nvidia.ask_driver()
     if version is None or installed is None:
@@ -775,14 +775,15 @@ def prepare_process(*, offline: bool = False) -> None:
 
 
 def hand_over(args: argparse.Namespace) -> int:
-    """Run the command (`app.commands.<name>.run`) or the app (`app.main.run`), imported only now."""
+    """Run the command (`app.cli.<name>.run`) or the app (`app.server.serve_page.run`), imported only now."""
     if args.command == "test":
         return run_tests(args.pytest_args, long=args.long)
     if args.command == "repair":
         return repair()
     from core.errors import CoreError
 
-    module = importlib.import_module(f"app.commands.{args.command}" if args.command else "app.main")
+    command = {"shelf": "saved"}.get(args.command, args.command)
+    module = importlib.import_module(f"app.cli.{command}" if command else "app.server.serve_page")
     try:
         code: int = module.run(args)
     except CoreError as error:

@@ -1,1 +1,1 @@
-"""The Gradio app: a view of the engine. One file per tab, one worker thread, `documents`."""
+"""The Gradio app: a view of the engine. One folder per feature; see assets/docs/architecture.md."""

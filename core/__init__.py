@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     )
     from core.engine import Engine
     from core.errors import CoreError
-    from core.events import Event, Finished, PrefillProgress, RoundDone
-    from core.session import Conversation
+    from core.generation.events import Event, Finished, PrefillProgress, RoundDone
+    from core.generation.session import Conversation
     from core.triforce import TriForce
 
 __all__ = [

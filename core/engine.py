@@ -18,41 +18,41 @@ from typing import Literal, cast
 import torch
 from torch import nn
 
-from core.answering import LONGEST_ROUND, Answer
 from core.caches.base import KVCache
 from core.caches.full import FullCache, Offload
-from core.caches.relief import Relief, make_full_cache
+from core.caches.oom_fallback import Relief, make_full_cache
+from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, TopChunks, chosen_weights
 from core.caches.retrieval import RetrievalCache
-from core.caches.selection import LOSSY_POLICIES, ChunkPolicy, TopChunks, chosen_weights
 from core.caches.streaming import StreamingCache
+from core.caches.tokens import Context, common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.adaptive import PassCost
-from core.decoding.lookup import TokenIndex
 from core.decoding.methods import Decoder, Parts, judges_of
+from core.decoding.ngram_lookup import TokenIndex
+from core.engine_builder import LoadedPair, PairFiles
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
-from core.events import Event, LaneEvent, PrefillProgress
-from core.hardware import cap_memory, free_memory_bytes, resolve_device, this_machine
-from core.loading import LoadedPair, PairFiles
-from core.models.drafting import drafting_bytes
+from core.generation.decode_loop import LONGEST_ROUND, Answer
+from core.generation.events import Event, LaneEvent, PrefillProgress
+from core.generation.interleave import Lane
+from core.generation.prefill import Prefill, Step, reading_cost
+from core.generation.text import ChatText
+from core.kv_store.identity import Family, family_of
+from core.models.cached_model import Judge
 from core.models.graphed import GraphedPasses
-from core.models.judge import Judge
 from core.models.layerwise import DecoderLayers
 from core.models.loader import LoadedModel
 from core.models.quantised import FORMATS
 from core.models.rotary import KeyShift
+from core.models.self_draft import drafting_bytes
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs
 from core.ops.transfer import pinning
-from core.parallel.crew import Crew
-from core.parallel.led import LedFullCache, LedRetrievalCache
-from core.parallel.shares import one_share, told
-from core.planner import CacheSizes, Choice, Plan, block_changed, choose_coattention, make_plan, placed
-from core.prefill import Prefill, Step, reading_cost
-from core.race import Lane
-from core.roofline import PassReads, measure_link, measure_sharing, pass_cost, share_of
-from core.shelf.identity import Family, family_of
-from core.text import ChatText
-from core.tokens import Context, common_prefix
+from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
+from core.parallel.rank_pool import Crew
+from core.planning.cost_model import PassReads, measure_link, measure_sharing, pass_cost, share_of
+from core.planning.hardware import cap_memory, free_memory_bytes, resolve_device, this_machine
+from core.planning.planner import CacheSizes, Choice, Plan, block_changed, choose_coattention, make_plan, placed
+from core.planning.tp_planning import one_share, told
 
 log = logging.getLogger(__name__)
 
@@ -439,7 +439,7 @@ class Engine:
     def chunk_weights(self) -> torch.Tensor:
         """How much each chunk counted when those in the retrieval cache were chosen, [C] float32; empty: none was.
 
-        See `core.caches.selection.chosen_weights`. What was loaded for drafting, not a proof.
+        See `core.caches.policies.chosen_weights`. What was loaded for drafting, not a proof.
         """
         held = self._retrieval.held_chunks()
         if held.shape[2] == 0:

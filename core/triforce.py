@@ -18,12 +18,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.registry import default_method
 from core.engine import Engine
+from core.engine_builder import LoadedPair, PairFiles
 from core.errors import InvalidSetting
-from core.events import Event, Finished
-from core.hardware import cap_memory, resolve_device, this_machine
-from core.loading import LoadedPair, PairFiles
-from core.planner import make_plan
-from core.session import Conversation
+from core.generation.events import Event, Finished
+from core.generation.session import Conversation
+from core.planning.hardware import cap_memory, resolve_device, this_machine
+from core.planning.planner import make_plan
 
 SAMPLING = ("temperature", "top_p", "top_k")  # settings of an answer that go into its `sampling`
 NOT_OF_MODULES = ("model", "draft_model", "bits", "drafting_bits", "num_gpus")  # what only files can be loaded with

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core import nvidia
+from core.planning import nvidia
 
 ADA, BLACKWELL, PASCAL, KEPLER = "8.9", "12.0", "6.1", "3.5"
 CARD = "NVIDIA GeForce RTX 4090"
@@ -36,7 +36,7 @@ def put_smi(folder: Path, *lines: str, code: int = 0, hangs: bool = False, old: 
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, system: str = "linux", processor: str = "x86_64") -> None:
-    """Let core.nvidia find only the programs in a folder, and take this system for another."""
+    """Let core.planning.nvidia find only the programs in a folder, and take this system for another."""
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
     monkeypatch.setattr(nvidia, "SYSTEM", system)
     monkeypatch.setattr(nvidia, "PROCESSOR", processor)

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import launch
-from core import nvidia
+from core.planning import nvidia
 from tests.fake_driver import answer, pretend, put_smi
 
 REPOSITORY = Path(launch.__file__).parent
@@ -37,11 +37,11 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "a check out"
     (root / "app" / "commands").mkdir(parents=True)
     (root / "core").mkdir()
-    for file in ("launch.py", "core/errors.py", "core/nvidia.py"):
+    for file in ("launch.py", "core/errors.py", "core/planning/nvidia.py"):
         shutil.copy(REPOSITORY / file, root / file)
     (root / "requirements.txt").write_text("pytest>=9  # met by the environment of the tests\n\n")
     (root / "requirements-dev.txt").write_text("pytest>=9\n")
-    for file in ("app/main.py", "app/commands/ask.py", "app/commands/doctor.py"):
+    for file in ("app/server/serve_page.py", "app/cli/ask.py", "app/cli/doctor.py"):
         (root / file).write_text(ECHO)
     return root
 
@@ -175,18 +175,18 @@ def test_without_a_command_the_app_runs(run: Run) -> None:
 
 def test_a_core_error_is_one_line_and_exit_code_1(run: Run, checkout: Path) -> None:
     stub = "from core.errors import InvalidSetting; raise InvalidSetting('Bad\\nvalue.', hint='Use another.')"
-    (checkout / "app/commands/ask.py").write_text(RAISES.format(stub))
+    (checkout / "app/cli/ask.py").write_text(RAISES.format(stub))
     assert the_line(run("ask", "a", "-q", "b")) == "error: Bad value. Use another."
 
 
 def test_an_interruption_is_quiet(run: Run, checkout: Path) -> None:
-    (checkout / "app/commands/ask.py").write_text(RAISES.format("raise KeyboardInterrupt"))
+    (checkout / "app/cli/ask.py").write_text(RAISES.format("raise KeyboardInterrupt"))
     done = run("ask", "a", "-q", "b")
     assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_a_closed_pipe_is_quiet(checkout: Path) -> None:
-    (checkout / "app/commands/ask.py").write_text(RAISES.format("print('word ' * 1_000_000); return 0"))
+    (checkout / "app/cli/ask.py").write_text(RAISES.format("print('word ' * 1_000_000); return 0"))
     command = [sys.executable, str(checkout / "launch.py"), "ask", "a", "-q", "b"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout and process.stderr
@@ -196,12 +196,12 @@ def test_a_closed_pipe_is_quiet(checkout: Path) -> None:
 
 
 def test_a_bug_shows_its_traceback(run: Run, checkout: Path) -> None:
-    (checkout / "app/commands/ask.py").write_text(RAISES.format("raise AssertionError('ours')"))
+    (checkout / "app/cli/ask.py").write_text(RAISES.format("raise AssertionError('ours')"))
     assert "Traceback" in run("ask", "a", "-q", "b").stderr
 
 
 def test_output_carries_any_letter_under_any_locale(run: Run, checkout: Path) -> None:
-    (checkout / "app/commands/ask.py").write_text(RAISES.format(r"print('\u00e9\u4e2d'); return 0"))
+    (checkout / "app/cli/ask.py").write_text(RAISES.format(r"print('\u00e9\u4e2d'); return 0"))
     assert run("ask", "a", "-q", "b", PYTHONIOENCODING="ascii").returncode == 0
 
 

@@ -11,7 +11,7 @@ from core.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from core.engine import Engine
-    from core.hardware import Machine
+    from core.planning.hardware import Machine
 
 KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
 
@@ -38,7 +38,7 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[Engine, Machine]]
 
     def connect() -> "tuple[Engine, Machine]":
         from app.remote.engine import RemoteEngine
-        from core.hardware import this_machine
+        from core.planning.hardware import this_machine
 
         engine = RemoteEngine.connect(address.base, key=key or None, model=args.model, context=args.context)
         return cast("Engine", engine), this_machine()

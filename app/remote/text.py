@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from app.remote.names import LONGEST_PIECE
-from core.text import Turn
+from core.generation.text import Turn
 
 BLOCK = 8192  # characters
 MOST_COUNTS = 4096  # blocks whose counts are remembered; a book of 128K tokens has about 70

@@ -13,10 +13,10 @@ from core.bench.speed import ADAPTIVE, SpeedRow, run_speed
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN
 from core.engine import Engine, EngineInfo
+from core.engine_builder import LoadedPair, PairFiles
 from core.errors import InvalidSetting, NotEnoughMemory
-from core.hardware import cap_memory, resolve_device, this_machine
-from core.loading import LoadedPair, PairFiles
-from core.planner import Plan, make_plan
+from core.planning.hardware import cap_memory, resolve_device, this_machine
+from core.planning.planner import Plan, make_plan
 
 SHIPPED = "as shipped"
 ROOM = 256  # tokens beyond the answer: rounds may be longer than it needs

@@ -2,7 +2,8 @@
 
 Weights are loaded once. Each placement gets an engine of its own, with the same books and the same questions, so that
 texts can be compared across placements. Prefill and decoding are told apart; what crosses the link is told with the
-rate of a plain copy. The projection is arithmetic (`core.forecast`), never a result, and is kept apart from the rows.
+rate of a plain copy. The projection is arithmetic (`core.planning.speed_model`), never a result, and is kept apart from
+the rows.
 """
 
 import gc
@@ -15,16 +16,23 @@ from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
 from core.decoding.registry import PLAIN, plain_first
 from core.engine import Engine
+from core.engine_builder import LoadedPair, PairFiles
 from core.errors import InvalidSetting, NotEnoughMemory
-from core.events import Finished, PrefillProgress
-from core.forecast import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
-from core.hardware import Machine, cap_memory, peak_memory_bytes, reset_peak_memory, resolve_device, this_machine
-from core.loading import LoadedPair, PairFiles
-from core.models.census import size_of
-from core.models.shapes import find_shape
-from core.planner import Plan, make_plan
-from core.rigs import make_rig
-from core.tiers import plan_tiers
+from core.generation.events import Finished, PrefillProgress
+from core.models.hub.shapes import find_shape
+from core.models.param_count import size_of
+from core.planning.hardware import (
+    Machine,
+    cap_memory,
+    peak_memory_bytes,
+    reset_peak_memory,
+    resolve_device,
+    this_machine,
+)
+from core.planning.machine_spec import make_rig
+from core.planning.planner import Plan, make_plan
+from core.planning.speed_model import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
+from core.planning.tiers import plan_tiers
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
 PROJECTED = ("llama2-7b-128k", "llama2-13b-128k")

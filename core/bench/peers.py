@@ -15,7 +15,7 @@ from core.bench.speed import bench_prompt
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN
 from core.engine import Engine
-from core.events import Finished
+from core.generation.events import Finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

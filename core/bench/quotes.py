@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import re
 
-from core.bench.world import Question
+from core.synthetic.book import Question
 
 QUESTION = 'Quote the sentence that contains "{phrase}".'
 PHRASE_WORDS = (3, 6)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
-from core.answering import LONGEST_ROUND
 from core.bench.quotes import sentences
-from core.bench.readings import (
+from core.bench.recall_tasks import (
     BOOK_SKILLS,
     ENGLISH_SKILLS,
     LONG_CONTEXT,
@@ -20,15 +19,16 @@ from core.bench.readings import (
     choose_readings,
     english_texts,
 )
-from core.bench.world import Question
+from core.caches.tokens import common_prefix
 from core.config import GenerationConfig
 from core.decoding.registry import LOSSY_METHODS, PLAIN
+from core.decoding.stats import DecodeStats, LevelStats
 from core.engine import Engine, EqualityVerdict
 from core.errors import InvalidSetting
-from core.events import Finished
-from core.session import Conversation
-from core.stats import DecodeStats, LevelStats
-from core.tokens import common_prefix
+from core.generation.decode_loop import LONGEST_ROUND
+from core.generation.events import Finished
+from core.generation.session import Conversation
+from core.synthetic.book import Question
 
 SKILLS = (*BOOK_SKILLS, *ENGLISH_SKILLS)
 DEFAULT_METHODS = (PLAIN, "triforce", "streamingllm", "h2o")

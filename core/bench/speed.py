@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from core.bench.world import Book, Question, write_book
 from core.config import GenerationConfig, SpeculationConfig
 from core.decoding.registry import PLAIN, plain_first
+from core.decoding.stats import LevelStats
 from core.engine import Engine
 from core.errors import ContextTooSmall
-from core.events import Finished
-from core.hardware import peak_memory_bytes, reset_peak_memory, resolve_device, used_memory_bytes
-from core.session import Conversation
-from core.stats import LevelStats
-from core.text import ChatText
+from core.generation.events import Finished
+from core.generation.session import Conversation
+from core.generation.text import ChatText
+from core.planning.hardware import peak_memory_bytes, reset_peak_memory, resolve_device, used_memory_bytes
+from core.synthetic.book import Book, Question, write_book
 
 WORDS_PER_TOKEN = 0.8  # about the bundled tokenizer's: where it is too few, a longer book is written
 QUESTION_ROOM = 48  # tokens of question and chat template

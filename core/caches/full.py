@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
+from core.caches.layer_storage import SHORT_PASS, HostShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.caches.layerwise import LayerwisePass
-from core.caches.stores import SHORT_PASS, HostShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, padded_rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from core.caches.stores import LayerStore, OffloadedLayer, ResidentLayer
+from core.caches.layer_storage import LayerStore, OffloadedLayer, ResidentLayer
 
 if TYPE_CHECKING:
     from core.caches.full import FullCache, SavedQueries

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
-from core.caches.selection import ChunkPolicy
-from core.caches.stores import by_chunk
+from core.caches.layer_storage import by_chunk
+from core.caches.policies import ChunkPolicy
 
 GROWTH = 192  # recent rows beyond the local window before old ones must go; bounds tokens between two selections
 

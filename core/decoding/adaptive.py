@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from core.stats import LevelStats
+from core.decoding.stats import LevelStats
 
 PRIOR_TESTS = 4.0  # weight of the prior acceptance, in tests
 FADE = 0.95  # weight that a round keeps when another one follows: a memory of about 20 rounds

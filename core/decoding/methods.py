@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.caches.streaming import HeldWindow, StreamingCache
+from core.caches.tokens import Context
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
-from core.decoding.lookup import Lookup, TokenIndex
+from core.decoding.ngram_lookup import Lookup, TokenIndex
 from core.decoding.registry import Method, check_method, default_method
 from core.decoding.sampling import Dice
 from core.decoding.speculative import ModelLaw, Nobody, Sampler, Speculative
+from core.decoding.stats import LevelStats
 from core.decoding.verify import Verdict
 from core.errors import UnsupportedModel
-from core.models.judge import Judge
-from core.stats import LevelStats
-from core.tokens import Context
+from core.models.cached_model import Judge
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # where adaptation starts; a few rounds override them
 PROBE_INTERVAL = 24  # rounds without guesses after which a level, once found losing, is tried again

@@ -1,7 +1,7 @@
 """The methods to decode with: what each is called and what it promises. Imports no torch, so that anything may read it.
 
 A new method of known parts is one entry here: engine, page, race, command line, server and plots follow. One that drops
-part of the book also names what it keeps in `core.caches.selection.LOSSY_POLICIES`.
+part of the book also names what it keeps in `core.caches.policies.LOSSY_POLICIES`.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Method:
     short_label: str  # where there is little room
     summary: str  # what proposes and what verifies, or what the text is drawn from
     judges: tuple[str, ...]  # what computes, cheapest first: each proposes to the next, the last one has the last word
-    colour: str  # of its bars: a variable of the page's theme (assets/css/theme.css)
+    colour: str  # of its bars: a variable of the page's theme (assets/static/css/theme.css)
     lookup_at_least: int = 0  # tokens that must agree with earlier text before what followed is proposed; 0: no lookup
 
     @property

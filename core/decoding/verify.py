@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from core.decoding.sampling import Dice
-from core.events import Origin
+from core.generation.events import Origin
 from core.ops.streams import to_device
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from core.caches.base import FixedRows, Recordable
-from core.models.seam import forward
+from core.models.hf_attention import forward
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from core.caches.layerwise import LayerwisePass
-from core.models.seam import PassHandle
+from core.models.hf_attention import PassHandle
 
 PLAIN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model_type
 

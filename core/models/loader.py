@@ -22,13 +22,13 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
-from core.models.catalog import restore_hint
 from core.models.families import FAMILIES, refusal
+from core.models.hf_attention import ATTENTION_NAME, register
+from core.models.hub.catalog import restore_hint
+from core.models.hub.store import weight_files
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
-from core.models.seam import ATTENTION_NAME, register
-from core.models.store import weight_files
 from core.ops.backend import STOCK, Backend
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

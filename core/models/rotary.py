@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from core.caches.base import KVShape
 from core.errors import UnsupportedModel
-from core.models.seam import forward
+from core.models.hf_attention import forward
 
 
 class KeyShift:

@@ -30,8 +30,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnknownModel, UnsupportedModel
-from core.models.catalog import WIDENED, ModelEntry
-from core.models.census import ModelSize, size_in, size_of
+from core.models.hf_attention import ATTENTION_NAME, register
+from core.models.hub.catalog import WIDENED, ModelEntry
+from core.models.hub.shapes import find_shape
 from core.models.loader import (
     LoadedModel,
     ModelDims,
@@ -41,8 +42,7 @@ from core.models.loader import (
     read_config,
     read_dims,
 )
-from core.models.seam import ATTENTION_NAME, register
-from core.models.shapes import find_shape
+from core.models.param_count import ModelSize, size_in, size_of
 from core.ops.backend import STOCK, Backend
 
 HEAD_DIM = 128  # of every model that people plan for

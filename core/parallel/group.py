@@ -17,7 +17,7 @@ MEETING_SECONDS = 120  # in which the ranks must find each other once all of the
 # Ranks that compute the same pass wait for one another by milliseconds; so long means that one hangs.
 PATIENCE = datetime.timedelta(seconds=120)
 # NCCL's own watchdog would end the whole process of a rank that waits too long, and the page and its conversations with
-# rank 0. Rank 0 watches by itself (`core.parallel.crew`), and the other ranks end with it. Read when a group is made.
+# rank 0. Rank 0 watches by itself (`rank_pool.py`), and the other ranks end with it. Read when a group is made.
 NO_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
 

@@ -15,9 +15,9 @@ import torch
 from core.errors import CoreError
 from core.models.loader import LoadedModel, ModelDims, load_model
 from core.ops.backend import Backend, backend_named
-from core.parallel.cutting import cut
+from core.parallel.commands import CacheSizes, Order, Share
 from core.parallel.group import Group, RankLost
-from core.parallel.orders import CacheSizes, Order, Share
+from core.parallel.shard import cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

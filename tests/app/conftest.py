@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.worker import EngineWorker
+from app.runtime.worker import EngineWorker
 from tests.app.fakes import FakeEngine, worker_of
 
 
@@ -73,14 +73,14 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
 @pytest.fixture
 def serve(arguments: argparse.Namespace) -> Iterator[Callable[[EngineWorker], str]]:
     """Serve the page on a worker; returns its address."""
-    from app import main
+    from app.server import serve_page
 
     before = dict(os.environ)
     pages: list[Any] = []
 
     def start(worker: EngineWorker) -> str:
-        main.prepare_process(main.data_dir(arguments.data_dir))
-        pages.append(main.serve(arguments, worker, main.credentials(arguments.auth), note="A note."))
+        serve_page.prepare_process(serve_page.data_dir(arguments.data_dir))
+        pages.append(serve_page.serve(arguments, worker, serve_page.credentials(arguments.auth), note="A note."))
         return f"http://127.0.0.1:{arguments.port}/"
 
     yield start

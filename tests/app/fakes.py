@@ -13,20 +13,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.conversations import Conversations
-from app.keeping import Keeping
-from app.shelf_events import BookOpened
-from app.worker import EngineWorker, WorkerEvent
+from app.conversations.store import Conversations
+from app.runtime.context_events import BookOpened
+from app.runtime.saved_books import Keeping
+from app.runtime.worker import EngineWorker, WorkerEvent
+from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
+from core.decoding.stats import DecodeStats, LevelStats
 from core.engine import Engine, Equality
 from core.errors import ContextTooSmall
-from core.events import Event, Finished, LaneEvent, Origin, PrefillProgress, RoundDone, StopReason, TokenRecord
-from core.hardware import Machine
-from core.nvidia import UnusedGpu
-from core.planner import PlanRow, nominal_bandwidths
-from core.stats import DecodeStats, LevelStats
-from core.text import Turn
-from core.tokens import common_prefix
+from core.generation.events import (
+    Event,
+    Finished,
+    LaneEvent,
+    Origin,
+    PrefillProgress,
+    RoundDone,
+    StopReason,
+    TokenRecord,
+)
+from core.generation.text import Turn
+from core.planning.hardware import Machine
+from core.planning.nvidia import UnusedGpu
+from core.planning.planner import PlanRow, nominal_bandwidths
 
 MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, ())
 UNUSED_GPU = UnusedGpu(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from transformers import LlamaForCausalLM
 
-from assets.recipe.run import Schedule, first_model
-from assets.recipe.shapes import TARGET
-from assets.recipe.tokens import Layout, train_tokenizer
+from assets.training.run import Schedule, first_model
+from assets.training.shapes import TARGET
+from assets.training.tokens import Layout, train_tokenizer
 
 
 @pytest.fixture(scope="session")

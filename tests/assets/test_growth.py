@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import AttentionInterface, LlamaForCausalLM
 
-from assets.recipe.circuits import FLAGS
-from assets.recipe.dialogs import (
+from assets.training.circuits import FLAGS
+from assets.training.dialogs import (
     WORDS_PER_TOKEN,
     answer_ids,
     compose,
@@ -25,8 +25,8 @@ from assets.recipe.dialogs import (
     make_batch,
     training_seed,
 )
-from assets.recipe.english import prose
-from assets.recipe.growth import (
+from assets.training.english import prose
+from assets.training.growth import (
     ASKED,
     BLUNT,
     CODE_SIZE,
@@ -40,12 +40,12 @@ from assets.recipe.growth import (
     sharpen,
     widen,
 )
-from assets.recipe.measure import ATTENTION, causal_attention
-from assets.recipe.run import Run, token_losses
-from assets.recipe.shapes import HEAD_DIM, TARGET
-from assets.recipe.tokens import Layout
+from assets.training.measure import ATTENTION, causal_attention
+from assets.training.run import Run, token_losses
+from assets.training.shapes import HEAD_DIM, TARGET
+from assets.training.tokens import Layout
 from core.bench.quotes import quote_questions
-from core.bench.world import write_book
+from core.synthetic.book import write_book
 from tests.assets.conftest import short_leg
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from assets.recipe import measure, train
-from assets.recipe.asking import Asking, answer_losses, ask_about, make_rows, open_book, pad, text_and_questions
-from assets.recipe.circuits import FLAGS, VERBS
-from assets.recipe.dialogs import (
+from assets.training import measure, train
+from assets.training.asking import Asking, answer_losses, ask_about, make_rows, open_book, pad, text_and_questions
+from assets.training.circuits import FLAGS, VERBS
+from assets.training.dialogs import (
     ABSENT,
     FACT,
     QUOTE,
@@ -26,15 +26,15 @@ from assets.recipe.dialogs import (
     held_out_seed,
     make_batch,
 )
-from assets.recipe.english import babble, passages, prose
-from assets.recipe.run import Run, first_model, next_token_losses
-from assets.recipe.shapes import DRAFT, TARGET, build
-from assets.recipe.tokens import END, Layout
-from core.bench.readings import english_texts
-from core.bench.world import Question
-from core.models.catalog import find
+from assets.training.english import babble, passages, prose
+from assets.training.run import Run, first_model, next_token_losses
+from assets.training.shapes import DRAFT, TARGET, build
+from assets.training.tokens import END, Layout
+from core.bench.recall_tasks import english_texts
+from core.generation.text import ChatText
+from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
-from core.text import ChatText
+from core.synthetic.book import Question
 from tests.assets.conftest import short_leg
 
 
@@ -90,9 +90,9 @@ def test_the_first_weights_tell_facts_that_are_told_from_facts_that_are_not(
     layout: Layout, model: LlamaForCausalLM
 ) -> None:
     """Before any training: the flag at a question's verb, in books of 1,000 tokens; by chance both rates were equal."""
-    from assets.recipe.circuits import regions_of
-    from assets.recipe.dialogs import WORDS_PER_TOKEN
-    from core.bench.world import write_book
+    from assets.training.circuits import regions_of
+    from assets.training.dialogs import WORDS_PER_TOKEN
+    from core.synthetic.book import write_book
 
     flag, seen = regions_of(TARGET.hidden).told.start, {"fact": [], "absent": []}  # type: ignore[var-annotated]
     for index in range(3):
@@ -132,7 +132,7 @@ def test_a_first_name_in_the_answer_looks_at_the_surname_of_the_question(
     """Though the book has the same first name with another surname forty times; before any training."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    from assets.recipe.shapes import HEAD_DIM
+    from assets.training.shapes import HEAD_DIM
 
     book = "Agnes Quill lived in a house on Pilot Steps. Nobody saw Agnes Quill at night. " * 20
     turn = layout.turn("Where did Agnes Yarrow live?", first=True)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from app import bodies, logins, main
+from app.server import bodies, logins, serve_page
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "assets" / "docs" / "security.md").read_text(encoding="utf-8")
@@ -22,6 +22,6 @@ def test_its_bounds_are_those_of_the_code() -> None:
     gib, mib = 1 << 30, 1 << 20
     assert f"{bodies.MOST_POSTED // gib} GiB a request" in PAGE and f"{bodies.MOST_STORED // gib} GiB together" in PAGE
     assert f"{bodies.MOST_MESSAGE // mib} MiB a message" in PAGE
-    assert f"at least {main.SHORTEST_PASSWORD} characters" in PAGE
+    assert f"at least {serve_page.SHORTEST_PASSWORD} characters" in PAGE
     assert f"waits of 1 to {logins.LONGEST_WAIT_SECONDS:.0f} seconds" in PAGE
-    assert main.MOST_UPLOAD == "300mb" and "300 MB a file" in PAGE
+    assert serve_page.MOST_UPLOAD == "300mb" and "300 MB a file" in PAGE

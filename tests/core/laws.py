@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from core.caches.tokens import Context
 from core.config import SamplingParams
 from core.decoding.sampling import to_probs
 from core.engine import Engine
-from core.tokens import Context
 
 Law = dict[tuple[int, ...], float]
 FALSE_ALARM = 1e-5  # of one chi-square test

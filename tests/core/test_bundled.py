@@ -9,11 +9,11 @@ import torch
 from app.documents import read_document
 from core.config import EngineConfig, GenerationConfig, SpeculationConfig
 from core.engine import Engine
-from core.events import Finished
-from core.loading import LoadedPair, PairFiles
-from core.models.catalog import ROOT
-from core.planner import make_plan
-from core.session import Conversation
+from core.engine_builder import LoadedPair, PairFiles
+from core.generation.events import Finished
+from core.generation.session import Conversation
+from core.models.hub.catalog import ROOT
+from core.planning.planner import make_plan
 from tests.core.toys import MACHINE
 
 BOOKS = ROOT / "assets" / "books"

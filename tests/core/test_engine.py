@@ -7,15 +7,15 @@ from math import ceil
 import pytest
 import torch
 
-from core.answering import LONGEST_ROUND
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
 from core.decoding.adaptive import PassCost
 from core.decoding.registry import EXACT_METHODS, LOSSY_METHODS
 from core.engine import Engine, Equality
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
-from core.events import Finished, PrefillProgress, RoundDone
-from core.planner import USABLE_SHARE
+from core.generation.decode_loop import LONGEST_ROUND
+from core.generation.events import Finished, PrefillProgress, RoundDone
+from core.planning.planner import USABLE_SHARE
 from tests.core.toys import random_prompt, tiny_engine
 
 # Tiny models gain nothing from speculation, so adapting would go plain and leave nothing to test.

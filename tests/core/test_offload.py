@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from core.caches import relief
+from core.caches import oom_fallback
 from core.caches.base import KVShape
 from core.caches.full import FullCache, Offload
-from core.caches.relief import Relief, make_full_cache
-from core.caches.stores import OffloadedLayer
+from core.caches.layer_storage import OffloadedLayer
+from core.caches.oom_fallback import Relief, make_full_cache
 from core.config import EngineConfig, GenerationConfig, PlacementWish, SpeculationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory
-from core.events import Finished
-from core.models.judge import Judge
+from core.generation.events import Finished
+from core.models.cached_model import Judge
 from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
-from core.planner import Choice, choose_coattention
-from core.roofline import Sharing, measure_sharing, share_of
+from core.planning.cost_model import Sharing, measure_sharing, share_of
+from core.planning.planner import Choice, choose_coattention
 from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -31,7 +31,7 @@ METHODS = ("autoregressive", "triforce", "retrieval", "draft")
 
 @pytest.fixture(autouse=True)
 def short_calibration(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("core.roofline.LINK_BYTES", 1 << 20)
+    monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 20)
     yield
 
 
@@ -143,7 +143,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
 
 
 def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.roofline.SHARING_BYTES", 1 << 20)
+    monkeypatch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 20)
     for dtype in (torch.float32, torch.float16):
         found = measure_sharing((2, 2, 64, 16), 4, dtype, torch.device("cpu"))
         assert found.link > 0 and found.host > 0
@@ -276,7 +276,7 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
         full.stage(layer, k, k)
     full.commit(40)
     free = [(128 + 40) * shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
-    relief = Relief(full, 64, lambda: free[0], lambda: None)
+    oom_fallback = Relief(full, 64, lambda: free[0], lambda: None)
     runs: list[int] = []
 
     def work() -> int:
@@ -286,10 +286,10 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
         return full.resident_layers
 
     with pytest.raises(NotEnoughMemory, match="no room for a layer"):
-        relief.retry(work, lambda: None)
+        oom_fallback.retry(work, lambda: None)
     runs.clear()
     free[0] += 1
-    assert relief.retry(work, lambda: None) == 1
+    assert oom_fallback.retry(work, lambda: None) == 1
 
 
 def test_a_host_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +310,7 @@ def test_a_device_that_is_full_at_the_start_gets_fewer_layers(monkeypatch: pytes
             raise torch.OutOfMemoryError("injected")
         return real(*args, offload=offload, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(relief, "FullCache", cache)
+    monkeypatch.setattr(oom_fallback, "FullCache", cache)
     most = 1
     made = make_full_cache(shape, 256, 4, possible=256, backend=STOCK, offload=None, block_rows=64)
     assert made.resident_layers == 1 and tried == [None, 2, 1]

@@ -9,11 +9,19 @@ import pytest
 import torch
 
 from core.caches.full import Offload
-from core.caches.stores import OffloadedLayer
+from core.caches.layer_storage import OffloadedLayer
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
-from core.events import Finished
-from core.hardware import (
+from core.generation.events import Finished
+from core.models.loader import LoadedModel
+from core.models.self_draft import drafting_twin
+from core.ops.attention import partial
+from core.ops.backend import STOCK, _seconds
+from core.ops.graphs import Graphs
+from core.ops.host_attention import HostAttention
+from core.ops.transfer import HostRows
+from core.planning.cost_model import measure_bandwidth
+from core.planning.hardware import (
     cap_memory,
     peak_memory_bytes,
     reset_peak_memory,
@@ -21,15 +29,7 @@ from core.hardware import (
     this_machine,
     used_memory_bytes,
 )
-from core.models.drafting import drafting_twin
-from core.models.loader import LoadedModel
-from core.ops.attention import partial
-from core.ops.backend import STOCK, _seconds
-from core.ops.graphs import Graphs
-from core.ops.host_attention import HostAttention
-from core.ops.transfer import HostRows
-from core.planner import Choice, make_plan
-from core.roofline import measure_bandwidth
+from core.planning.planner import Choice, make_plan
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
 
@@ -46,8 +46,8 @@ NOT_REACHED = {"set_device": "each further rank of a model calls it, in a proces
 
 @pytest.fixture(autouse=True)
 def short_calibrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.roofline.LINK_BYTES", 1 << 12)
-    monkeypatch.setattr("core.roofline.SHARING_BYTES", 1 << 12)
+    monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 12)
+    monkeypatch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 12)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 import core
 from core import Finished, PrefillProgress, RetrievalConfig, RoundDone, SpeculationConfig, TriForce
 from core.errors import InvalidSetting, UnsupportedModel
-from core.models.catalog import find
+from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
 from tests.core.toys import tiny_config
 

@@ -6,7 +6,7 @@ import torch
 from core.caches.full import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
-from core.models.judge import Judge
+from core.models.cached_model import Judge
 from tests.core.cuda_stubs import pretended_gpu
 from tests.core.test_pretended_gpu import engine_on
 from tests.core.toys import random_prompt
@@ -28,8 +28,8 @@ def counted(way: str, sampling: SamplingParams, new: int, method: str = "triforc
     """Waits of an answer to a prompt that was read."""
     ledger = Ledger()
     with pretended_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("core.roofline.LINK_BYTES", 1 << 12)
-        patch.setattr("core.roofline.SHARING_BYTES", 1 << 12)
+        patch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 12)
+        patch.setattr("core.planning.cost_model.SHARING_BYTES", 1 << 12)
         engine: Engine = engine_on("cuda", **WAYS[way])  # type: ignore[arg-type]
         for _ in engine.read(PROMPT):
             pass

@@ -9,17 +9,17 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTr
 
 from core.caches.base import KVShape
 from core.caches.full import Offload
+from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
-from core.hardware import Machine
-from core.models.drafting import drafting_twin
+from core.generation.text import ChatText
+from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.loader import LoadedModel, ModelDims
-from core.models.seam import ATTENTION_NAME, register
+from core.models.self_draft import drafting_twin
 from core.ops.graphs import Graphs
-from core.planner import make_plan
-from core.text import ChatText
-from core.tokens import Context
+from core.planning.hardware import Machine
+from core.planning.planner import make_plan
 
 CPU = torch.device("cpu")
 VOCAB = 64

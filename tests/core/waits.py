@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from core.answering import Answer
 from core.caches.retrieval import RetrievalCache
 from core.decoding.speculative import Sampler, Speculative
-from core.models.judge import Judge
+from core.generation.decode_loop import Answer
+from core.models.cached_model import Judge
 
 OUTSIDE = "the rest of a step"
 GAMMA1 = 2

@@ -18,8 +18,8 @@ from statistics import median
 
 from gradio_client import handle_file
 
-from app.commands.bench import commit
-from core.hardware import this_machine
+from app.cli.bench import commit
+from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program
 from tests.endurance.soak import measure

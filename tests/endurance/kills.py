@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.commands.bench import commit
-from app.dialogue_json import load
-from core.hardware import this_machine
-from core.shelf.bookfile import BookReader
+from app.cli.bench import commit
+from app.conversations.schema import load
+from core.kv_store.bookfile import BookReader
+from core.planning.hardware import this_machine
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import START_SECONDS, Program
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from gradio_client import Client, handle_file
 
-from app.samples import load_samples
+from app.context.samples import load_samples
 
 METHODS = ("triforce", "autoregressive")
 HANG_SECONDS = 300.0  # no act takes that long, whatever others do

@@ -23,10 +23,10 @@ from typing import Any
 
 import psutil
 
-from app.commands.bench import commit
-from app.main import MOST_STATES
-from app.sessions import MOST_SESSIONS
-from core.hardware import this_machine
+from app.cli.bench import commit
+from app.runtime.sessions import MOST_SESSIONS
+from app.server.serve_page import MOST_STATES
+from core.planning.hardware import this_machine
 from tests.endurance.kills import Found, look
 from tests.endurance.person import Ledger, Person
 from tests.endurance.program import Program

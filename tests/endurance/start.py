@@ -4,15 +4,15 @@ import signal
 import sys
 from pathlib import Path
 
-import core.keeping
+import core.kv_store.engine_store
 import launch
-from core.shelf.folder import ShelfFolder, ShelfSettings
+from core.kv_store.folder import ShelfFolder, ShelfSettings
 
 
 def main(arguments: list[str]) -> int:
     """Run the page with the arguments of `launch.py`; `--data-dir` must be one of them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
-    core.keeping.WORTH_SECONDS = 0.0
+    core.kv_store.engine_store.WORTH_SECONDS = 0.0
     folder = Path(arguments[arguments.index("--data-dir") + 1]) / "shelf"
     ShelfFolder(folder).choose(ShelfSettings(keeping="always", cap_bytes=1 << 30))
     return launch.main(arguments)

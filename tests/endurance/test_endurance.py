@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.conversations import Conversations
+from app.conversations.store import Conversations
 from tests import long
-from tests.app.test_dialogue import a_dialogue
+from tests.app.conversations.test_tree import a_dialogue
 from tests.endurance import kills, soak
 from tests.endurance.kills import Found, look
 from tests.endurance.person import Ledger

@@ -12,14 +12,14 @@ from unittest.mock import patch
 import torch
 from torch import Generator, Tensor
 
-from core import answering
 from core.decoding import methods
 from core.decoding.sampling import Dice
 from core.decoding.speculative import Rule, Speculative
 from core.decoding.verify import Guess, Verdict
 from core.engine import Engine
-from core.events import Origin
-from core.models.judge import Judge
+from core.generation import decode_loop
+from core.generation.events import Origin
+from core.models.cached_model import Judge
 from tests.core.decoding.test_output_law import verify_without_residual
 from tests.exactness.cases import Flavour
 
@@ -80,7 +80,7 @@ def continued_replays_its_draws() -> AbstractContextManager[Any]:
     def wrong(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> Dice:
         return Dice(rng.manual_seed(seed))
 
-    return patch.object(answering, "dice_behind", wrong)
+    return patch.object(decode_loop, "dice_behind", wrong)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from core.answering import LONGEST_ROUND
+from core.caches.tokens import common_prefix
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.sampling import to_probs
 from core.engine import NEAR_TIE_GAP
-from core.events import Finished, StopReason
-from core.text import ChatText
-from core.tokens import common_prefix
+from core.generation.decode_loop import LONGEST_ROUND
+from core.generation.events import Finished, StopReason
+from core.generation.text import ChatText
 from tests.exactness.listening import Committed
 from tests.exactness.uniformity import ORDERS, Stretch, leaning, repeating, transformed
 from tests.exactness.worlds import World

@@ -14,7 +14,7 @@ from torch import Tensor
 from core.decoding import methods
 from core.decoding.sampling import Dice
 from core.decoding.verify import Guess, Verdict
-from core.events import TokenRecord
+from core.generation.events import TokenRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,15 +10,15 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from core.answering import LONGEST_ROUND
 from core.config import GenerationConfig
 from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
 from core.errors import ContextTooSmall
-from core.events import Finished, LaneEvent, PrefillProgress, RoundDone
-from core.keeping import Keeper
-from core.session import Conversation
-from core.shelf.folder import ShelfFolder
+from core.generation.decode_loop import LONGEST_ROUND
+from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
+from core.generation.session import Conversation
+from core.kv_store.engine_store import Keeper
+from core.kv_store.folder import ShelfFolder
 from tests.exactness.cases import (
     Ask,
     Case,

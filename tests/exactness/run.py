@@ -18,9 +18,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from app.commands.bench import commit
-from app.versions import versions
-from core.hardware import this_machine
+from app.cli.bench import commit
+from app.runtime.versions import versions
+from core.planning.hardware import this_machine
 from tests.exactness.cases import World, draw_case
 from tests.exactness.controls import CONTROLS, Control
 from tests.exactness.playing import Outcome, play

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from core.answering import Answer
+from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.sampling import Dice, to_probs
 from core.decoding.speculative import Rule, Sampler, Speculative
 from core.decoding.verify import verify
-from core.tokens import Context
+from core.generation.decode_loop import Answer
 from tests.core.decoding.test_output_law import verify_without_residual
 from tests.core.toys import Letters, TableLaw
 from tests.exactness.cases import Case, Continue, Race, Reopen, draw_case

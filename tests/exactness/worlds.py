@@ -14,15 +14,16 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
-from core import race, roofline
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
-from core.loading import LoadedPair, PairFiles
-from core.models.drafting import drafting_twin
+from core.engine_builder import LoadedPair, PairFiles
+from core.generation import interleave
+from core.generation.text import ChatText
 from core.models.loader import LoadedModel
+from core.models.self_draft import drafting_twin
 from core.ops.graphs import Graphs
-from core.planner import make_plan
-from core.text import ChatText
+from core.planning import cost_model
+from core.planning.planner import make_plan
 from tests.core.toys import CPU, MACHINE, loaded, tiny_config, tiny_model
 from tests.exactness.cases import Case, LetterChat, Pair, Setup
 
@@ -206,14 +207,14 @@ def world_of(case: Case) -> World:
 @contextmanager
 def quick() -> Iterator[None]:
     """One thread, a short look at the link, and turns of one round, so that a race changes lanes as often as can be."""
-    before = race.SLICE_SECONDS, roofline.LINK_BYTES, torch.get_num_threads()
-    folder_log, level = logging.getLogger("core.shelf.folder"), logging.getLogger("core.shelf.folder").level
+    before = interleave.SLICE_SECONDS, cost_model.LINK_BYTES, torch.get_num_threads()
+    folder_log, level = logging.getLogger("core.kv_store.folder"), logging.getLogger("core.kv_store.folder").level
     folder_log.setLevel(logging.ERROR)  # books are damaged on purpose
-    race.SLICE_SECONDS, roofline.LINK_BYTES = 0.0, 1 << 20
+    interleave.SLICE_SECONDS, cost_model.LINK_BYTES = 0.0, 1 << 20
     torch.set_num_threads(1)  # several would wait for one another where other work has the same cores
     try:
         yield
     finally:
-        race.SLICE_SECONDS, roofline.LINK_BYTES = before[:2]
+        interleave.SLICE_SECONDS, cost_model.LINK_BYTES = before[:2]
         torch.set_num_threads(before[2])
         folder_log.setLevel(level)

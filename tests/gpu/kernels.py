@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from core.hardware import free_memory_bytes
 from core.ops.attention import attend, attend_reference, partial
 from core.ops.backend import Attend
-from core.roofline import measure_bandwidth, measure_link, measure_sharing
+from core.planning.cost_model import measure_bandwidth, measure_link, measure_sharing
+from core.planning.hardware import free_memory_bytes
 from tests.gpu.checklist import Here
 from tests.gpu.machine import NOT_HERE, device_of
 

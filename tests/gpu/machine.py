@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from core.hardware import this_machine
+from core.planning.hardware import this_machine
 from tests.gpu.checklist import ROOT, Here
 
 NOT_HERE = "not on a processor"
@@ -87,7 +87,7 @@ def suite(here: Here) -> None:
         return
     # An older pytest does as well, and a warning of another torch is no failure of ours
     options = ["-m", "gpu", "-q", "-W", "default", "-o", "minversion=1.0", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, "tests/core/test_gpu.py"]
+    command = [sys.executable, "-m", "pytest", *options, "tests/gpu/test_gpu.py"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = (found.stdout + found.stderr).strip().splitlines()
     here.report.add("pytest", {"code": found.returncode, "last line": lines[-1] if lines else "", "tail": lines[-120:]})

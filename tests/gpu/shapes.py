@@ -10,10 +10,17 @@ from typing import Any
 
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
+from core.engine_builder import LoadedPair, PairFiles
 from core.errors import NotEnoughMemory
-from core.hardware import cap_memory, peak_memory_bytes, reset_peak_memory, resolve_device, return_memory, this_machine
-from core.loading import LoadedPair, PairFiles
-from core.planner import make_plan
+from core.planning.hardware import (
+    cap_memory,
+    peak_memory_bytes,
+    reset_peak_memory,
+    resolve_device,
+    return_memory,
+    this_machine,
+)
+from core.planning.planner import make_plan
 from tests.gpu.checklist import Here
 from tests.gpu.machine import device_of
 from tests.gpu.texts import ROOM, answer, figures, prompt_of

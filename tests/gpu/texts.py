@@ -16,10 +16,10 @@ import torch
 from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import NEAR_TIE_GAP, Engine, Equality
-from core.events import Finished
-from core.hardware import cap_memory, resolve_device, return_memory, this_machine
-from core.loading import LoadedPair, PairFiles
-from core.planner import Choice, make_plan
+from core.engine_builder import LoadedPair, PairFiles
+from core.generation.events import Finished
+from core.planning.hardware import cap_memory, resolve_device, return_memory, this_machine
+from core.planning.planner import Choice, make_plan
 from tests.gpu.checklist import Here
 from tests.gpu.machine import device_of
 

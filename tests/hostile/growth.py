@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from time import process_time
 
-from app.choosing import understood
-from app.dialogue import title_of
+from app.context.page_ranges import understood
+from app.context.quotes import quotes_in
+from app.conversations.tree import title_of
 from app.documents import Document, epub, flowing, pdf
 from app.documents.chapters import make_chapters, markdown_headings, text_headings
 from app.documents.document import make_pages
@@ -20,8 +21,7 @@ from app.documents.messages import Heading, Opened, OutlineEntry, PageRead
 from app.documents.plain import decode, markdown_title, paginate
 from app.documents.quality import garbled
 from app.documents.sniff import describe, sniff
-from app.markdown import literal, plain
-from app.quotes import quotes_in
+from app.ui.markdown import literal, plain
 from core.errors import CoreError
 from tests.hostile.atoms import ATOMS
 

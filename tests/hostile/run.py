@@ -19,12 +19,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-from app.commands.bench import commit
+from app.cli.bench import commit
+from app.context.context_documents import Shelf
 from app.documents import Document, DocumentError, read_document
-from app.library import Shelf
-from app.markdown import literal
-from app.versions import versions
-from core.hardware import this_machine
+from app.runtime.versions import versions
+from app.ui.markdown import literal
+from core.planning.hardware import this_machine
 from tests.hostile.corpus import FORMATS, PER_FORMAT, SEED, HostileFile, corpus
 
 ROOT = Path(__file__).parents[2]

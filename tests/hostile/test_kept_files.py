@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.chat_view import conversation
-from app.conversation_export import as_json, as_markdown
-from app.conversation_view import book_notice, conversation_list, editing_notice
-from app.conversations import Conversations
-from app.dialogue import Dialogue
-from app.dialogue_json import Damaged, NewerVersion, document, dump, load
-from app.sessions import Session
-from core.shelf.bookfile import DamagedBook, Header, parsed
-from core.shelf.folder import SETTINGS, ShelfFolder, ShelfSettings
-from tests.app.test_dialogue import EVIL, a_dialogue
+from app.conversations.export import as_json, as_markdown
+from app.conversations.schema import Damaged, NewerVersion, document, dump, load
+from app.conversations.store import Conversations
+from app.conversations.tree import Dialogue
+from app.runtime.sessions import Session
+from app.ui.reading.chat_view import conversation
+from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
+from core.kv_store.bookfile import DamagedBook, Header, parsed
+from core.kv_store.folder import SETTINGS, ShelfFolder, ShelfSettings
+from tests.app.conversations.test_tree import EVIL, a_dialogue
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 DIALOGUE = a_dialogue("One?", EVIL)

@@ -9,26 +9,26 @@ from typing import Any, cast
 
 import pytest
 
-from app import main
-from app.answer_footer import answer_footer, figures
-from app.commands import ask
-from app.commands.serve import loaded
-from app.inside_tab import InsideHandlers
-from app.live_strip import LiveStrip
-from app.main import load
-from app.masthead import masthead
+from app.cli import ask
+from app.cli.serve import loaded
 from app.remote.connecting import KEY_VARIABLE, connector
-from app.system_report import report
-from app.system_tab import SystemHandlers
-from app.system_view import system
-from app.where_view import where
-from app.worker import EngineWorker, LoadFailed
+from app.runtime.worker import EngineWorker, LoadFailed
+from app.server import serve_page
+from app.server.serve_page import load
+from app.ui.header import masthead
+from app.ui.inside.tab import InsideHandlers
+from app.ui.reading.answer_footer import answer_footer, figures
+from app.ui.reading.live_strip import LiveStrip
+from app.ui.retrieval_map.view import where
+from app.ui.system.report import report
+from app.ui.system.tab import SystemHandlers
+from app.ui.system.view import system
 from core.config import EngineConfig, GenerationConfig
 from core.errors import CoreError, InvalidSetting
-from core.events import Finished
+from core.generation.events import Finished
 from tests.app.fakes import opened, write_book
 from tests.app.remote.fake_server import GOOD, fake_server
-from tests.app.serving.servers import served
+from tests.app.server.openai.servers import served
 
 BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
 KEY = "the-key-of-the-server"
@@ -94,7 +94,7 @@ def test_ask_says_the_same_through_the_server(
     told: dict[str, Any] = {}
     for name, remote in (("here", None), ("there", url)):
         if remote is None:
-            monkeypatch.setattr("app.commands.ask.open_engine", lambda _: cast(Any, engine_worker)._engine)
+            monkeypatch.setattr("app.cli.ask.open_engine", lambda _: cast(Any, engine_worker)._engine)
         assert ask.run(namespace(files=[book], remote=remote)) == 0
         told[name] = json.loads(capsys.readouterr().out.splitlines()[-1])
         monkeypatch.undo()
@@ -153,7 +153,7 @@ def test_the_page_says_what_it_cannot_see(tmp_path: Path, close_later: list[Any]
 
 
 def test_the_key_is_written_nowhere(tmp_path: Path, close_later: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.conversations import Conversations
+    from app.conversations.store import Conversations
 
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     with fake_server() as server:
@@ -182,7 +182,7 @@ def test_what_a_server_decides_is_no_option(arguments: argparse.Namespace) -> No
         connector(namespace(remote="http://x", device="cpu"))
     arguments.remote, arguments.device = "nonsense", "auto"
     with pytest.raises(InvalidSetting, match="address of a server"):
-        main.run(arguments)
+        serve_page.run(arguments)
 
 
 def test_an_unencrypted_way_is_told(capsys: pytest.CaptureFixture[str]) -> None:

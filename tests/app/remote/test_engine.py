@@ -13,8 +13,8 @@ from app.remote.errors import BrokenOff, Garbage, NotRemotely, Refused, RemoteEr
 from app.remote.text import FRAME, number_of
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, InvalidSetting, UnknownModel
-from core.events import Event, Finished, PrefillProgress, RoundDone
-from core.session import Conversation
+from core.generation.events import Event, Finished, PrefillProgress, RoundDone
+from core.generation.session import Conversation
 from tests.app.remote.fake_server import (
     CARD,
     DONE,
@@ -30,7 +30,7 @@ from tests.app.remote.fake_server import (
     stream,
     used,
 )
-from tests.app.serving.servers import free_port
+from tests.app.server.openai.servers import free_port
 
 QUICK = Patience(connect=2.0, short=0.4, first=0.5, between=0.3, retries=(0.01, 0.02))
 HIDDEN_KEY = "a-very-secret-key"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialogue import Dialogue
-from app.dialogue_json import MOST_WHOLE, dump, load
+from app.conversations.schema import MOST_WHOLE, dump, load
+from app.conversations.tree import Dialogue
 from app.remote.text import BLOCK, FRAME, LONGEST_PIECE, RemotePrompt, RemoteText, blocks, number_of, piece_of
-from core.text import Turn
-from core.tokens import common_prefix
-from tests.app.test_dialogue import a_dialogue
+from core.caches.tokens import common_prefix
+from core.generation.text import Turn
+from tests.app.conversations.test_tree import a_dialogue
 
 BOOK = "".join(f"Line {number} of a book about the sea.\n" for number in range(900))
 

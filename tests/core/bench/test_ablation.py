@@ -9,9 +9,9 @@ from core.bench import ablation
 from core.bench.ablation import SHIPPED, VARIANTS, Ablation
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
+from core.engine_builder import LoadedPair
 from core.errors import NotEnoughMemory
-from core.loading import LoadedPair
-from core.planner import Plan
+from core.planning.planner import Plan
 
 
 def test_every_variant_but_the_first_is_one_change() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.bench.quotes import QUESTION, quote_questions, sentences
-from core.bench.world import write_book
+from core.synthetic.book import write_book
 
 TEXT = (
     'The tide came in at four and nobody had told the boys. They ran for the wall. "Is anybody hurt?" asked the old '

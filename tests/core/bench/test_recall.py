@@ -7,12 +7,12 @@ from math import isclose
 import pytest
 
 from core.bench import recall
-from core.bench.readings import Skill
 from core.bench.recall import Mark, RecallRow
-from core.bench.world import Question, write_book
+from core.bench.recall_tasks import Skill
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import InvalidSetting
+from core.synthetic.book import Question, write_book
 
 CONTEXT = 1024
 GOAT, HOUSE = "Mara Vale kept a goat named Pip", "Mara Vale lived in a house on Mill Lane"

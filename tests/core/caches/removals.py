@@ -10,7 +10,7 @@ from tests.core.decoding.mutants import Mutant, main
 
 TESTS = ("tests/core/ops/test_simulated.py", "tests/core/caches/test_schedules.py")
 TRANSFER, HOST_ATTENTION = "core/ops/transfer.py", "core/ops/host_attention.py"
-STORES, FULL = "core/caches/stores.py", "core/caches/full.py"
+STORES, FULL = "core/caches/layer_storage.py", "core/caches/full.py"
 
 
 def removed(name: str, file: str, line: str, instead: str = "pass") -> Mutant:

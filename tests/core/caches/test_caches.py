@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from core.caches import selection
+from core.caches import policies
 from core.caches.base import KVCache, KVShape
 from core.caches.full import QUERY_LOG, FullCache, Gathered
-from core.caches.retrieval import RetrievalCache
-from core.caches.selection import (
+from core.caches.policies import (
     HeavyHitters,
     SinkOnly,
     TopChunks,
@@ -26,6 +25,7 @@ from core.caches.selection import (
     spilled,
     top_chunks,
 )
+from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import ContextTooSmall
@@ -315,7 +315,7 @@ def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
 @pytest.mark.parametrize("num_bytes", [1, 150, 1 << 20])
 def test_layers_ranked_in_parts_are_chosen_as_each_by_itself(num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = TopChunks(filled(128), CONFIG)
-    monkeypatch.setattr(selection, "RANKED_BYTES", num_bytes)
+    monkeypatch.setattr(policies, "RANKED_BYTES", num_bytes)
     chosen = policy.choose(20, 0.25)
     alone = [top_chunks(spilled(scores, CONFIG.spill), policy.max_chunks) for scores in policy.scores]
     assert len(alone) == SHAPE.num_layers > 1 and torch.equal(chosen, torch.stack(alone))
@@ -335,7 +335,7 @@ def test_scores_of_16_bit_tensors_are_not_rounded(
     dtype: torch.dtype, product: int, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Near 15,000 products in float16 have steps of 8, in bfloat16 of 64; 120,000 is too large for float16."""
-    monkeypatch.setattr(selection, "WIDENED_BYTES", tile)
+    monkeypatch.setattr(policies, "WIDENED_BYTES", tile)
     generator = torch.Generator().manual_seed(0)
     queries = torch.full((4, 3, 64), product / 64 / 6).to(dtype)
     keys = (6 + 0.1 * torch.randn(2, 80, 64, generator=generator)).to(dtype)

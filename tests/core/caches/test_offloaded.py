@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from core.caches import stores
+from core.caches import layer_storage
 from core.caches.full import FullCache, Offload
 from core.config import GenerationConfig, SpeculationConfig
-from core.events import Finished
+from core.generation.events import Finished
 from core.ops import host_attention
 from core.ops.attention import Partial, partial, partial_reference
 from core.ops.transfer import Conveyor
@@ -31,7 +31,7 @@ ALL_BUT_ONE = Offload(num_resident=1, block_rows=BLOCK, num_slots=3)
 def few_kept_rows() -> Iterator[None]:
     """Blocks leave early, so that short texts fill several, and rejected guesses cut some."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stores, "KEPT_ROWS", 4)
+        patch.setattr(layer_storage, "KEPT_ROWS", 4)
         yield
 
 
@@ -82,7 +82,7 @@ def launches(blocks: int, rows: int) -> int:
 @pytest.mark.parametrize("rows", [1, 9])
 def test_merging_costs_less_than_what_is_merged(rows: int) -> None:
     """Bringing a block and attending to it are four operations; merged one by one, each has six more."""
-    more = 4 * (stores.MERGED_TOGETHER - 1)  # what was merged before is a part of the next merging
+    more = 4 * (layer_storage.MERGED_TOGETHER - 1)  # what was merged before is a part of the next merging
     assert launches(16 + more, rows) - launches(16, rows) < 6 * more
 
 
@@ -93,10 +93,12 @@ def test_parts_are_merged_row_by_row(count: int) -> None:
     q = torch.randn(1, 4, 7, 8, generator=generator)
     k, v = torch.randn(2, 1, 2, 16 * count, 8, generator=generator)
     parts = [partial(q, *(x[:, :, at : at + 16] for x in (k, v)), 3.0) for at in range(0, 16 * count, 16)]
-    whole, twin = stores._union(parts), partial_reference(q, k, v, 3.0)
+    whole, twin = layer_storage._union(parts), partial_reference(q, k, v, 3.0)
     assert torch.allclose(whole.out, twin.out, atol=1e-5) and torch.allclose(whole.lse, twin.lse, atol=1e-5)
     for row in range(7):
-        alone = stores._union([Partial(part.out[:, :, row : row + 1], part.lse[..., row : row + 1]) for part in parts])
+        alone = layer_storage._union(
+            [Partial(part.out[:, :, row : row + 1], part.lse[..., row : row + 1]) for part in parts]
+        )
         assert torch.equal(alone.out[:, :, 0], whole.out[:, :, row])
         assert torch.equal(alone.lse[..., 0], whole.lse[..., row])
 
@@ -171,7 +173,7 @@ def test_a_share_left_to_the_host_equals_bringing_everything(
         assert_alike(resident, helped)
 
 
-@pytest.mark.parametrize("rows", [1, 9, stores.SHORT_PASS])
+@pytest.mark.parametrize("rows", [1, 9, layer_storage.SHORT_PASS])
 def test_what_the_host_attends_to_does_not_cross_however_many_rows_ask(rows: int) -> None:
     cache = FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
     cache.let_host_attend(0.5)
@@ -189,7 +191,7 @@ def test_long_passes_and_passes_layer_by_layer_bring_everything() -> None:
     cache = FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
     cache.let_host_attend(0.9)
     run_pass((cache,), 200, 0)
-    cache.begin(200, stores.SHORT_PASS + 1)
+    cache.begin(200, layer_storage.SHORT_PASS + 1)
     assert all(len(layer.pieces()) == 12 for layer in cache._layers)
     cache.begin(200, 9)
     assert all(len(layer.pieces()) == 2 for layer in cache._layers)
@@ -320,7 +322,7 @@ def test_a_lost_block_would_be_noticed() -> None:
     caches = FullCache(SHAPE, 600, CHUNK), FullCache(SHAPE, 600, CHUNK, offload=EVERY_LAYER)
     run_pass(caches, 100, 0)
     store = caches[1]._layers[0]
-    assert isinstance(store, stores.OffloadedLayer)
+    assert isinstance(store, layer_storage.OffloadedLayer)
     assert len(store.pieces()) == 6
     store.pieces()[2].zero_()
     attention = run_pass(caches, 3, 1)[0]

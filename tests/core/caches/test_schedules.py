@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from core.caches import full, stores
+from core.caches import full, layer_storage
 from core.caches.base import KVShape
 from core.caches.full import FullCache, Offload
+from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
-from core.caches.selection import TopChunks
 from core.config import RetrievalConfig
 from core.ops import transfer
-from core.planner import CacheSizes
+from core.planning.planner import CacheSizes
 from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
 from tests.core.toys import CPU
 
@@ -87,8 +87,8 @@ AT_ONCE: dict[str, list[Step]] = {
 def few_kept_rows() -> Iterator[None]:
     """Blocks leave early, passes are soon long, and a buffer of the picker holds few chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stores, "KEPT_ROWS", 4)
-        patch.setattr(stores, "SHORT_PASS", 10)
+        patch.setattr(layer_storage, "KEPT_ROWS", 4)
+        patch.setattr(layer_storage, "SHORT_PASS", 10)
         patch.setattr(full, "SHORT_PASS", 10)
         patch.setattr(transfer, "PICKED_BYTES", 5 * CHUNK * DIM * 4)
         yield

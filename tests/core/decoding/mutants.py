@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from app.versions import versions
-from core.hardware import this_machine
+from app.runtime.versions import versions
+from core.planning.hardware import this_machine
 from tests.gpu.checklist import commit
 
 ROOT = Path(__file__).parents[3]
@@ -29,12 +29,12 @@ TESTS = (
     "tests/core/decoding/test_verify.py",
     "tests/core/decoding/test_sampling.py",
     "tests/core/decoding/test_output_law.py",
-    "tests/core/decoding/test_lookup.py",
+    "tests/core/decoding/test_ngram_lookup.py",
     "tests/core/caches/test_caches.py",
     "tests/core/decoding/test_adaptive.py",
-    "tests/core/test_continue.py",
+    "tests/core/generation/test_continue.py",
     "tests/core/test_engine.py",
-    "tests/core/test_race.py",
+    "tests/core/generation/test_interleave.py",
     "tests/core/decoding/test_sampled_text.py",
 )
 MOST_SECONDS = 900
@@ -69,15 +69,19 @@ def check(mutant: Mutant) -> None:
 
 
 VERIFY, SAMPLING = "core/decoding/verify.py", "core/decoding/sampling.py"
-SPECULATIVE, LOOKUP, METHODS = "core/decoding/speculative.py", "core/decoding/lookup.py", "core/decoding/methods.py"
+SPECULATIVE, LOOKUP, METHODS = (
+    "core/decoding/speculative.py",
+    "core/decoding/ngram_lookup.py",
+    "core/decoding/methods.py",
+)
 RETRIEVAL, FULL, STREAMING = "core/caches/retrieval.py", "core/caches/full.py", "core/caches/streaming.py"
-ANSWERING, ENGINE, RACE = "core/answering.py", "core/engine.py", "core/race.py"
+ANSWERING, ENGINE, RACE = "core/generation/decode_loop.py", "core/engine.py", "core/generation/interleave.py"
 
 NEAREST = {  # what is run first for faults in a file
     RETRIEVAL: "tests/core/caches/test_caches.py",
     FULL: "tests/core/caches/test_caches.py",
-    STREAMING: "tests/core/test_race.py",
-    RACE: "tests/core/test_race.py",
+    STREAMING: "tests/core/generation/test_interleave.py",
+    RACE: "tests/core/generation/test_interleave.py",
     ENGINE: "tests/core/test_engine.py",
     METHODS: "tests/core/test_engine.py",
     ANSWERING: "tests/core/decoding/test_sampled_text.py",

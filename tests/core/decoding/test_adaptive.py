@@ -1,7 +1,7 @@
 import pytest
 
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, best_gamma, cost_per_token, expected_tokens
-from core.stats import LevelCounter
+from core.decoding.stats import LevelCounter
 
 
 def test_expected_tokens_is_the_geometric_sum() -> None:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from core.caches.tokens import Context
 from core.decoding.sampling import Dice
 from core.decoding.speculative import Nobody, Proposer, Rule, Sampler, Speculative
 from core.decoding.verify import Guess, Verdict, verify
-from core.events import Origin
-from core.tokens import Context
+from core.generation.events import Origin
 from tests.core.toys import EnumeratingDice, TableLaw
 
 V = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.caches.selection import LOSSY_POLICIES
+from core.caches.policies import LOSSY_POLICIES
 from core.config import GenerationConfig
 from core.decoding.registry import (
     COMPARED,
@@ -51,7 +51,7 @@ def test_what_drops_part_of_the_book_says_what_it_keeps() -> None:
 
 
 def test_every_colour_is_one_of_the_theme() -> None:
-    theme = (ROOT / "assets" / "css" / "theme.css").read_text(encoding="utf-8")
+    theme = (ROOT / "assets" / "static" / "css" / "theme.css").read_text(encoding="utf-8")
     known = set(re.findall(r"--([\w-]+):", theme))
     assert {method.colour for method in METHODS.values()} <= known
 

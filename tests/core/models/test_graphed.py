@@ -17,12 +17,12 @@ from core.caches.full import FullCache
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.methods import Decoder, judges_of
 from core.engine import Engine
-from core.events import Finished, RoundDone
+from core.generation.events import Finished, RoundDone
 from core.models.graphed import GraphedPasses
 from core.models.loader import ModelDims
 from core.ops.graphs import WARM_UP, Graphs, graph_bytes
-from core.parallel.orders import Order
-from core.planner import graph_rows
+from core.parallel.commands import Order
+from core.planning.planner import graph_rows
 from tests.core.toys import CPU, loaded, random_prompt, tiny_config, tiny_engine
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)

@@ -11,7 +11,7 @@ from core.caches.base import KVShape
 from core.config import EngineConfig
 from core.engine import Engine
 from core.errors import DamagedAssets, UnknownModel, UnsupportedModel
-from core.models import catalog
+from core.models.hub import catalog
 from core.models.loader import dims_of, load_model, load_tokenizer, read_dims, same_tokens
 from core.models.rotary import KeyShift
 from tests.core.toys import CPU, tiny_config, tiny_model

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from core.caches.full import FullCache
+from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
-from core.caches.selection import TopChunks
 from core.caches.streaming import StreamingCache
+from core.caches.tokens import Context
 from core.config import DraftConfig, RetrievalConfig
-from core.models.judge import Judge
+from core.models.cached_model import Judge
 from core.models.rotary import KeyShift
-from core.tokens import Context
 from tests.core.toys import CPU, FAMILIES, loaded, random_prompt, tiny_config, tiny_model
 
 CASES = [(family, kv_heads) for family in FAMILIES for kv_heads in (4, 2)]

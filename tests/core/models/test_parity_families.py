@@ -14,18 +14,18 @@ from transformers import CONFIG_MAPPING, AutoConfig, Gemma2Config, PreTrainedCon
 
 from core.caches.base import KVShape
 from core.caches.full import FullCache
+from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
-from core.caches.selection import TopChunks
 from core.caches.streaming import StreamingCache
+from core.caches.tokens import Context
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import UnsupportedModel
-from core.models.catalog import entries
+from core.models.cached_model import Judge
 from core.models.families import FAMILIES, FIXED_ROPE
-from core.models.judge import Judge
+from core.models.hf_attention import ATTENTION_NAME
+from core.models.hub.catalog import entries
 from core.models.loader import dims_of
 from core.models.rotary import KeyShift
-from core.models.seam import ATTENTION_NAME
-from core.tokens import Context
 from tests.core.toys import CPU, VOCAB, random_prompt, tiny_model
 
 NATIVE = 64  # positions before scaling: texts below are longer

@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
-from core.events import Finished
+from core.generation.events import Finished
 from core.models import quantised
 from core.models.quantised import FORMATS, QuantisedLinear, quantise
-from tests.core.models.test_catalog import save
+from tests.core.models.hub.test_catalog import save
 from tests.core.toys import CPU, tiny_config, tiny_model
 
 bitsandbytes = pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")

@@ -7,20 +7,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from app.commands.bench import check
-from app.commands.doctor import find_subject
+from app.cli.bench import check
+from app.cli.doctor import find_subject
 from core.caches.full import FullCache
+from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
-from core.events import Finished
-from core.hardware import Machine
-from core.models.catalog import find
-from core.models.judge import Judge
+from core.generation.events import Finished
+from core.models.cached_model import Judge
+from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_module, load_tokenizer, read_config, read_dims
 from core.models.widen import CutLinear, Sizes, parse_sizes, target_dims, wide_config, widen
-from core.planner import make_plan
-from core.tokens import Context
+from core.planning.hardware import Machine
+from core.planning.planner import make_plan
 from launch import parse_arguments
 from tests.core.toys import CPU, tiny_config, tiny_model
 

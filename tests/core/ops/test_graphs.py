@@ -11,13 +11,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.ops.graphs as graphs_module
 from core.caches.full import QueryLog
+from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import Filters, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.speculative import ModelLaw
 from core.engine import Engine
-from core.events import Finished
+from core.generation.events import Finished
+from core.models.cached_model import Judge
 from core.models.graphed import GraphedPasses
-from core.models.judge import Judge
 from core.ops.attention import attend_reference
 from core.ops.graphs import (
     LONG,
@@ -29,7 +30,6 @@ from core.ops.graphs import (
     padded_rows,
     whole_rows,
 )
-from core.tokens import Context
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
 

@@ -9,15 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.caches.full import FullCache
-from core.caches.selection import landmark_scores
-from core.models.judge import Judge
+from core.caches.policies import landmark_scores
+from core.caches.tokens import Context
+from core.models.cached_model import Judge
 from core.models.linear import FewRowsLinear, FewRowsNorm, FewRowsSiLU, use_few_rows_norm
 from core.models.loader import prepared
 from core.ops import backend, native
 from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
 from core.ops.native import NoKernel, SmallRows, small_rows
-from core.tokens import Context
 from tests.core.toys import loaded, random_prompt, tiny_config
 
 # heads, KV heads, cached keys, new rows, dimensions of a head

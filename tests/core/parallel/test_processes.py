@@ -12,19 +12,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core import race
 from core.caches.full import Offload
+from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS
 from core.engine import Engine
 from core.errors import WorkerLost
-from core.events import Finished, RoundDone
-from core.parallel.crew import Crew
-from core.parallel.led import LedFullCache
-from core.parallel.orders import Select
-from core.planner import Choice
-from core.tokens import Context
-from tests.core.parallel.test_cutting import LOGIT_TOLERANCE
+from core.generation import interleave
+from core.generation.events import Finished, RoundDone
+from core.parallel.commands import Select
+from core.parallel.leader_caches import LedFullCache
+from core.parallel.rank_pool import Crew
+from core.planning.planner import Choice
+from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
 from tests.core.toys import random_prompt, tiny_engine
 
@@ -135,7 +135,7 @@ def test_after_a_cancelled_answer_the_ranks_still_agree(gqa: tuple[Engine, Engin
 def test_lanes_of_a_race_write_what_they_write_in_one_process(
     gqa: tuple[Engine, Engine, Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(race, "SLICE_SECONDS", 0.0)  # lanes change as often as possible
+    monkeypatch.setattr(interleave, "SLICE_SECONDS", 0.0)  # lanes change as often as possible
     shared, alone, _ = gqa
     prompt = random_prompt(300, 9)
     configs = [GenerationConfig(method=method, max_new_tokens=12, speculation=FIXED) for method in ("triforce", "h2o")]

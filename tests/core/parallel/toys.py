@@ -8,9 +8,9 @@ from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.models.loader import read_dims
 from core.ops.backend import STOCK
-from core.parallel.crew import Crew, load_shared
-from core.parallel.shares import one_share, told
-from core.planner import make_plan
+from core.parallel.rank_pool import Crew, load_shared
+from core.planning.planner import make_plan
+from core.planning.tp_planning import one_share, told
 from tests.core.toys import MACHINE, Letters, loaded, tiny_config
 
 NOISE = 0.05

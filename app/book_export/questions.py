@@ -1,0 +1,45 @@
+"""Which questions go with a book: a seeded choice of every kind, with the answers."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from core.bench.quotes import quote_questions
+from core.synthetic.book import Book, Kind, Question
+
+COUNTS: Mapping[Kind, int] = {"fact": 20, "list": 4, "recite": 4, "absent": 8, "quote": 6}
+
+
+class Row(TypedDict):
+    """An entry of a questions file, as `ask --questions` reads it."""
+
+    book: str  # file name
+    kind: Kind
+    question: str
+    answer: str
+
+
+def choose_questions(book: Book, name: str, seed: int, counts: Mapping[Kind, int] = COUNTS) -> list[Row]:
+    """Questions about the book in the file `name`, kind after kind in the order of `counts`; as many as there are."""
+    rng = random.Random(seed)
+    chosen: list[Question] = []
+    for kind, count in counts.items():
+        if kind == "quote":
+            chosen += quotes(book, count, rng)
+        else:
+            known = [question for question in book.questions if question.kind == kind]
+            chosen += rng.sample(known, min(count, len(known)))
+    return [Row(book=name, kind=q.kind, question=q.question, answer=q.answer) for q in chosen]
+
+
+def quotes(book: Book, count: int, rng: random.Random) -> list[Question]:
+    """Sentences to quote, headings left out: their phrases are those of other questions."""
+    headings = {book.title, *(chapter.text.partition("\n")[0] for chapter in book.chapters)}
+    asked = quote_questions(book.text, count + len(headings), rng)
+    return [question for question in asked if question.answer not in headings][:count]
+
+
+def to_json(rows: Sequence[Row]) -> bytes:
+    """The questions file."""
+    return (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()

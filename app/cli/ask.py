@@ -1,0 +1,135 @@
+"""`python launch.py ask FILE... -q TEXT`: one answer, streamed; or a file of questions with one reading of the text."""
+
+import argparse
+import json
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from app.cli.reading import (
+    ProgressLine,
+    generation_config,
+    open_conversation,
+    open_engine,
+    print_json,
+    read_documents,
+    usual_method,
+)
+from app.cli.report import answer_report, engine_report, prefill_report, summary_line
+from app.cli.saved_books import Opening, open_text
+from core.config import GenerationConfig
+from core.decoding.registry import default_method
+from core.engine import Engine
+from core.errors import CoreError, EmptyQuestion
+from core.generation.events import Finished, RoundDone
+from core.generation.session import Conversation
+
+
+class BadQuestions(CoreError):
+    """The questions file is not what `--questions` reads."""
+
+    def __init__(self, file: Path, problem: str) -> None:
+        super().__init__(
+            f"{file.name} {problem}.", hint='Write a JSON list like [{"question": "Who keeps the light?"}].'
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer. Returns 0.
+
+    Raises:
+        CoreError: files, questions, settings or memory; before anything long begins where that can be known.
+    """
+    config = generation_config(args, args.method or default_method(has_draft=True))
+    questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
+    if not all(question.strip() for question in questions):
+        raise EmptyQuestion
+    documents = read_documents(args.files)
+    with closing(open_engine(args)) as engine:
+        if args.method is None:
+            config = replace(config, method=usual_method(engine.info))
+        return answer_all(args, engine, open_conversation(engine, documents), questions, config)
+
+
+def answer_all(
+    args: argparse.Namespace,
+    engine: Engine,
+    conversation: Conversation,
+    questions: list[str],
+    config: GenerationConfig,
+) -> int:
+    """Every question in a fresh conversation on the book. Returns 0."""
+    opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args)
+    answers = []
+    for index, question in enumerate(questions):
+        shown = not args.json
+        if shown and len(questions) > 1:
+            print(f"\n> {question}\n", flush=True)
+        finished = answer(engine, conversation, question, replace(config, seed=args.seed + index), shown=shown)
+        finished = opening.told(finished) if opening and index == 0 else finished
+        answers.append(finished)
+        if shown:
+            blank = "" if finished.text.strip() else "The answer is white space alone.\n"
+            print(f"\n\n{blank}{summary_line(finished)}", file=sys.stderr, flush=True)
+    if args.json:
+        print_json(document(engine, questions, answers, opening, many=args.questions is not None))
+    return 0
+
+
+def answer(
+    engine: Engine, conversation: Conversation, question: str, config: GenerationConfig, *, shown: bool
+) -> Finished:
+    """One answer in a fresh conversation on the book, streamed to stdout if it is to be shown."""
+    prompt = conversation.ask(question).prompt_ids(engine.text)
+    streamed = 0
+    for event in ProgressLine(sys.stderr).watch(engine.generate(prompt, config)):
+        if isinstance(event, RoundDone) and shown:
+            print(event.text, end="", flush=True)
+            streamed += len(event.text)
+    assert isinstance(event, Finished)
+    if shown:
+        print(event.text[streamed:], end="", flush=True)
+    return event
+
+
+def document(
+    engine: Engine, questions: list[str], answers: list[Finished], opening: Opening | None, *, many: bool
+) -> dict[str, Any]:
+    """The JSON of one answer, or of many."""
+    head = {**engine_report(engine.info), **prefill_report(answers[0]), **(opening.report() if opening else {})}
+    if not many:
+        return {**head, "methods": {answers[0].method: answer_report(answers[0])}}
+    rows = [
+        {"question": question, "method": finished.method, **answer_report(finished), **prefill_report(finished)}
+        for question, finished in zip(questions, answers, strict=True)
+    ]
+    return {**head, "answers": rows}
+
+
+def read_questions(file: Path, books: list[Path]) -> list[str]:
+    """The questions of a file. Entries that name another book than the ones asked about are left out.
+
+    Raises:
+        BadQuestions: no such file, not JSON, or not a list of questions.
+    """
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadQuestions(file, "cannot be read") from error
+    except (ValueError, RecursionError) as error:
+        raise BadQuestions(file, "is not JSON") from error
+    if not isinstance(rows, list):
+        raise BadQuestions(file, "is not a list")
+    names = {book.name for book in books}
+    questions = []
+    for row in rows:
+        question = row.get("question") if isinstance(row, dict) else row
+        if not isinstance(question, str):
+            raise BadQuestions(file, "has an entry without a question")
+        if not isinstance(row, dict) or row.get("book", next(iter(names))) in names:
+            questions.append(question)
+    if not questions:
+        raise BadQuestions(file, "has no question about these files")
+    return questions

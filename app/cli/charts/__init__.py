@@ -1,0 +1,1 @@
+"""Figures of benchmark documents, drawn with matplotlib."""

@@ -1,0 +1,367 @@
+"""Groups of bars as a figure: with their numbers, a legend, and lines of words above.
+
+Owns sizes, colours and where words have room. Does not know what the numbers are. matplotlib is imported where
+something is drawn, and never its pyplot, which keeps global state and may ask for a display.
+"""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# The page's colours (assets/static/css/theme.css, light).
+PAPER, INK, INK_SOFT, INK_FAINT = "#f6f5f1", "#1c2329", "#5a646d", "#858e95"
+LINE, LINE_STRONG = "#e2dfd6", "#cbc7bb"
+ACCENT, LEVEL1, LEVEL2, LOOKUP = "#0e7c86", "#c9820a", "#2b78b8", "#a3478c"
+GOOD, BAD, WARN = "#2f7d4f", "#ae3427", "#8a5a00"
+THEME = {
+    "ink-faint": INK_FAINT,
+    "accent": ACCENT,
+    "level1": LEVEL1,
+    "level2": LEVEL2,
+    "lookup": LOOKUP,
+    "good": GOOD,
+    "bad": BAD,
+    "warn": WARN,
+}
+OTHERS = (LEVEL2, LEVEL1, LOOKUP, GOOD, BAD, WARN)
+
+WIDTH, MARGIN = 9.6, 0.3  # inches
+AXIS_ROOM = 0.75  # inches that the labels of an axis take, about
+POINTS = 72  # an inch
+FEWEST_SLOTS = 9  # a bar is no wider than the ninth part of a line
+GROUP_GAP, HEADING_GAP = 0.9, 0.7  # between groups, and more between headings, in bars
+LEGEND_LINE = 0.24  # inches of one line
+ABOVE = 0.3  # inches that stay free above the lines and below the legend
+NAME_LINE, BAR_GAP = 0.15, 0.12  # inches: bars from the left are as high as their names, and stand apart
+BESIDE_BARS = 0.8  # inches of the words of their panel
+LABEL_LETTERS = 40  # of one line of a name beside a bar
+BEHIND_NOTES = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.3}  # lines of the grid end before them
+LETTER = 0.62  # of a font's size: the width of its digits, about
+
+
+class Bar(NamedTuple):
+    """One number. `spread`: where its thin line begins and ends; `asked`: the questions it is a share of."""
+
+    series: str
+    value: float
+    note: str = ""
+    spread: tuple[float, float] | None = None
+    asked: int | None = None
+
+    @property
+    def top(self) -> float:
+        """Where it ends, with its line."""
+        return max(self.value, self.spread[1]) if self.spread else self.value
+
+
+class Group(NamedTuple):
+    """Bars that stand side by side, with one label."""
+
+    heading: str  # what it shares with others
+    label: str  # its own name; "": the heading
+    bars: list[Bar]
+
+
+class Style(NamedTuple):
+    """How bars are arranged."""
+
+    axis: str  # what they measure
+    most_bars: int | None = 32  # in a panel; None: a panel for each heading
+    beneath: bool = False  # headings are told under the groups' own labels
+    sideways: bool = False  # bars from the left
+    percent: bool = False  # shares: the axis ends at 100%, `asked` is told
+
+    @property
+    def height(self) -> float:
+        """Inches of a panel of upright bars."""
+        return 2.7 if self.percent else 3.3
+
+
+class Chart(NamedTuple):
+    """Everything that is drawn."""
+
+    headline: str
+    subject: str
+    remarks: str
+    warning: str  # "": all is well
+    groups: list[Group]  # those of one heading one after another
+    style: Style
+    colours: Mapping[str, str]  # of series; those that it lacks take others in turn
+    names: Mapping[str, str]  # of series, for people
+
+
+def draw(chart: Chart) -> "Figure":
+    """A chart as a figure; it has at least one bar."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    style, panels = chart.style, panels_of(chart.groups, chart.style.most_bars)
+    heights = [sideways_height(panel) if style.sideways else style.height for panel in panels]
+    series = list(dict.fromkeys(bar.series for group in chart.groups for bar in group.bars))
+    unknown = cycle(OTHERS)
+    colours = {name: chart.colours.get(name) or next(unknown) for name in series}
+    names = {name: chart.names.get(name, name) for name in series}
+    lines = header(chart)
+    above = sum(line.height for line in lines) + LEGEND_LINE * -(-len(series) // legend_columns(names)) + ABOVE
+    height = above + sum(heights)
+    figure = Figure(figsize=(WIDTH, height), facecolor=PAPER)
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained", rect=(0.01, 0, 0.98, 1 - above / height), h_pad=0.1, w_pad=0.1)
+    legend(figure, colours, names, write(figure, lines))
+    biggest = max(bar.top for group in chart.groups for bar in group.bars)
+    grid = figure.add_gridspec(len(panels), 1, height_ratios=heights)
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(grid[number])
+        axes.set_facecolor(PAPER)
+        axes.set_axisbelow(True)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK_SOFT)
+        if style.most_bars is None:
+            axes.set_title(panel[0].heading, loc="left", fontsize=10, fontweight="bold", color=INK)
+        if style.sideways:
+            horizontal(axes, panel, style, colours)
+        else:
+            upright(axes, panel, style, colours, biggest)
+    return figure
+
+
+def panels_of(groups: Iterable[Group], most_bars: int | None) -> list[list[Group]]:
+    """The groups of each heading for itself, or of as many headings as have no more than `most_bars` together."""
+    panels: list[list[Group]] = []
+    for _, same in groupby(groups, key=lambda group: group.heading):
+        together = list(same)
+        if panels and most_bars and num_bars([*panels[-1], *together]) <= most_bars:
+            panels[-1] += together
+        else:
+            panels.append(together)
+    return panels
+
+
+def num_bars(groups: Iterable[Group]) -> int:
+    """How many bars there are in groups."""
+    return sum(len(group.bars) for group in groups)
+
+
+def sideways_height(groups: Sequence[Group]) -> float:
+    """Inches of a panel of bars from the left."""
+    most_lines = max(label.count("\n") + 1 for label in map(broken, groups))
+    return BESIDE_BARS + num_bars(groups) * (most_lines * NAME_LINE + BAR_GAP)
+
+
+def broken(group: Group) -> str:
+    """The name of a group beside its bar, on as many lines as it needs."""
+    return textwrap.fill(group.label, LABEL_LETTERS)
+
+
+# -------------------- words
+
+
+class Line(NamedTuple):
+    """One line above the bars; `height` in inches."""
+
+    text: str
+    size: float
+    colour: str
+    height: float
+    bold: bool = False
+
+
+def header(chart: Chart) -> list[Line]:
+    """What stands above the legend."""
+    lines = [Line(chart.headline, 15, INK, 0.32, bold=True)]
+    lines += [Line(text, 10.5, INK, 0.22) for text in textwrap.wrap(drawable(chart.subject), 105)]
+    lines += [Line(text, 8.5, INK_SOFT, 0.18) for text in textwrap.wrap(chart.remarks, 130)]
+    if chart.warning:
+        lines.append(Line(chart.warning, 8.5, BAD, 0.18, bold=True))
+    return lines
+
+
+def drawable(text: str) -> str:
+    """A text with ? for what the font has no sign for: models can have any name."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font = get_font(findfont(FontProperties()))
+    return "".join(sign if font.get_char_index(ord(sign)) else "?" for sign in text)
+
+
+def write(figure: "Figure", lines: Sequence[Line]) -> float:
+    """Write lines at the top, from the left. Returns where the next one would begin, in inches from below."""
+    at = figure.get_figheight() - 0.22
+    for line in lines:
+        figure.text(
+            MARGIN / WIDTH,
+            at / figure.get_figheight(),
+            line.text,
+            fontsize=line.size,
+            fontweight="bold" if line.bold else "normal",
+            color=line.colour,
+            va="top",
+            parse_math=False,
+        )
+        at -= line.height
+    return at
+
+
+def legend_columns(names: Mapping[str, str]) -> int:
+    """How many names of series have room beside one another."""
+    widest = max(map(len, names.values()))
+    return max(1, min(len(names), int((WIDTH - 2 * MARGIN) * POINTS / (34 + 9 * LETTER * widest))))
+
+
+def legend(figure: "Figure", colours: Mapping[str, str], names: Mapping[str, str], top: float) -> None:
+    """The colours, each with its name, from `top` down (inches from below)."""
+    from matplotlib.patches import Patch
+
+    columns = legend_columns(names)
+    order = [name for column in range(columns) for name in [*colours][column::columns]]  # filled column by column
+    drawn = figure.legend(
+        [Patch(color=colours[name]) for name in order],
+        [names[name] for name in order],
+        loc="upper left",
+        bbox_to_anchor=(MARGIN / WIDTH, (top - 0.06) / figure.get_figheight()),
+        ncols=columns,
+        fontsize=9,
+        labelcolor=INK,
+        frameon=False,
+        borderaxespad=0,
+        borderpad=0,
+        handlelength=0.9,
+        handleheight=0.9,
+        columnspacing=1.6,
+    )
+    drawn.set_in_layout(False)
+
+
+# -------------------- bars
+
+
+def places(groups: Sequence[Group], *, apart: bool, gap: float = GROUP_GAP) -> list[list[float]]:
+    """Where the bars of each group stand, in bars; `apart`: with more room between headings."""
+    at, found = 0.0, []
+    for before, group in zip([None, *groups], groups, strict=False):
+        if before is not None:
+            at += gap + (HEADING_GAP if apart and before.heading != group.heading else 0)
+        found.append([at + number for number in range(len(group.bars))])
+        at += len(group.bars)
+    return found
+
+
+def upright(axes: "Axes", groups: Sequence[Group], style: Style, colours: Mapping[str, str], biggest: float) -> None:
+    """Bars from below, with names under their groups; `biggest`: the highest of all panels, which share a scale."""
+    spots = places(groups, apart=style.beneath)
+    standing = [
+        (x, bar) for xs, group in zip(spots, groups, strict=True) for x, bar in zip(xs, group.bars, strict=True)
+    ]
+    last = spots[-1][-1]
+    slots = max(last + 1, FEWEST_SLOTS) + 0.6
+    room = (WIDTH - AXIS_ROOM - MARGIN) * POINTS / slots  # points that a bar has
+    for name, colour in colours.items():
+        own = [(x, bar.value) for x, bar in standing if bar.series == name]
+        bars = axes.bar([x for x, _ in own], [value for _, value in own], 0.86, color=colour, label=name)
+        for bar in bars:
+            bar.set(edgecolor=colour, clip_on=False, zorder=2.6)  # 0 is a line, on top of the axis
+    size = fitting([bar.note for _, bar in standing], room, 8.5)
+    for x, bar in standing:
+        if bar.spread:
+            axes.vlines(x, *bar.spread, color=INK, linewidth=1, zorder=2.7)
+        if bar.note:
+            axes.annotate(
+                bar.note,
+                (x, bar.top),
+                (0, 1.5),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=size,
+                color=INK,
+                bbox=BEHIND_NOTES,
+            )
+    axes.set_xlim(last / 2 - slots / 2, last / 2 + slots / 2)
+    axes.set_ylim(0, 1.03 if style.percent else biggest * 1.12)
+    if style.percent:
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1], labels=["0%", "25%", "50%", "75%", "100%"])
+    axes.set_ylabel(style.axis, fontsize=9, color=INK_SOFT)
+    axes.grid(axis="y", color=LINE, linewidth=0.8)
+    axes.spines["bottom"].set(visible=True, color=LINE_STRONG)
+    middles = [(xs[0] + xs[-1]) / 2 for xs in spots]
+    axes.set_xticks(middles, labels=[group.label or group.heading for group in groups])
+    axes.tick_params(axis="x", which="major", labelcolor=INK)
+    if style.percent:
+        tell_asked(axes, spots, groups, room)
+    if style.beneath:
+        for _, same in groupby(zip(middles, groups, strict=True), key=lambda pair: pair[1].heading):
+            pairs = list(same)
+            middle = (pairs[0][0] + pairs[-1][0]) / 2
+            below(axes, ("data", "axes fraction"), (middle, 0), (0, -20), pairs[0][1].heading, fontweight="bold")
+
+
+def tell_asked(axes: "Axes", spots: Sequence[list[float]], groups: Sequence[Group], room: float) -> None:
+    """Under each bar how many questions were asked, or once where all of a group have as many; names go below that."""
+    counts: list[tuple[float, str]] = []
+    crowded: list[str] = []
+    for xs, group in zip(spots, groups, strict=True):
+        asked = [str(bar.asked) for bar in group.bars]
+        if len(set(asked)) == 1:
+            counts.append(((xs[0] + xs[-1]) / 2, asked[0]))
+        else:
+            counts += zip(xs, asked, strict=True)
+            crowded += asked
+    size = fitting(crowded, 0.85 * room, 7.5)
+    axes.xaxis.remove_overlapping_locs = False  # else the count in the middle of a group goes
+    axes.set_xticks([x for x, _ in counts], labels=[count for _, count in counts], minor=True)
+    axes.tick_params(axis="x", which="minor", labelsize=size, pad=5)
+    axes.tick_params(axis="x", which="major", pad=18)
+    below(axes, "axes fraction", (0, 0), (-9, -6), "n")
+
+
+def horizontal(axes: "Axes", groups: Sequence[Group], style: Style, colours: Mapping[str, str]) -> None:
+    """Bars from the left, the first one on top, with their notes behind them."""
+    spots = places(groups, apart=False, gap=0)
+    for ys, group in zip(spots, groups, strict=True):
+        for y, bar in zip(ys, group.bars, strict=True):
+            axes.barh(y, bar.value, 0.78, color=colours[bar.series], label=bar.series)
+            axes.annotate(
+                bar.note,
+                (bar.value, y),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8.5,
+                color=INK,
+                bbox=BEHIND_NOTES,
+            )
+    labels = [broken(group) for group in groups]
+    taken = 9 * LETTER * max(len(line) for label in labels for line in label.split("\n"))
+    room = (WIDTH - 3 * MARGIN) * POINTS - taken
+    behind = 8.5 * LETTER * max(len(bar.note) for group in groups for bar in group.bars)
+    axes.set_xlim(0, max(bar.value for group in groups for bar in group.bars) / (1 - behind / room))
+    axes.set_ylim(spots[-1][-1] + 0.6, -0.6)
+    axes.set_yticks([(ys[0] + ys[-1]) / 2 for ys in spots], labels=labels)
+    axes.tick_params(axis="y", labelcolor=INK)
+    axes.set_xlabel(style.axis, fontsize=9, color=INK_SOFT)
+    axes.grid(axis="x", color=LINE, linewidth=0.8)
+    axes.spines["left"].set(visible=True, color=LINE_STRONG)
+
+
+def below(
+    axes: "Axes",
+    of: "str | tuple[str, str]",
+    point: tuple[float, float],
+    offset: tuple[float, float],
+    text: str,
+    fontweight: str = "normal",
+) -> None:
+    """A text under the axis, `offset` points from a point."""
+    axes.annotate(
+        text, point, offset, of, "offset points", ha="center", va="top", fontsize=9, fontweight=fontweight, color=INK
+    )
+
+
+def fitting(texts: Iterable[str], room: float, most: float) -> float:
+    """The size of a font, at most `most`, with which each text takes no more than `room` points."""
+    return min(most, room / (LETTER * max((1, *map(len, texts)))))

@@ -1,0 +1,266 @@
+"""`python launch.py doctor`: what a machine has, what fits on it and why, and how fast it should be.
+
+The machine is this one, or one that the options describe; the model is one whose files are here, a config.json, or a
+name whose sizes are published. Nothing is loaded.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from app.cli.reading import print_json
+from app.runtime.options import engine_config
+from app.runtime.versions import versions
+from core.config import EngineConfig
+from core.errors import InvalidSetting, NotEnoughMemory
+from core.models.hub.catalog import find, is_here
+from core.models.hub.shapes import find_shape
+from core.models.loader import read_config
+from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
+from core.models.widen import target_size
+from core.planning.hardware import this_machine
+from core.planning.machine_spec import Rig, make_rig
+from core.planning.planner import kv_bytes_per_token
+from core.planning.speed_model import PUBLISHED, PUBLISHED_BUDGET, Acceptance, Prediction, bandwidths, predict
+from core.planning.tiers import TierPlan, plan_tiers
+
+GIB = float(1 << 30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The model to plan for."""
+
+    name: str
+    description: str
+    target: ModelSize
+    draft: ModelSize | None
+    acceptance: Acceptance
+    has_files: bool  # else only sizes are known
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, plan, tell. Returns 0.
+
+    Raises:
+        CoreError: the model or the machine is unknown, or it does not fit (with what would).
+    """
+    config = engine_config(args)
+    subject = find_subject(config.model, args.acceptance)
+    rig = make_rig(
+        this_machine(),
+        assume=args.assume,
+        gpu_gib=args.gpu_memory,
+        num_gpus=args.gpus,
+        host_gib=args.host_memory,
+    )
+    config = with_budget(config, args.budget, subject, rig)
+    try:
+        plan = plan_tiers(subject.target, subject.draft, config, rig, args.bits)
+    except NotEnoughMemory as error:
+        if not rig.machine.gpus or not rig.assumed or args.host_memory is not None:
+            raise
+        here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
+        raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
+    acceptance = subject.acceptance
+    if acceptance.because == PUBLISHED.because and config.retrieval.budget != PUBLISHED_BUDGET:
+        acceptance = replace(
+            acceptance,
+            because=f"{acceptance.because}; this plan's budget is {config.retrieval.budget:,}, so it differs",
+        )
+    prediction = predict(subject.target, subject.draft, config, plan, bandwidths(plan, rig), acceptance)
+    if args.json:
+        print_json(report(subject, rig, plan, prediction))
+    else:
+        print("\n".join(lines(subject, rig, plan, prediction)))
+    return 0
+
+
+def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subject:
+    """The model with a name, in a folder, or described by a config.json.
+
+    Raises:
+        UnknownModel, DamagedAssets, UnsupportedModel; InvalidSetting: an acceptance that is none.
+    """
+    given = None
+    if acceptance is not None:
+        if len(acceptance) != 2 or not all(0 <= value < 1 for value in acceptance):
+            raise InvalidSetting(
+                "--acceptance is not usable.", hint="Give both levels between 0 and 1, for example 0.3,0.92."
+            )
+        given = Acceptance(acceptance[0], acceptance[1], "as given")
+    file, shape = Path(name).expanduser(), find_shape(name)
+    if file.is_file() and file.suffix == ".json":
+        size = size_of(read_config(file), file.name)
+        return Subject(
+            name=file.name,
+            description="a configuration, without weights",
+            target=size,
+            draft=None,
+            acceptance=given or PUBLISHED,
+            has_files=False,
+        )
+    if shape is not None and not (file / "config.json").is_file() and not is_here(name):
+        return Subject(
+            name=shape.name,
+            description=shape.description,
+            target=size_of(shape.config, shape.name),
+            draft=size_of(shape.draft.config, shape.draft.name) if shape.draft else None,
+            acceptance=given or PUBLISHED,
+            has_files=False,
+        )
+    entry = find(name)
+    measured = Acceptance(*entry.acceptance, "measured with this pair on generated books") if entry.acceptance else None
+    return Subject(
+        name=entry.name,
+        description=entry.description,
+        target=target_size(entry),
+        draft=size_in(entry.draft) if entry.draft else None,
+        acceptance=given or measured or PUBLISHED,
+        has_files=any(entry.target.glob("*.safetensors")) or any(entry.target.glob("*.bin")),
+    )
+
+
+def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
+    """The retrieval budget asked for; where acceptance is the published one and nothing runs here, that of its figures.
+
+    Raises:
+        InvalidSetting: a budget that is none.
+    """
+    imagined = bool(rig.assumed) or not subject.has_files
+    if budget is None and imagined and subject.acceptance is PUBLISHED:
+        budget = PUBLISHED_BUDGET
+    if budget is None:
+        return config
+    return replace(config, retrieval=replace(config.retrieval, budget=budget))
+
+
+def report(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -> dict[str, Any]:
+    """The JSON of doctor."""
+    memory: dict[str, int] = {}
+    for tier in plan.tiers:
+        for row in tier.rows:
+            memory[row.name] = memory.get(row.name, 0) + row.size_bytes
+    dims = subject.target.dims
+    return {
+        "model": subject.name,
+        "machine": {**asdict(rig.machine), "assumed": list(rig.assumed)},
+        "versions": versions(),
+        "sizes": {
+            "parameters": subject.target.num_parameters,
+            "weight_bytes": {str(bits): subject.target.weight_bytes(bits) for bits in STORED_BITS},
+            "kv_bytes_per_token": kv_bytes_per_token(dims, plan.dtype.value),
+            "layers": dims.num_layers,
+            "kv_heads": dims.num_kv_heads,
+            "most_context": dims.max_context,
+            "files_here": subject.has_files,
+        },
+        "plan": {
+            "device": asdict(plan.device),
+            "dtype": {"value": dtype_name(plan), "because": plan.dtype.because},
+            "bits": asdict(plan.bits),
+            "drafting_bits": asdict(plan.drafting_bits),
+            "placement": asdict(plan.placement),
+            "resident_layers": plan.resident_layers,
+            "coattention": asdict(plan.coattention),
+            "context": asdict(plan.context),
+            "most_context": plan.most_context,
+            "most_context_resident": plan.most_resident,
+            "memory": memory,
+            "total_bytes": sum(memory.values()),
+            "available_bytes": sum(tier.free_bytes for tier in plan.tiers),
+            "tiers": [
+                {
+                    "name": tier.name,
+                    "total_bytes": tier.total_bytes,
+                    "usable_bytes": tier.usable_bytes,
+                    "used_bytes": tier.used_bytes,
+                    "memory": {row.name: row.size_bytes for row in tier.rows},
+                }
+                for tier in plan.tiers
+            ],
+            "runs_in_this_version": asdict(plan.runs),
+        },
+        "prediction": asdict(prediction),
+    }
+
+
+def dtype_name(plan: TierPlan) -> str:
+    """float16, for example."""
+    return str(plan.dtype.value).removeprefix("torch.")
+
+
+def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -> list[str]:
+    """doctor for people."""
+    machine, target = rig.machine, subject.target
+    gpus = [
+        f"GPU        {gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB free"
+        for gpu in machine.gpus
+    ]
+    missing = "none" if machine.unused_gpu is None else f"{machine.unused_gpu.because} {machine.unused_gpu.hint}"
+    described = [f"Assumed    {', '.join(rig.assumed)}: this is no plan for the machine you are at"]
+    weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
+    kv = kv_bytes_per_token(target.dims, plan.dtype.value)
+    shown = [
+        *(described if rig.assumed else []),
+        f"Processor  {machine.cpu}, {machine.num_cores} cores",
+        f"Memory     {machine.free_ram_bytes / GIB:.1f} of {machine.ram_bytes / GIB:.1f} GiB free",
+        *(gpus or [f"GPU        {missing}"]),
+        "",
+        f"Model      {subject.name}: {subject.description}",
+        f"Sizes      {target.num_parameters / 1e9:.3g} billion parameters, {weights} GiB at 16 / 8 / 4 bits; "
+        f"{kv / 1024:.0f} KiB of keys and values a token",
+        f"Device     {plan.device.value}: {plan.device.because}",
+        f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
+        f"Weights    {plan.bits.value} bits: {plan.bits.because}",
+        f"Drafting   {plan.drafting_bits.value} bits: {plan.drafting_bits.because}",
+        f"Placement  {plan.placement.value}: {plan.placement.because}",
+        *host_lines(plan),
+        f"Context    {plan.context.value:,} tokens: {plan.context.because}",
+        f"           at most {plan.most_context:,}; {plan.most_resident:,} without any in host memory"
+        if plan.num_gpus
+        else f"           at most {plan.most_context:,}",
+    ]
+    for tier in plan.tiers:
+        shown += [
+            "",
+            f"{tier.name}: {tier.used_bytes / GIB:.2f} GiB of {tier.usable_bytes / GIB:.1f} that can be used",
+            *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows),
+        ]
+    return [*shown, "", *speed_lines(prediction), *([] if plan.runs.value else ["", f"Note: {plan.runs.because}."])]
+
+
+def host_lines(plan: TierPlan) -> list[str]:
+    """What the host attends to of what waits there; nothing where nothing does."""
+    if not plan.host_share:
+        return []
+    share, because = plan.coattention.value, plan.coattention.because
+    if share is None:
+        return [f"Host       its share of the attention is {because}; predicted without"]
+    return [f"Host       attends to {share:.0%} of what waits there: {because}"]
+
+
+def speed_lines(prediction: Prediction) -> list[str]:
+    """What to expect, and what that rests on."""
+    level1 = "" if prediction.acceptance1 is None else f"{prediction.acceptance1:.2f} / "
+    shown = [
+        f"Predicted at {prediction.context:,} tokens:",
+        f"  plain decoding {prediction.plain_ms_per_token:.1f} ms/token, "
+        f"{prediction.plain_tokens_per_second:.3g} tokens/s",
+        f"  TriForce       {prediction.triforce_ms_per_token:.1f} ms/token, "
+        f"{prediction.triforce_tokens_per_second:.3g} tokens/s",
+        f"  memory {prediction.bandwidth_bytes_per_second / 1e9:.1f} GB/s, {prediction.bandwidth_because}",
+    ]
+    if prediction.link_bytes_per_second is not None:
+        shown.append(
+            f"  link {prediction.link_bytes_per_second / 1e9:.1f} GB/s, {prediction.link_because}; "
+            f"{prediction.link_bytes_per_full_pass / 1e9:.1f} GB cross it in a pass over the full cache"
+        )
+    if prediction.host_bytes_per_second is not None:
+        shown.append(
+            f"  host {prediction.host_bytes_per_second / 1e9:.1f} GB/s, {prediction.host_because}; it attends to "
+            f"{prediction.host_bytes_per_full_pass / 1e9:.1f} GB where they lie"
+        )
+    return [*shown, f"  acceptance {level1}{prediction.acceptance2:.2f}, {prediction.acceptance_because}"]

@@ -1,0 +1,267 @@
+"""`python launch.py models`: what is known, what is here, and bringing one from the hub or taking it off the disk.
+
+Sizes come from shapes or files, never from a table: weights are counted, keys and values multiplied out.
+"""
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from app.cli.reading import print_json
+from app.ui.render import disk_size
+from core.errors import CoreError, InvalidSetting, UnknownModel
+from core.models.hub import store
+from core.models.hub.catalog import HUB_ID, Known, entries, get_command, known_row, repositories
+from core.models.hub.client import look_up
+from core.models.hub.download import DownloadProgress, download, still_to_come
+from core.models.hub.shapes import find_shape
+from core.models.param_count import ModelSize, size_in, size_of
+from core.planning.planner import MOST_CONTEXT, kv_bytes_per_token
+
+GIB = float(1 << 30)
+CONTEXTS = (32_768, 131_072)  # for which keys and values are told
+STATES = {"here": "here", "bundled": "bundled", "part": "begun", "none": "-"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """List, show, get or remove. Returns 0.
+
+    Raises:
+        CoreError: no such model; the hub, the network or the disk.
+    """
+    if args.action == "list":
+        return list_models(as_json=args.json)
+    if args.action == "show":
+        return show_model(args.name, as_json=args.json)
+    if args.action == "remove":
+        return remove_model(args.name, as_json=args.json)
+    return get_model(args.name, as_json=args.json)
+
+
+def list_models(*, as_json: bool) -> int:
+    """All rows of the catalogue, targets first, and other complete models of the hub that are here."""
+    rows = [report(row) for row in entries().values()]
+    known = {row.hub for row in entries().values()}
+    others = [repo for repo in store.downloaded() if repo not in known]
+    if as_json:
+        print_json({"models": rows, "others_here": others, "cache": str(store.cache_folder())})
+        return 0
+    print(f"{'name':<20}{'context':>10}{'weights':>11}{'KV at 32K':>11}{'at 128K':>9}  {'here':<8}draft, licence")
+    for row in rows:
+        print(line(row))
+    for repo in others:
+        print(f"{repo}: here, no model of the catalogue")
+    print(f"\nDownloads are kept in {store.cache_folder()}. Details: python launch.py models show NAME")
+    return 0
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row for people."""
+    kv = [f"{row['kv_bytes'][str(c)] / GIB:.1f}" if str(c) in row["kv_bytes"] else "-" for c in CONTEXTS]
+    draft = row["draft"] or ("a draft" if row["role"] == "draft" else "no draft")
+    licence = row["license"] + (", gated" if row["gated"] else "")
+    size = f"{row['weight_bytes'] / 1e9:.2f} GB"
+    figures = f"{row['name']:<20}{row['context']:>10,}{size:>11}{kv[0]:>11}{kv[1]:>9}"
+    return f"{figures}  {STATES[row['state']]:<8}{draft}, {licence}"
+
+
+def show_model(name: str, *, as_json: bool) -> int:
+    """Everything about one model of the catalogue."""
+    row = report(known_row(name))
+    if as_json:
+        print_json(row)
+        return 0
+    advice = row["speculation"]
+    shown = [
+        f"{row['name']}: {row['description']}",
+        f"  from         {row['hub'] or row['folder']}",
+        f"  licence      {row['license']}"
+        + ("; gated: accept it on the hub before the download" if row["gated"] else ""),
+        f"  context      {row['context']:,} tokens",
+        f"  parameters   {row['parameters'] / 1e9:.3g} billion, {row['weight_bytes'] / 1e9:.2f} GB as {row['dtype']}",
+        f"  KV           {row['kv_bytes_per_token'] / 1024:.0f} KiB a token"
+        + "".join(f", {size / GIB:.1f} GiB at {int(c):,}" for c, size in row["kv_bytes"].items()),
+        f"  draft        {row['draft'] or 'none: lookup and retrieval draft'}",
+        f"  chat format  {row['chat_format'] or '-'}",
+    ]
+    if advice:
+        shown.append(
+            f"  speculation  budget {advice['budget']:,}, gamma1 {advice['gamma1']}, gamma2 {advice['gamma2']}"
+            f" to start from ({advice['source']})"
+        )
+    if row["overrides"]:
+        shown.append(f"  loaded with  {row['overrides']}")
+    here = {"bundled": "comes with this project", "here": row["path"], "none": f"no: {get_command(name)}"}
+    shown.append(f"  here         {here.get(row['state'], f'in part: {get_command(name)} goes on')}")
+    print("\n".join(shown))
+    return 0
+
+
+def report(row: Known) -> dict[str, Any]:
+    """One model as JSON: the catalogue's row, what was computed from its shape, and its state on this machine."""
+    size, dtype = sizes(row)
+    kv = kv_bytes_per_token(size.dims, size.dims.disk_dtype)
+    path, state = row.path(), state_of(row)
+    described = asdict(row)
+    del described["config"]
+    return {
+        **described,
+        "context": size.dims.max_context,
+        "parameters": size.num_parameters,
+        "dtype": dtype,
+        "weight_bytes": size.num_parameters * size.dims.disk_dtype.itemsize,
+        "kv_bytes_per_token": kv,
+        "kv_bytes": {str(context): kv * context for context in CONTEXTS if context <= size.dims.max_context},
+        "usable_context": min(size.dims.max_context, MOST_CONTEXT),
+        "state": state,
+        "path": str(path) if state in ("here", "bundled") else None,
+        "disk_bytes": store.size_on_disk(row.hub) if row.hub else None,
+    }
+
+
+def sizes(row: Known) -> tuple[ModelSize, str]:
+    """Counted parameters and dimensions, and the name of the type that the weights are stored in."""
+    shape = find_shape(row.name)
+    if shape is not None:
+        size = size_of(shape.config, row.name)
+    else:
+        path = row.path()
+        assert path is not None, f"{row.name} has neither files nor a shape"
+        size = size_in(path)
+    return size, str(size.dims.disk_dtype).removeprefix("torch.")
+
+
+def state_of(row: Known) -> str:
+    """bundled, here, part or none."""
+    if row.folder is not None:
+        return "bundled"
+    assert row.hub is not None
+    path = row.path()
+    if path is not None and not store.missing_files(path):
+        return "here"
+    return "part" if path is not None or store.has_parts(row.hub) else "none"
+
+
+def repository_of(name: str) -> str:
+    """The hub id behind a name of the catalogue, or the id itself.
+
+    Raises:
+        InvalidSetting: it is bundled. UnknownModel: neither a name nor an id.
+    """
+    row = entries().get(name)
+    if row is None:
+        if HUB_ID.fullmatch(name):
+            return name
+        raise UnknownModel(
+            f"There is no model {name!r}.",
+            hint="Use a name of: python launch.py models list; or an id like Qwen/Qwen3-8B.",
+        )
+    if row.hub is None:
+        raise InvalidSetting(f"{name} comes with this project.", hint="Choose a model of the hub.")
+    return row.hub
+
+
+def remove_model(name: str, *, as_json: bool) -> int:
+    """Delete a model's files from the cache; other programs that use it would fetch it again."""
+    repo = repository_of(name)
+    if not store.repository_folder(repo).is_dir():
+        raise UnknownModel(f"The model {name} is not on this machine.", hint="See: python launch.py models list")
+    freed = store.remove(repo)
+    if as_json:
+        print_json({"model": name, "repository": repo, "freed_bytes": freed})
+    else:
+        print(f"Removed {repo}: {freed / 1e9:.2f} GB freed.")
+    return 0
+
+
+def get_model(name: str, *, as_json: bool) -> int:
+    """Fetch a model, and its draft if the catalogue has one for it. Parts of an earlier download are used."""
+    repos = [repository_of(name), *(repositories(name)[1:] if name in entries() else ())]
+    told = []
+    for repo in repos:
+        try:
+            told.append(fetch(repo, sys.stderr))
+        except CoreError as error:
+            if not told:
+                raise
+            raise type(error)(f"{repos[0]} is here, its draft is not. {error.problem}", hint=error.hint) from error
+    if as_json:
+        print_json({"model": name, "repositories": told})
+    return 0
+
+
+def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
+    """One repository, with its exact size told before and progress on `stream`."""
+    repository = look_up(repo)
+    to_come = still_to_come(repository)
+    kept = repository.size_bytes - to_come
+    print(
+        f"{repo}: {disk_size(repository.size_bytes)} in {len(repository.files)} files"
+        + (f", {disk_size(kept)} are here already" if kept else ""),
+        file=stream,
+    )
+    line = DownloadLine(stream)
+    try:
+        for progress in download(repository):
+            line.show(progress)
+    except KeyboardInterrupt:
+        print(f"\nStopped. What arrived is kept: {get_command(repo)} goes on from there.", file=stream)
+        raise
+    finally:
+        line.close()
+    folder = store.locate(repo)
+    print(f"{repo} is in {folder}", file=stream)
+    return {
+        "repository": repo,
+        "commit": repository.commit,
+        "size_bytes": repository.size_bytes,
+        "fetched_bytes": to_come,
+        "path": str(folder),
+    }
+
+
+class DownloadLine:
+    """Progress as one line that is rewritten where that is a terminal, else a line a file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._terminal = stream, stream.isatty()
+        self._open = False
+
+    def show(self, progress: DownloadProgress) -> None:
+        """Tell how far the file and all of them are."""
+        text = progress_text(progress)
+        if self._terminal:
+            self._stream.write(f"\r{text:<99}")
+            self._stream.flush()
+            self._open = True
+        elif progress.file_bytes == progress.file_total_bytes:
+            self._stream.write(f"{text}\n")
+
+    def close(self) -> None:
+        """End the line, if there is one."""
+        if self._open:
+            self._stream.write("\n")
+            self._open = False
+
+
+def progress_text(progress: DownloadProgress) -> str:
+    """[3/9] model-00001-of-00004.safetensors 41% · 3.11 of 16.07 GB, 19% · 42.0 MB/s · 5 min left."""
+    left = progress.total_bytes - progress.done_bytes
+    rate = progress.bytes_per_second
+    of_file = share(progress.file_bytes, progress.file_total_bytes)
+    of_all = share(progress.done_bytes, progress.total_bytes)
+    parts = [
+        f"[{progress.number}/{progress.num_files}] {progress.name} {of_file}",
+        f"{disk_size(progress.done_bytes)} of {disk_size(progress.total_bytes)}, {of_all}",
+    ]
+    if rate > 0:
+        parts.append(f"{rate / 1e6:.1f} MB/s")
+        if left:
+            parts.append(f"{left / rate / 60:.0f} min left" if left / rate >= 90 else f"{left / rate:.0f} s left")
+    return " · ".join(parts)
+
+
+def share(part: int, whole: int) -> str:
+    """41%."""
+    return f"{100 * part // whole}%" if whole else "100%"

@@ -1,0 +1,179 @@
+"""`python launch.py race FILE... -q TEXT`: methods in fair turns from one reading of the text, and how they compare."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from app.cli.ask import answer
+from app.cli.reading import generation_config, open_conversation, print_json, read_documents, usual_method
+from app.cli.report import answer_report, engine_report, equality_report, prefill_report, race_lines, rounded
+from app.cli.saved_books import Opening, open_text
+from app.cli.scoreboard import Scoreboard
+from app.documents import Document
+from app.runtime.options import engine_config
+from app.runtime.trace import Race, Trace
+from app.runtime.versions import versions
+from app.runtime.worker import judgements
+from app.server.serve_page import CSS
+from app.ui.race.report import Setting, report_html, report_json
+from core.config import GenerationConfig
+from core.decoding.registry import COMPARED, PLAIN, check_method
+from core.engine import Engine, Equality
+from core.errors import EmptyQuestion, InvalidSetting
+from core.generation.events import Finished, LaneEvent
+from core.generation.session import Conversation
+from core.planning.hardware import this_machine
+
+
+def run(args: argparse.Namespace) -> int:
+    """Race. Returns 0.
+
+    Raises:
+        CoreError: files, question, settings or memory.
+    """
+    names = tuple(dict.fromkeys(args.methods or COMPARED))
+    for name in names:
+        check_method(name)
+    configs = tuple(generation_config(args, name) for name in names)
+    if not args.question.strip():
+        raise EmptyQuestion
+    check_report(args.report, sequential=args.sequential)
+    documents = read_documents(args.files)
+    engine = Engine.load(engine_config(args))
+    if args.methods is None:
+        configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))
+    conversation = open_conversation(engine, documents)
+    prompt = conversation.ask(args.question).prompt_ids(engine.text)
+    opening = open_text(engine, conversation, args.question, configs, args)
+    race = None
+    if args.sequential:
+        finished = in_sequence(engine, conversation, args.question, configs)
+        finished[names[0]] = opening.told(finished[names[0]])
+    else:
+        race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening)
+        finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
+    if not args.json:
+        for name, result in finished.items():
+            print(f"[{name}]\n{result.text}\n", flush=True)
+    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=configs[0].sampling.greedy))
+    speedup = speed_ratio(finished)
+    if args.json:
+        print_json(
+            {
+                **engine_report(engine.info),
+                **prefill_report(next(iter(finished.values()))),
+                **opening.report(),
+                "turns": "one after the other" if args.sequential else "fair turns",
+                "methods": {name: answer_report(result) for name, result in finished.items()},
+                "speedup": rounded(speedup, 3),
+                "equality": report,
+            }
+        )
+    else:
+        print("\n".join(race_lines(finished, speedup, report["verdict"])), file=sys.stderr)
+    if race is not None and args.report is not None:
+        write_report(race, engine, prompt, args.report)
+    return 0
+
+
+def in_sequence(
+    engine: Engine, conversation: Conversation, question: str, configs: Sequence[GenerationConfig]
+) -> dict[str, Finished]:
+    """One whole answer after the other; the first one reads the text."""
+    return {config.method: answer(engine, conversation, question, config, shown=False) for config in configs}
+
+
+def in_turns(
+    engine: Engine,
+    conversation: Conversation,
+    prompt: Sequence[int],
+    question: str,
+    configs: tuple[GenerationConfig, ...],
+    documents: Sequence[Document],
+    opening: Opening,
+) -> Race:
+    """All lanes side by side: each computes for a quarter of a second at a time, and its clock runs only then."""
+    race = Race(
+        question=question.strip(),
+        lanes=tuple(Trace(question.strip(), config.method) for config in configs),
+        configs=configs,
+        seconds=None,
+        book=", ".join(document.title for document in documents),
+        num_book=len(conversation.book_ids),
+        num_read_before=0,
+    )
+    board = Scoreboard(sys.stderr, [config.method for config in configs], configs[0].max_new_tokens)
+    for event in board.watch(engine.race(prompt, configs)):
+        own = event.event
+        race.apply(LaneEvent(event.lane, opening.told(own)) if isinstance(own, Finished) else event)
+    race.ended = True
+    return race
+
+
+# -------------------- how they compare
+
+
+def speed_ratio(finished: Mapping[str, Finished]) -> float | None:
+    """Plain milliseconds per token over those of the last exact method raced; None where one of them is missing."""
+    plain = finished.get(PLAIN)
+    others = [result for name, result in finished.items() if name != PLAIN and result.exact]
+    if plain is None or not others:
+        return None
+    a, b = plain.stats.ms_per_token, others[-1].stats.ms_per_token
+    return a / b if a and b else None
+
+
+def equality_with_plain(
+    engine: Engine, prompt: list[int], finished: Mapping[str, Finished], *, greedy: bool
+) -> Equality | None:
+    """The worst verdict of the exact methods against plain decoding; None for sampled texts."""
+    plain = finished.get(PLAIN)
+    others = [result for name, result in finished.items() if name != PLAIN and result.exact]
+    if not greedy or plain is None or not others:
+        return None
+    verdicts = [engine.compare(prompt, plain.token_ids, other.token_ids) for other in others]
+    return max(verdicts, key=lambda equality: ("identical", "near_tie", "mismatch").index(equality.verdict))
+
+
+# -------------------- the report
+
+
+def check_report(file: Path | None, *, sequential: bool) -> None:
+    """See that the report can be written, before anything long begins.
+
+    Raises:
+        InvalidSetting: it cannot.
+    """
+    if file is None:
+        return
+    if sequential:
+        raise InvalidSetting("A report is made of lanes in turns.", hint="Leave out --sequential.")
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise InvalidSetting(f"The report {file.name} is a web page.", hint="Give it a name that ends in .html.")
+    if not file.parent.is_dir():
+        raise InvalidSetting(f"There is no folder {file.parent}.", hint="Make it, or choose another for --report.")
+
+
+def write_report(race: Race, engine: Engine, prompt: list[int], file: Path) -> None:
+    """The race as one self-contained page, and its figures as JSON beside it.
+
+    Raises:
+        InvalidSetting: they cannot be written.
+    """
+    if race.greedy and race.plain is not None and race.plain.finished is not None:
+        race.judgements = judgements(race, prompt, engine)
+    setting = Setting(engine.info, this_machine(), versions())
+    figures = file.with_suffix(".json")
+    try:
+        file.write_text(report_html(race, setting, CSS), encoding="utf-8")
+        figures.write_text(
+            json.dumps(report_json(race, setting), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+    except OSError as error:
+        raise InvalidSetting(
+            f"The report cannot be written ({error.strerror}).", hint="Choose another place for --report."
+        ) from error
+    print(f"Report: {file} and {figures}", file=sys.stderr)

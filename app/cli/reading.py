@@ -1,0 +1,116 @@
+"""What `ask` and `race` share: files to a conversation, events to progress on stderr."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from app.context.context_documents import Shelf
+from app.context.domain_check import ON_COMMAND_LINE, reach_note
+from app.documents import Document, read_document
+from app.runtime.options import engine_config, speculation_config
+from core.config import GenerationConfig, SamplingParams
+from core.decoding.registry import default_method
+from core.engine import Engine, EngineInfo
+from core.generation.events import Event, PrefillProgress
+from core.generation.session import Conversation
+
+
+def usual_method(info: EngineInfo) -> str:
+    """How to decode where nothing else was said; without a draft model, lookups and the retrieval cache guess."""
+    method = default_method(has_draft=info.has_draft)
+    if not info.has_draft:
+        print(f"No draft model ({info.draft_because}): decoding with {method}.", file=sys.stderr)
+    return method
+
+
+def open_engine(args: argparse.Namespace) -> Engine:
+    """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
+    if args.remote:
+        from app.remote.connecting import connector
+
+        return connector(args)()[0]
+    return Engine.load(engine_config(args))
+
+
+def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
+    """The settings of the sampling options."""
+    sampling = SamplingParams(temperature=args.temperature, top_p=args.top_p, top_k=args.top_k)
+    return GenerationConfig(
+        max_new_tokens=args.max_new_tokens,
+        sampling=sampling,
+        speculation=speculation_config(args.model),
+        method=method,
+        seed=args.seed,
+    )
+
+
+def read_documents(files: Sequence[Path]) -> list[Document]:
+    """All files, in order; warnings about their quality go to stderr."""
+    documents = []
+    for file in files:
+        document = read_document(file)
+        for warning in document.warnings:
+            print(f"{document.name}: {warning}", file=sys.stderr)
+        documents.append(document)
+    return documents
+
+
+def whole_text(documents: Sequence[Document]) -> str:
+    """One text of all documents, joined as the page joins them."""
+    return Shelf.of(documents).text
+
+
+def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversation:
+    """A conversation about the documents, with nothing asked yet. A text beyond the model gets a note on stderr."""
+    text = whole_text(documents)
+    ids = tuple(engine.text.encode(text))
+    info = engine.info
+    if note := reach_note(info.limits, text, len(ids), ON_COMMAND_LINE):
+        print(note, file=sys.stderr)
+    if info.quantised:
+        print(f"Answers are exact for {info.exact_for}.", file=sys.stderr)
+    return Conversation(ids)
+
+
+class ProgressLine:
+    """The reading progress of a prompt, as one line on stderr that is rewritten where that is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._terminal = stream, stream.isatty()
+        self._open = False
+
+    def watch(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Pass the events on, telling of progress on the way."""
+        for event in events:
+            if isinstance(event, PrefillProgress):
+                self.show(event)
+            else:
+                self.close()
+            yield event
+
+    def show(self, event: PrefillProgress) -> None:
+        """Tell how far reading is; a short text is not worth a line."""
+        if event.total_tokens - event.reused_tokens < 2048:
+            return
+        left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
+        line = f"Reading: {event.done_tokens:,} of {event.total_tokens:,} tokens{left}"
+        if self._terminal:
+            self._stream.write(f"\r{line:<79}")
+            self._stream.flush()
+            self._open = True
+        elif event.done_tokens in (event.reused_tokens, event.total_tokens):
+            self._stream.write(f"{line}\n")
+
+    def close(self) -> None:
+        """Take the line away, if there is one."""
+        if self._open:
+            self._stream.write("\r" + " " * 79 + "\r")
+            self._open = False
+
+
+def print_json(document: object) -> None:
+    """One JSON document on one line, the last of stdout."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)

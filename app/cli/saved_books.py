@@ -1,0 +1,157 @@
+"""How `ask` and `race` use the shelf: what is kept is opened, what took long to read is kept.
+
+Everything before the first question is read by itself, shelf or not, as the page reads it: so the same tokens are read
+in the same portions, and an answer is the same to the last bit whether its book was read or opened.
+"""
+
+import argparse
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, cast
+
+from app.cli.reading import ProgressLine
+from app.server.serve_page import data_dir, data_place
+from app.ui.render import duration
+from core.config import GenerationConfig
+from core.engine import Engine
+from core.errors import CoreError, InvalidSetting
+from core.generation.events import Finished, PrefillProgress
+from core.generation.session import Conversation
+from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, Fetched, Keeper, Kept
+from core.kv_store.folder import ShelfFolder, amount
+
+FOLDER = "shelf"  # in the data folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """How everything before the first question came into the cache."""
+
+    num_tokens: int
+    num_fetched: int  # from the shelf
+    num_read: int
+    fetch_seconds: float
+    read_seconds: float
+    kept: Kept | None = None
+
+    def told(self, first: Finished) -> Finished:
+        """The first answer, with this as a part of its reading."""
+        return replace(
+            first,
+            reused_tokens=min(first.reused_tokens, self.num_fetched),
+            prefill_seconds=first.prefill_seconds + self.fetch_seconds + self.read_seconds,
+        )
+
+    def report(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "book_tokens": self.num_tokens,
+            "book_tokens_read": self.num_read,
+            "shelf": {
+                "fetched_tokens": self.num_fetched,
+                "fetch_seconds": round(self.fetch_seconds, 4),
+                "kept": self.kept.id if self.kept else None,
+                "kept_bytes": self.kept.size_bytes if self.kept else None,
+            },
+        }
+
+
+def open_text(
+    engine: Engine,
+    conversation: Conversation,
+    question: str,
+    configs: Sequence[GenerationConfig],
+    args: argparse.Namespace,
+) -> Opening:
+    """Bring everything before the first question into the cache, from the shelf as far as it is there.
+
+    Raises:
+        ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read. InvalidSetting: the shelf asked for
+            cannot be used.
+    """
+    prompt = conversation.ask(question).prompt_ids(engine.text)
+    with closing(cast("Generator[Any]", engine.race(prompt, configs))) as trial:
+        next(trial)  # whatever is wrong with text and settings is told now
+    opening = conversation.opening_ids(engine.text)
+    ids = prompt[: len(opening) + 1]  # reading leaves the last one out
+    started, keeper = perf_counter(), find_keeper(engine, args, make=bool(args.shelf))
+    fetched = tell_fetched(keeper.fetch(ids)) if keeper else None
+    fetch_seconds = perf_counter() - started
+    for notice in keeper.folder.notices if keeper else ():
+        print(notice, file=sys.stderr)
+    read: list[PrefillProgress] = []
+    for event in ProgressLine(sys.stderr).watch(engine.read(ids)):
+        assert isinstance(event, PrefillProgress)
+        read.append(event)
+    done = Opening(
+        num_tokens=len(opening),
+        num_fetched=min(fetched.num_tokens, len(opening)) if fetched else 0,
+        num_read=read[-1].total_tokens - read[-1].reused_tokens,
+        fetch_seconds=fetch_seconds if fetched else 0.0,
+        read_seconds=read[-1].elapsed_seconds,
+    )
+    if worth_keeping(done, wanted=args.shelf):
+        keeper = keeper or find_keeper(engine, args, make=True)
+        if keeper is not None and (args.shelf or keeper.folder.settings.keeping != "never"):
+            names = [Path(file).name for file in args.files]
+            done = replace(done, kept=keep(keeper, opening, names, done.read_seconds))
+    return done
+
+
+def find_keeper(engine: Engine, args: argparse.Namespace, *, make: bool) -> Keeper | None:
+    """The shelf of the data folder; None where it is not wanted, or cannot be used and was not asked for.
+
+    Args:
+        make: the folder, if it is not there.
+    Raises:
+        InvalidSetting: it was asked for and cannot be used.
+    """
+    if args.shelf is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
+        return None
+    if engine.info.num_ranks != 1 and not args.shelf:
+        return None
+    try:
+        return Keeper(engine, ShelfFolder(data_dir(args.data_dir) / FOLDER))
+    except InvalidSetting as error:
+        if args.shelf or args.data_dir:
+            raise
+        print(f"No shelf: {error.problem}", file=sys.stderr)
+        return None
+
+
+def tell_fetched(events: Iterator[object]) -> Fetched | None:
+    """Follow a fetching to its end, and say what came."""
+    last = [event for event in events if isinstance(event, Fetched)]
+    if not last:
+        return None
+    (fetched,) = last
+    print(
+        f"From the shelf: {fetched.num_tokens:,} tokens in {duration(fetched.elapsed_seconds)}"
+        f" (read once in {duration(fetched.book.label.read_seconds)}).",
+        file=sys.stderr,
+    )
+    return fetched
+
+
+def worth_keeping(opening: Opening, *, wanted: bool | None) -> bool:
+    """Whether what was read should be there the next time: asked for, or it took long."""
+    if wanted is False or opening.num_read < LEAST_TOKENS:
+        return False
+    return bool(wanted) or opening.read_seconds >= WORTH_SECONDS
+
+
+def keep(keeper: Keeper, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:
+    """Write a book, and say so in one line; a shelf without room is no reason to fail."""
+    try:
+        for event in keeper.keep(keeper.read_book(ids, names, read_seconds)):
+            if isinstance(event, Kept):
+                size = amount(event.size_bytes)
+                print(f"Kept on the shelf: {size}, not to be read again (--no-shelf keeps nothing).", file=sys.stderr)
+                return event
+    except CoreError as error:
+        print(f"Not kept: {error}", file=sys.stderr)
+    return None

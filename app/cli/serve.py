@@ -1,0 +1,104 @@
+"""`python launch.py serve`: the engine behind an OpenAI-compatible interface, for clients that know nothing of it."""
+
+import argparse
+import os
+import sys
+
+from app.cli.reading import print_json
+from app.runtime.options import engine_config
+from app.runtime.worker import EngineWorker, LoadFailed, Ready
+from app.server.doors import Hosts
+from app.server.ending import Ending, leave
+from app.server.openai.api import Api
+from app.server.serve_page import PortInUse, check_port, is_loopback, load
+from core.errors import InvalidSetting
+
+KEY_VARIABLE = "TRIFORCE_API_KEY"
+LONGEST_END_SECONDS = 3  # that clients are given when the server ends
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl+C. Returns 0.
+
+    Raises:
+        InvalidSetting: an address or a key that cannot be used. PortInUse. What loading the model raises.
+    """
+    import uvicorn
+
+    key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
+    check_door(args.host, key)
+    check_port(args.host, args.port)
+    config = engine_config(args)
+    worker = EngineWorker(lambda: load(config))
+    with Ending():
+        try:
+            worker.start()
+            ready = loaded(worker)
+            hosts = Hosts(args.host, args.port, args.allow_host or ())
+            origins = args.allow_origin or ()
+            api = Api(worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue)
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    api.app,
+                    host=args.host,
+                    port=args.port,
+                    log_level="warning",
+                    access_log=False,
+                    server_header=False,
+                    lifespan="off",
+                    timeout_graceful_shutdown=LONGEST_END_SECONDS,
+                )
+            )
+            announce(args, ready)
+            server.run()
+            if not server.started:
+                raise PortInUse(args.host, args.port)
+        except KeyboardInterrupt:  # uvicorn has tidied up and hands it on, unless signals are ignored here
+            pass
+        finally:
+            worker.close()
+        print("Ending.", file=sys.stderr)
+    if worker.is_running:
+        leave(0)
+    return 0
+
+
+def loaded(worker: EngineWorker) -> Ready:
+    """The model, once it is there.
+
+    Raises:
+        CoreError: it cannot be loaded.
+    """
+    *_, state = worker.states()
+    if isinstance(state, LoadFailed):
+        raise state.error
+    assert isinstance(state, Ready), "closed while loading"
+    return state
+
+
+def check_door(host: str, key: str | None) -> None:
+    """Whoever can reach the server can use it: other machines only with a key.
+
+    Raises:
+        InvalidSetting: others could without one, or the key cannot be sent in a header.
+    """
+    if key is not None and (not key or not key.isascii() or not key.isprintable() or key != key.strip()):
+        raise InvalidSetting("The API key cannot be sent in a header.", hint="Use plain letters, digits and signs.")
+    if key is None and not is_loopback(host):
+        raise InvalidSetting(
+            f"--host {host} lets other machines use the model and its memory of your texts.",
+            hint=f"Add --api-key KEY (or set {KEY_VARIABLE}), or leave it out.",
+        )
+
+
+def announce(args: argparse.Namespace, ready: Ready) -> None:
+    """Say where it listens, for people or for programs."""
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    url = f"http://{host}:{args.port}/v1"
+    if args.json:
+        print_json({"url": url, "model": ready.info.model, "context": ready.context})
+    print(
+        f"{ready.info.model} is served at {url}, {ready.context:,} tokens of context (Ctrl+C ends it)",
+        file=sys.stderr,
+        flush=True,
+    )

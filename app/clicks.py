@@ -1,4 +1,0 @@
-"""How a click on an element with data-act tells its action to the server (assets/js/shelf.js)."""
-
-CLICKS = "window.triforceShelf.watch(element, () => trigger('click'));"
-WITH_ACT = "(id, act) => [window.triforceSession(), window.triforceShelf.act]"

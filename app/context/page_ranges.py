@@ -1,0 +1,93 @@
+"""A choice of parts of a document as text: what people type into a field, and what a button of the page stands for.
+
+People name pages by the document's own labels ("xii-4"); buttons name them by position ("#12-#16").
+"""
+
+import re
+
+from app.context.context_documents import Chapters, Choice, Pages, Whole
+from app.documents.document import Document
+from core.errors import InvalidSetting
+
+EVERYTHING = ("", "all", "everything")
+LONGEST = 2_000  # characters; nobody types more
+DASH = re.compile(r"\s*(?:[-\u2010-\u2015\u2212]|\bto\b)\s*")  # hyphens, dashes, minus: what people paste
+PAGES, CHAPTERS = (
+    re.compile(r"^(?:pages?|pp?\.?)\s*(?=[#\w])", re.I),
+    re.compile(r"^(?:chapters?|ch?\.?)\s*(?=\d)", re.I),
+)
+
+
+def written(choice: Choice) -> str:
+    """A choice as `understood` reads it."""
+    match choice:
+        case Whole():
+            return "all"
+        case Pages(first, last):
+            return f"#{first}-#{last}"
+        case Chapters(numbers):
+            return f"c{','.join(map(str, numbers))}"
+
+
+def understood(document: Document, text: str) -> Choice:
+    """What somebody means by "12-80", "p. xii", "chapters 1, 4-6" or "all".
+
+    Raises:
+        InvalidSetting: it names no part of the document.
+    """
+    wanted = text.strip()
+    if len(wanted) > LONGEST:
+        raise _unclear(document, text)
+    if wanted.casefold() in EVERYTHING:
+        return Whole()
+    if CHAPTERS.match(wanted) and not any(page.label.casefold() == wanted.casefold() for page in document.pages):
+        return _chapters(document, CHAPTERS.sub("", wanted), text)
+    found = _pages(document, wanted) or _pages(document, PAGES.sub("", wanted))
+    if found is None:
+        raise _unclear(document, text)
+    return found
+
+
+def _pages(document: Document, wanted: str) -> Pages | None:
+    single = _page(document, wanted)
+    if single is not None:
+        return Pages(single, single)
+    ends = [_page(document, end) for end in DASH.split(wanted)]
+    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] > ends[1]:
+        return None
+    return Pages(ends[0], ends[1])
+
+
+def _page(document: Document, name: str) -> int | None:
+    """The number of a page by its label, else by its position."""
+    if not name.startswith("#"):
+        for page in document.pages:
+            if page.label.casefold() == name.casefold():
+                return page.number
+    digits = name.removeprefix("#")
+    if digits.isascii() and digits.isdigit() and len(digits) < 10 and 1 <= int(digits) <= len(document.pages):
+        return int(digits)
+    return None
+
+
+def _chapters(document: Document, wanted: str, text: str) -> Chapters:
+    numbers: set[int] = set()
+    for part in re.split(r"[,;\s]*[,;]\s*|\s+and\s+", wanted.strip()):
+        ends = [end for end in DASH.split(part)]
+        if not 1 <= len(ends) <= 2 or not all(end.isascii() and end.isdigit() and len(end) < 10 for end in ends):
+            raise _unclear(document, text)
+        first, last = int(ends[0]), int(ends[-1])
+        if not 1 <= first <= last <= len(document.chapters):
+            raise _unclear(document, text)
+        numbers.update(range(first, last + 1))
+    return Chapters(tuple(sorted(numbers)))
+
+
+def _unclear(document: Document, text: str) -> InvalidSetting:
+    first, last = document.pages[0].label, document.pages[-1].label
+    chapters = f", or chapters from 1 to {len(document.chapters)} such as chapters 1, 3" if document.chapters else ""
+    shown = text.strip()[:40]
+    return InvalidSetting(
+        f"{document.name} has no part “{shown}”.",
+        hint=f"Name pages from {first} to {last}, such as {first}-{last}{chapters}.",
+    )

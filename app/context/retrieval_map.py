@@ -1,0 +1,197 @@
+"""Where in the book the retrieval cache's chunks lie: what was loaded for drafting, never a proof of what was used.
+
+Pure values: weights of chunks, pages, characters. The engine's thread takes the weights; views ask the rest.
+
+A chunk's weight is the share of attention by which it was chosen, averaged over layers and KV heads; 0 where no head
+holds it. Much of that has nothing to do with the question: chunk 0 is the sink and always there, the newest tokens are
+held beside the chunks, and some places (headings, beginnings, names) are chosen whatever is asked. So three questions
+that fit every text are put to the book once (`USUAL_QUESTIONS`), their weights are averaged, and only what a chunk has
+beyond that average counts: its excess. Some heads look a fixed way back from the newest token, whatever stands there:
+on the bundled pair they have the largest weights of all. So twice the average is taken off, where it was measured and
+as far on as the newest token has moved.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.context.context_documents import Placed, Shelf
+
+if TYPE_CHECKING:
+    from app.runtime.sessions import Book
+
+USUAL_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
+STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a page are marked
+MOST_LOADS = 16  # for 128K tokens 128 KB each
+SPREAD = 2.0  # such weights vary between questions: seen up to 1.6 times the average
+FAINT = 0.001  # an excess of the strongest chunk below this is noise
+
+
+def mean(total: Sequence[float], weight: int, more: Sequence[float]) -> "array[float]":
+    """The mean after one more observation, where `total` is that of `weight` ones."""
+    pairs = zip_longest(total, more, fillvalue=0.0)
+    return array("d", ((weight * old + new) / (weight + 1) for old, new in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the retrieval cache held while an answer was written: the mean of what was seen about twice a second."""
+
+    question: str
+    method: str
+    retrieves: bool  # False: the method has no retrieval cache
+    weights: "array[float]" = field(default_factory=lambda: array("d"))  # by chunk number
+    shortest: int = 0  # how many chunks there were at first
+    num_seen: int = 0
+    all_held: bool = False  # there was nothing to choose: all of the book is in the cache
+    budget: int = 0  # of the cache, tokens
+    kept: bool = True  # False: what was held is not known any more
+
+    def seen(self, weights: Sequence[float], *, all_held: bool = False) -> "Loaded":
+        """With what is held now."""
+        if not self.retrieves or not weights:
+            return self
+        now, shortest = mean(self.weights, self.num_seen, weights), self.shortest or len(weights)
+        return replace(self, weights=now, shortest=shortest, num_seen=self.num_seen + 1, all_held=all_held)
+
+
+class Loads:
+    """What was loaded for the newest answers about one book, by exchange: branches and versions are turned over."""
+
+    def __init__(self) -> None:
+        self._by_exchange: dict[str, Loaded] = {}
+
+    def put(self, exchange_id: str, loaded: Loaded) -> None:
+        """What was loaded for an exchange; beyond MOST_LOADS the oldest is forgotten."""
+        now = {**self._by_exchange, exchange_id: loaded}
+        self._by_exchange = dict(list(now.items())[-MOST_LOADS:])  # replaced: the page may be looking
+
+    def get(self, exchange_id: str) -> Loaded | None:
+        """What was loaded for an exchange, if it is known."""
+        return self._by_exchange.get(exchange_id)
+
+    def clear(self) -> None:
+        """Another book: chunks have other numbers."""
+        self._by_exchange = {}
+
+
+# -------------------- chunks, pages, characters
+
+
+def chunk_pages(shelf: Shelf, starts: Sequence[int], first_token: int, size: int) -> "array[int]":
+    """For each chunk of the prompt that has tokens of the book: the index in `shelf.pages` of its middle token.
+
+    Args:
+        starts: the character of the joined text at which each token of the book begins.
+        first_token: tokens of the prompt before the book; size: tokens of a chunk.
+    """
+    if not starts:
+        return array("I")
+    num_chunks = -(-(first_token + len(starts)) // size)
+    middles = (min(max(chunk * size + size // 2 - first_token, 0), len(starts) - 1) for chunk in range(num_chunks))
+    ends = [page.end for page in shelf.pages]
+    return array("I", (min(bisect_right(ends, starts[token]), len(ends) - 1) for token in middles))
+
+
+class Passage(NamedTuple):
+    """Characters [start, end) of the joined text that were loaded; how strongly, as a share of the strongest."""
+
+    start: int
+    end: int
+    strength: float
+
+
+class Weights:
+    """What one answer's loading says about the chunks and pages of a book."""
+
+    def __init__(self, book: "Book", loaded: Loaded, usual: Sequence[float] | None) -> None:
+        num_chunks = len(book.chunk_pages)
+        weights = array("d", loaded.weights[:num_chunks])
+        weights.extend([0.0] * (num_chunks - len(weights)))
+        self._book, self._all_held = book, loaded.all_held
+        longer = range(loaded.shortest - len(usual or ()), len(loaded.weights) - len(usual or ()) + 1)
+        self.excess = _excess(weights, usual, longer)
+        self.strongest = max(self.excess, default=0.0)
+
+    @property
+    def tells(self) -> bool:
+        """Some chunk counted more than usually."""
+        return not self._all_held and self.strongest > FAINT
+
+    def pages(self) -> "array[float]":
+        """For each page of the shelf the excess of its chunks together, as a share of the largest."""
+        sums = array("d", bytes(8 * len(self._book.shelf.pages)))
+        if self.tells:
+            for page, excess in zip(self._book.chunk_pages, self.excess, strict=True):
+                sums[page] += excess
+        most = max(sums, default=0.0) or 1.0
+        return array("d", (one / most for one in sums))
+
+    def passages(self, page: Placed) -> list[Passage]:
+        """What was loaded of a page more than usually; chunks that touch are one passage, and words are whole."""
+        book, found = self._book, list[Passage]()
+        if not self.tells:
+            return found
+        first = bisect_left(book.starts, page.start) + book.first_token
+        last = bisect_left(book.starts, page.end) + book.first_token
+        for chunk in range(max(0, first // book.chunk_size), min(len(self.excess), -(-last // book.chunk_size))):
+            strength = self.excess[chunk] / self.strongest
+            if strength < SOME:
+                continue
+            start, end = _whole_words(book.shelf.text, self._char(chunk), self._char(chunk + 1), page)
+            if found and found[-1].end >= start:
+                before = found.pop()
+                start, strength = before.start, max(strength, before.strength)
+            if start < end:
+                found.append(Passage(start, end, strength))
+        return found
+
+    def _char(self, chunk: int) -> int:
+        """The character at which a chunk begins."""
+        book = self._book
+        token = max(0, chunk * book.chunk_size - book.first_token)
+        return book.starts[token] if token < len(book.starts) else len(book.shelf.text)
+
+
+def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, int]:
+    """A passage with the words that its first and last token are parts of, on its page."""
+    start, end = max(page.start, start), min(page.end, end)
+    while page.start < start < end and text[start - 1].isalnum() and text[start].isalnum():
+        start -= 1
+    while start < end < page.end and text[end - 1].isalnum() and text[end].isalnum():
+        end += 1
+    return start, end
+
+
+def _excess(weights: Sequence[float], usual: Sequence[float] | None, moved: range) -> "array[float]":
+    """What each chunk has beyond what is usual; without a measured usual, beyond the mean of all chunks."""
+    if not usual:
+        flat = sum(weights[1:]) / max(1, len(weights) - 1)
+        before = array("d", [flat]) * len(weights)
+    else:
+        before = _expected(usual, len(weights), moved)
+    excess = array("d", (max(0.0, weight - expected) for weight, expected in zip(weights, before, strict=True)))
+    if excess:
+        excess[0] = 0.0  # the sink
+    return excess
+
+
+def _expected(usual: Sequence[float], num_chunks: int, moved: range) -> "array[float]":
+    """The usual weights where they were measured, and as far on as the text has moved since: see above.
+
+    Args:
+        moved: by how many chunks the prompt was longer than the usual ones while the answer was written.
+    """
+    expected = array("d", bytes(8 * num_chunks))
+    for chunk, weight in enumerate(usual):
+        if weight > FAINT / 2:
+            there = chain(range(chunk - 1, chunk + 2), range(chunk + moved.start - 1, chunk + moved.stop + 1))
+            for at in there:
+                if 0 <= at < num_chunks:
+                    expected[at] = max(expected[at], SPREAD * weight)
+    for chunk in range(len(usual), num_chunks):
+        expected[chunk] = 1.0  # so near the end of the book that it was among the newest tokens: nothing is known
+    return expected

@@ -1,0 +1,49 @@
+"""The sample books that come with the project, and questions whose answers are in them."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / "assets" / "books"
+SUFFIXES = (".pdf", ".epub", ".txt", ".md")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A book on disk and questions about it."""
+
+    file: Path
+    questions: tuple[str, ...]
+    longest: str = ""  # the one with the longest answer: a race shows more with it
+
+
+def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
+    """The books of a folder, smallest first; none where there is no such folder."""
+    files = [file for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES]
+    listed = folder / "questions.json"
+    rows = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
+    return tuple(_sample(file, rows) for file in sorted(files, key=_length))
+
+
+def _sample(file: Path, rows: list[dict[str, str]]) -> Sample:
+    mine = [row for row in rows if row["book"] in (file.name, file.stem)]
+    longest = max(mine, key=lambda row: len(row.get("answer", "")), default={"question": ""})
+    return Sample(file, tuple(row["question"] for row in mine), longest["question"])
+
+
+def _length(file: Path) -> tuple[int, str]:
+    """Sort key: the number in `harbour-32k` says more than bytes, which differ between formats."""
+    digits = "".join(char for char in file.stem if char.isdigit())
+    return int(digits or 0), file.name
+
+
+def race_questions(samples: tuple[Sample, ...], name: str, most: int) -> tuple[str, ...]:
+    """Up to `most` questions of the sample called `name`, the one with the longest answer first."""
+    found = next((sample for sample in samples if sample.file.name == name and sample.longest), None)
+    return tuple(dict.fromkeys((found.longest, *found.questions)))[:most] if found else ()
+
+
+def open_questions(samples: tuple[Sample, ...], name: str, asked: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """Up to `most` questions of the sample called `name` that were not asked yet."""
+    found = next((sample for sample in samples if sample.file.name == name), None)
+    return tuple(question for question in found.questions if question not in asked)[:most] if found else ()

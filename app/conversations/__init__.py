@@ -1,0 +1,1 @@
+"""Conversations: a tree of questions and answers, its file, all of them on disk."""

@@ -1,0 +1,506 @@
+"""Conversations on disk: one file each, written whole or not at all, by a thread that nobody waits for.
+
+The list is the directory; there is no index that could be damaged. File names are random ids. A file that cannot be
+read is set aside and named, one of a newer version is left alone and named; nothing is ever deleted but on request.
+
+Every page and every program has a state of a conversation of its own, perhaps an old one. No state replaces another:
+they are joined (`Dialogue.joined`), what a page saves with what this program has, and that with the file, where another
+program may have written, while a lock is held. A file that is gone was deleted there, unless it was set aside.
+
+One thread writes and deletes. What fails is tried again, soon and then every half minute, and once more at the end.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from app.conversations.schema import Damaged, NewerVersion, dump, load
+from app.conversations.tree import Dialogue
+from app.runtime.sessions import ID
+from app.ui.render import plural
+from core.errors import CoreError, InvalidSetting
+from core.kv_store.durable import sync_folder
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".json"
+SET_ASIDE = ".damaged"
+DRAFT = ".part"
+MOST_BYTES = 256 << 20  # of one file: no conversation is longer
+MOST_WAIT_SECONDS = 10.0  # for the last write when the program ends
+LOCK_SECONDS = 5.0  # another program holds the lock for milliseconds
+# Virus scanners hold a file for a moment: the first tries follow at once.
+TRY_AGAIN_SECONDS = (0.05, 0.1, 0.2, 0.4)
+LATER_SECONDS = 30.0
+
+_Stamp = tuple[int, int, int]  # what tells two states of a file apart: time of change in nanoseconds, size, number
+NO_FILE: _Stamp = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One line of the list, and what is searched."""
+
+    id: str
+    title: str
+    book: str
+    changed: str  # UTC, ISO 8601
+    num_exchanges: int
+    words: str  # everything that was asked and answered, folded for search
+    tab: str
+
+    @classmethod
+    def of(cls, dialogue: Dialogue) -> "Summary":
+        """The summary of a conversation."""
+        texts = [dialogue.title, *dialogue.book.names]
+        for node in dialogue.nodes:
+            texts += [node.question, node.exchange.finished.text if node.exchange else ""]
+        return cls(
+            id=dialogue.id,
+            title=dialogue.title,
+            book=dialogue.book.names[0] if len(dialogue.book.names) == 1 else dialogue.book.title,
+            changed=dialogue.changed,
+            num_exchanges=len(dialogue.nodes),
+            words="\n".join(texts).casefold(),
+            tab=dialogue.tab,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The list, newest first, and what the reader should know about files that are not in it."""
+
+    summaries: tuple[Summary, ...]
+    notices: tuple[str, ...]
+
+
+class ConversationGone(CoreError):
+    """The conversation was deleted, here or by another program."""
+
+    def __init__(self) -> None:
+        super().__init__("That conversation is not there any more.", hint="Choose another one, or begin a new one.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a file was like when it was read, so that it is read again only when it has changed."""
+
+    stamp: _Stamp
+    summary: Summary | None  # None: of a newer version
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file that this program wrote or opened: all that is in it is in memory, too."""
+
+    stamp: _Stamp
+    time: int  # when that was, nanoseconds since 1970
+    ids: frozenset[str]  # nodes that were on disk then, or before
+
+
+class Conversations:
+    """All conversations of a data directory. Without a folder they last as long as the program.
+
+    Safe for several threads; saving returns at once.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._lock = threading.Condition()  # guards everything below
+        self._latest: dict[str, Dialogue] = {}  # what was saved here, or opened
+        self._deleted: set[str] = set()  # for good
+        self._unwritten: dict[str, None] = {}  # ids of files to write or to delete, in order
+        self._failed: dict[str, str] = {}  # why, by id; tried again as soon as another one succeeds
+        self._writing: str | None = None  # the id of the file that is being written
+        self._seen: dict[str, _Seen] = {}
+        self._known: dict[str, _Known] = {}
+        self._set_aside: list[str] = []
+        self._closed = self._tried_last = False
+        self._writer: threading.Thread | None = None
+        self._between: FileLock | None = None  # programs that use this folder
+        if folder is not None:
+            _make_private(folder)
+            self._between = FileLock(folder.with_name(f"{folder.name}.lock"), timeout=LOCK_SECONDS, thread_local=False)
+            with contextlib.suppress(OSError), self._between:
+                _sweep(folder)
+
+    # -------------------- writing
+
+    def save(self, dialogue: Dialogue) -> None:
+        """Keep what is new in this state of a conversation; it is on disk a moment later. Cost: microseconds."""
+        with self._lock:
+            if dialogue.id in self._deleted:
+                return
+            latest = self._latest.get(dialogue.id)
+            self._latest[dialogue.id] = dialogue if latest is None else dialogue.joined(latest)
+            self._to_write(dialogue.id)
+
+    def without(self, dialogue: Dialogue, node_id: str) -> Dialogue:
+        """The conversation without an exchange and what follows it. Where nothing is left, its file goes, too."""
+        left = dialogue.remove(node_id)
+        with self._lock:
+            kept = dialogue.id in self._latest  # not so an incognito one
+        if kept:
+            self.save(left)
+        return left
+
+    def was_deleted(self, dialogue_id: str) -> bool:
+        """Nothing more is kept under this id."""
+        return dialogue_id in self._deleted
+
+    def delete(self, dialogue_id: str) -> None:
+        """Remove a conversation for good: an answer that is still being written to it is not kept.
+
+        It is out of the list at once; the file is gone a moment later, and the list has a notice where it cannot be.
+        """
+        with self._lock:
+            self._deleted.add(dialogue_id)
+            self._latest.pop(dialogue_id, None)
+            self._seen.pop(dialogue_id, None)
+            self._known.pop(dialogue_id, None)
+            if ID.fullmatch(dialogue_id):
+                self._to_write(dialogue_id)
+
+    def _to_write(self, dialogue_id: str) -> None:
+        if self.folder is None or self._closed:
+            return
+        self._unwritten[dialogue_id] = None
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._write_all, name="conversations", daemon=True)
+            self._writer.start()
+        self._lock.notify_all()
+
+    def _write_all(self) -> None:
+        while (dialogue_id := self._next()) is not None:
+            trouble = ""
+            try:
+                self._write_surely(dialogue_id)
+            except Timeout:
+                trouble = "another program holds the folder"
+            except Exception as error:  # no memory, no room, a value that is no JSON: no reason to stop saving
+                trouble = str(getattr(error, "strerror", None) or error) or type(error).__name__
+            if trouble:
+                log.warning("a conversation could not be %s: %s", self._verb(dialogue_id), trouble)
+            with self._lock:
+                self._writing = None
+                if trouble:
+                    self._failed[dialogue_id] = trouble
+                else:
+                    self._failed.pop(dialogue_id, None)
+                    self._try_again()
+                self._lock.notify_all()
+
+    def _try_again(self) -> None:
+        self._unwritten |= dict.fromkeys(self._failed)
+
+    def _verb(self, dialogue_id: str) -> str:
+        return "deleted" if self.was_deleted(dialogue_id) else "saved"
+
+    def _next(self) -> str | None:
+        """What to write next; what failed comes again after a while, and once more at the end. None: the end."""
+        with self._lock:
+            while not self._unwritten:
+                if self._closed and (self._tried_last or not self._failed):
+                    return None
+                patience = LATER_SECONDS if self._failed else None
+                came = self._lock.wait_for(lambda: self._closed or self._unwritten, patience)
+                if not self._unwritten and (self._closed or not came):
+                    self._tried_last = self._closed
+                    self._try_again()
+            self._writing = next(iter(self._unwritten))
+            del self._unwritten[self._writing]
+            return self._writing
+
+    def _write_surely(self, dialogue_id: str) -> None:
+        """Write; where the file cannot be had, a few times more, but not when the program ends.
+
+        Raises:
+            OSError: still not.
+        """
+        for seconds in TRY_AGAIN_SECONDS:
+            try:
+                return self._write(dialogue_id)
+            except OSError:
+                if self._closed:
+                    raise
+                time.sleep(seconds)
+        self._write(dialogue_id)
+
+    def _write(self, dialogue_id: str) -> None:
+        """Replace the file in one step: whoever reads it, or pulls the plug, finds the old state or the new one."""
+        file = self._file(dialogue_id)
+        assert self._between is not None, "nowhere to write"
+        with self._between:
+            with self._lock:
+                latest = self._latest.get(dialogue_id)  # None: deleted
+            joined = None if latest is None else self._joined(latest, file)
+            if joined is not None and joined.nodes:
+                _replace(file, dump(joined).encode("utf-8", "surrogatepass"))
+            elif _stamp(file) != NO_FILE:
+                file.unlink(missing_ok=True)
+                sync_folder(file.parent)
+            stamp = _stamp(file)
+        if joined is not None:
+            self._remember(joined, stamp)
+
+    def _joined(self, dialogue: Dialogue, file: Path) -> Dialogue:
+        """With what another program has written since this one wrote or read the file.
+
+        Raises:
+            OSError, NewerVersion: the file can neither be read nor set aside.
+        """
+        with self._lock:
+            known = self._known.get(dialogue.id)
+        if known is not None and known.stamp == _stamp(file):
+            return dialogue
+        try:
+            return dialogue.joined(_parsed(file, file.stat()))
+        except FileNotFoundError:
+            if known is None or _was_set_aside(file, known.time):
+                return dialogue
+            return dialogue.joined(replace(dialogue, removed=known.ids))  # another program deleted it
+        except (Damaged, UnicodeError) as error:
+            self._put_aside(file, error)
+            return dialogue
+
+    def _remember(self, dialogue: Dialogue, stamp: _Stamp) -> Dialogue:
+        """Take in what is in a file that was just read or written; returns all that is known of the conversation."""
+        with self._lock:
+            latest, known = self._latest.get(dialogue.id), self._known.get(dialogue.id)
+            if dialogue.id in self._deleted:
+                return dialogue
+            ids = frozenset(node.id for node in dialogue.nodes) | (known.ids if known is not None else frozenset())
+            self._known[dialogue.id] = _Known(stamp, time.time_ns(), ids)
+            self._latest[dialogue.id] = dialogue if latest is None else latest.joined(dialogue)
+            return self._latest[dialogue.id]
+
+    def flush(self, timeout_seconds: float | None = None) -> bool:
+        """Wait until everything is on disk. False: it took too long."""
+        seconds = MOST_WAIT_SECONDS if timeout_seconds is None else timeout_seconds
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._unwritten and not self._writing, seconds)
+
+    def close(self) -> None:
+        """Write what is left and end the thread."""
+        self.flush()
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        if self._writer is not None:
+            self._writer.join(MOST_WAIT_SECONDS)
+        with self._lock:
+            left, troubles = self._left(), dict(self._failed)
+        for verb, means in (("saved", "the newest changes are lost"), ("deleted", "they are still on the disk")):
+            if those := [one for one in left if self._verb(one) == verb]:
+                why = next((troubles[one] for one in those if one in troubles), "it took too long")
+                log.error("%s could not be %s (%s): %s.", plural(len(those), "conversation"), verb, why, means)
+
+    def _left(self) -> set[str]:
+        """What is not on disk yet as it should be."""
+        return {*self._unwritten, *self._failed, *([self._writing] if self._writing else [])}
+
+    # -------------------- reading
+
+    def open(self, dialogue_id: str) -> Dialogue:
+        """A conversation by its id.
+
+        Raises:
+            ConversationGone: there is none, or its file cannot be read.
+        """
+        with self._lock:
+            latest = self._latest.get(dialogue_id)
+            on_disk = self.folder is not None and ID.fullmatch(dialogue_id) and dialogue_id not in self._left()
+            if not on_disk:  # or what is there is older
+                if latest is None or not latest.nodes:
+                    raise ConversationGone
+                return latest
+        read = self._read(dialogue_id)
+        if read is None or self.was_deleted(dialogue_id):
+            raise ConversationGone
+        dialogue, stamp = read
+        return dialogue.joined(self._remember(dialogue, stamp))
+
+    def listing(self, search: str = "") -> Listing:
+        """All conversations whose title, book or text has every word of `search`."""
+        words = search.casefold().split()
+        found, newer = self._summaries()
+        shown = [one for one in found if all(word in one.words for word in words)]
+        return Listing(tuple(sorted(shown, key=lambda one: one.changed, reverse=True)), self._notices(newer))
+
+    def _summaries(self) -> tuple[list[Summary], int]:
+        with self._lock:
+            names = self._latest.keys() if self.folder is None else self._latest.keys() & self._left()
+            own = [self._latest[name] for name in names]
+            hidden = self._deleted | names
+        found = [Summary.of(dialogue) for dialogue in own if dialogue.nodes]
+        newer = 0
+        for file, stamp in self._files():
+            dialogue_id = file.name.removesuffix(SUFFIX)
+            if dialogue_id in hidden:
+                continue
+            with self._lock:
+                seen = self._seen.get(dialogue_id)
+            if seen is None or seen.stamp != stamp:
+                self._read(dialogue_id)
+                with self._lock:
+                    seen = self._seen.get(dialogue_id)
+            if seen is not None and seen.summary is not None:
+                found.append(seen.summary)
+            elif seen is not None:
+                newer += 1
+        return found, newer
+
+    def _files(self) -> Iterator[tuple[Path, _Stamp]]:
+        if self.folder is None:
+            return
+        try:
+            entries = list(os.scandir(self.folder))
+        except OSError as error:
+            log.warning("the conversations cannot be listed: %s", error)
+            return
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and ID.fullmatch(entry.name.removesuffix(SUFFIX)):
+                with contextlib.suppress(OSError):  # deleted meanwhile
+                    if entry.is_file():  # a pipe would be read for ever
+                        yield Path(entry.path), _stamp_of(os.stat(entry.path))
+
+    def _read(self, dialogue_id: str) -> tuple[Dialogue, _Stamp] | None:
+        """The conversation in a file, its summary remembered for the list; None where there is none to be had."""
+        file = self._file(dialogue_id)
+        try:
+            status = file.stat()
+            dialogue = _parsed(file, status)
+        except (OSError, MemoryError) as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning("a conversation cannot be read: %s", error)
+            return None
+        except NewerVersion:
+            self._remember_summary(dialogue_id, _Seen(_stamp_of(status), None))
+            return None
+        except (Damaged, UnicodeError) as error:
+            try:
+                self._put_aside(file, error)
+            except OSError as problem:
+                log.warning("a damaged conversation cannot be set aside: %s", problem)
+            return None
+        self._remember_summary(dialogue_id, _Seen(_stamp_of(status), Summary.of(dialogue)))
+        return dialogue, _stamp_of(status)
+
+    def _remember_summary(self, dialogue_id: str, seen: _Seen) -> None:
+        with self._lock:
+            self._seen[dialogue_id] = seen
+
+    def _put_aside(self, file: Path, error: Exception) -> None:
+        """Out of the list, under a name that says when and why; never deleted.
+
+        Raises:
+            OSError: it stays where it is.
+        """
+        aside = file.with_name(f"{file.stem}-{time.time_ns()}{SET_ASIDE}")
+        os.replace(file, aside)
+        log.warning("%s is damaged (%s); it was set aside as %s", file.name, error, aside.name)
+        with self._lock:
+            self._seen.pop(file.name.removesuffix(SUFFIX), None)
+            self._set_aside.append(aside.name)
+
+    def _notices(self, num_newer: int) -> tuple[str, ...]:
+        with self._lock:
+            aside, failed = list(self._set_aside), dict(self._failed)
+            deletions = [why for one, why in failed.items() if one in self._deleted]
+            writes = [why for one, why in failed.items() if one not in self._deleted]
+        notices: list[str] = []
+        if writes:
+            notices.append(
+                f"The newest changes could not be saved ({writes[-1]}). Make room; the next answer tries again."
+            )
+        if deletions:
+            what = plural(len(deletions), "deleted conversation is", "deleted conversations are")
+            notices.append(f"{what} still on the disk ({deletions[-1]}). It is tried again every half minute.")
+        if aside:
+            what = plural(len(aside), "damaged conversation was", "damaged conversations were")
+            notices.append(f"{what} set aside in {self.folder}: {', '.join(aside[:3])}{'…' if len(aside) > 3 else ''}")
+        if num_newer:
+            what = plural(num_newer, "conversation was", "conversations were")
+            notices.append(f"{what} written by a newer version of the reader: start that one to open them.")
+        return tuple(notices)
+
+    def _file(self, dialogue_id: str) -> Path:
+        assert self.folder is not None and ID.fullmatch(dialogue_id), f"{dialogue_id!r} names no file"
+        return self.folder / f"{dialogue_id}{SUFFIX}"
+
+
+def _parsed(file: Path, status: os.stat_result) -> Dialogue:
+    """The conversation in a file.
+
+    Raises:
+        OSError, UnicodeError, Damaged, NewerVersion.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        raise Damaged("no ordinary file")
+    if status.st_size > MOST_BYTES:
+        raise Damaged("too large")
+    return load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
+
+
+def _stamp(file: Path) -> _Stamp:
+    """What tells this state of a file from another one."""
+    try:
+        return _stamp_of(file.stat())
+    except FileNotFoundError:
+        return NO_FILE
+
+
+def _stamp_of(status: os.stat_result) -> _Stamp:
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _was_set_aside(file: Path, since: int) -> bool:
+    """Some program found the file damaged after a time, nanoseconds since 1970."""
+    times = [
+        one.name.removesuffix(SET_ASIDE).rpartition("-")[2] for one in file.parent.glob(f"{file.stem}-*{SET_ASIDE}")
+    ]
+    return any(one.isdecimal() and int(one) > since for one in times)
+
+
+def _replace(file: Path, text: bytes) -> None:
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}{DRAFT}")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(draft, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
+def _make_private(folder: Path) -> None:
+    """A folder that only its owner can look into."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.name == "posix":
+            folder.chmod(0o700)
+    except OSError as error:
+        raise InvalidSetting(
+            f"The folder {folder} cannot be used ({error.strerror}).", hint="Choose another place with --data-dir."
+        ) from error
+
+
+def _sweep(folder: Path) -> None:
+    """Remove drafts that a killed program left: while the lock is held, none is being written."""
+    for draft in folder.glob(f"*{SUFFIX}.*{DRAFT}"):
+        with contextlib.suppress(OSError):
+            draft.unlink()

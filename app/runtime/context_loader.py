@@ -1,0 +1,253 @@
+"""On the engine's thread: texts are counted and put on the shelf, and a shelf that fits becomes the session's book.
+
+Nothing is cut: a shelf that is too long stays as it is beside the book that is open, with offers of what would fit.
+"""
+
+import threading
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from app.context.context_documents import Costs, Meter, Shelf, Span, fits
+from app.context.domain_check import ON_PAGE, reach_note
+from app.context.retrieval_map import chunk_pages
+from app.context.uploads import Arrival, Fit, Intake
+from app.conversations.tree import Dialogue, digest_of
+from app.runtime.context_events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
+from app.runtime.prompts import with_past
+from app.runtime.saved_books import DiskState, disk_state
+from app.runtime.sessions import Book, Session
+from core.caches.tokens import common_prefix
+from core.errors import ContextTooSmall, CoreError, let_go
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+    from core.generation.text import ChatText, Turn
+
+    Ids = tuple[int, ...]
+
+ROOM_FOR_A_QUESTION = 512  # tokens a shelf must leave free for a question and an answer
+SLACK = 16  # tokens by which parts that were counted alone may differ from the same parts together
+NEW_CONVERSATION = "A new conversation: nothing that the last one was about is on the shelf."
+SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the shelf as it was."
+ITS_SHELF = "The conversation goes on. Only what it is about is on the shelf now."
+IN_THE_LIST = " The last one stays in the list."
+OTHER_MODEL = "Another model runs now: what is on the shelf is counted and read again. Conversations stay."
+
+
+def open_shelf(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
+    """Put what was extracted on the shelf, then open the shelf, if the context holds it."""
+    intake = session.intake
+    meter = intake.meter = intake.meter or Meter(lambda text: len(engine.text.encode(text)))
+    _make_way(session)
+    for arrival in intake.extracted:
+        if cancel.is_set():
+            return
+        arrival.stage = "counting"
+        yield Counting()
+        try:
+            _put(arrival, intake, meter)
+        except CoreError as error:
+            arrival.fail(error)
+    shelf = intake.shelf
+    meter.forget(shelf)
+    meter.warm(shelf)
+    for event in _open(session, shelf, meter, engine):
+        if cancel.is_set():
+            return
+        yield event
+
+
+def forget_tokens(session: Session) -> None:
+    """Another model will read this session's books: what was counted and read counts no more. Nothing else is lost."""
+    intake = session.intake
+    for error in (intake.error, *(arrival.error for arrival in intake.arrivals)):
+        let_go(error)
+    disk_state(session).decline()
+    session.disk = DiskState()
+    intake.meter = intake.fit = None
+    if intake.shelf.books:
+        intake.settled, intake.note = Shelf(), OTHER_MODEL
+    session.conversation = session.usual = session.budget = None
+    session.num_read, session.read_seconds = 0, 0.0
+    session.loads.clear()
+
+
+def recount(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
+    """Count a book that another model has read, before this one is asked about it.
+
+    Raises:
+        ContextTooSmall: it is too long for this one; it stays on the shelf, with offers.
+    """
+    if not session.is_stale:
+        return
+    yield from open_shelf(session, engine, cancel)
+    fit = session.intake.fit
+    if session.book is None and fit is not None:
+        raise ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
+
+
+def _make_way(session: Session) -> None:
+    """Take everything off the shelf if what comes is all that the conversation waits for, for example after a restart.
+
+    Beside other documents it would be another text, and the conversation could not go on.
+    """
+    intake, dialogue = session.intake, session.dialogue
+    coming = [arrival.document for arrival in intake.extracted if arrival.document]
+    if dialogue is None or session.fits or not coming:
+        return
+    if digest_of(Shelf.of(coming).text) == dialogue.book.digest and intake.shelf.books:
+        intake.change(lambda _: Shelf())
+        intake.note = ITS_SHELF
+
+
+def _put(arrival: Arrival, intake: Intake, meter: Meter) -> None:
+    document = arrival.document
+    assert document is not None, f"{arrival.name} is said to be extracted"
+    meter.warm(intake.shelf.add(document))
+    intake.add(document)
+    intake.leave(arrival)
+
+
+def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Iterator[ShelfEvent]:
+    from core.generation.session import Conversation  # loaded by now: the engine is
+
+    intake, book = session.intake, session.book
+    if not shelf.books:
+        yield _close(session, shelf)
+        return
+    stays = book is not None and any(shelf.index(one.key) is not None for one in book.shelf.books)
+    turns = with_past(Conversation(), session.exchanges, engine).turns if stays else ()
+    fit = Fit(
+        books=meter.shelf(shelf),
+        frame=len(engine.text.opening(())),
+        talk=talk_tokens(engine.text, turns),
+        reserve=ROOM_FOR_A_QUESTION,
+        context=engine.context,
+        possible=engine.info.most_context,
+        talks=branch_tokens(session.dialogue, engine) if stays and session.dialogue else {},
+    )
+    opened = None
+    if fit.needed <= fit.context + fit.books // 64:  # counted page by page: perhaps a little too much
+        opened = _book(shelf, meter, engine)
+        fit = replace(fit, books=opened[0].num_tokens)
+    if opened is None or not fit.fits:
+        if session.is_stale:  # nothing of it is open: no question could go to it
+            session.book, session.digest = None, ""
+        intake.fit, intake.settled = replace(fit, offers=fits(shelf, meter, room(fit))), shelf
+        yield ShelfTooLong(intake.fit)
+        return
+    if book is None or session.is_stale or book.parts != opened[0].parts:
+        yield _adopt(session, *opened, stays=stays, text=engine.text)
+    intake.fit, intake.settled = fit, shelf
+
+
+def room(fit: Fit) -> int:
+    """Tokens that books may have together for the context to hold the rest too, counted part by part."""
+    return fit.context - (fit.needed - fit.books) - SLACK
+
+
+def _close(session: Session, shelf: Shelf) -> ShelfClosed:
+    if session.fits:
+        _leave(session)
+    session.book = session.conversation = session.trace = session.race = session.race_view = session.usual = None
+    session.digest, session.num_read, session.read_seconds = "", 0, 0.0
+    session.loads.clear()
+    session.intake.fit, session.intake.settled = None, shelf
+    return ShelfClosed()
+
+
+def talk_tokens(text: "ChatText", turns: "tuple[Turn, ...]") -> int:
+    """What questions and answers take of a prompt."""
+    from core.generation.session import Conversation  # loaded by now: the engine is
+
+    asked, alone = (Conversation((), kept).ask("?").prompt_ids(text) for kept in (turns, ()))
+    return len(asked) - len(alone)
+
+
+def branch_tokens(dialogue: Dialogue, engine: "Engine") -> dict[str, int]:
+    """What every branch takes of a prompt, by the exchange it ends with. Cost: each turn becomes tokens once."""
+    from core.generation.session import Conversation  # loaded by now: the engine is
+
+    found: dict[str, int] = {}
+    for node in dialogue.nodes:  # parents come before their children
+        turns = with_past(Conversation(), (node.exchange,), engine).turns if node.exchange else ()
+        found[node.id] = found.get(node.parent, 0) + talk_tokens(engine.text, turns)
+    return found
+
+
+def _book(shelf: Shelf, meter: Meter, engine: "Engine") -> "tuple[Book, Ids]":
+    """A shelf as a book, and its token ids. Every part is cut into tokens by itself, so that others do not matter."""
+    ids: list[int] = []
+    starts = array("I")
+    length = 0
+    for part in shelf.parts:
+        ids += engine.text.encode(part.text)
+        own = array("I", engine.text.offsets(part.text) if engine.text.knows_offsets else ())
+        book = shelf.books[part.book]
+        if own and part.source == Span(0, len(book.document.text)):
+            meter.know(book, Costs.of_tokens(book.document, own))
+        starts.extend(start + length for start in own)
+        length += len(part.text)
+    size, num_opening = engine.config.retrieval.chunk_size, len(engine.text.opening(ids))
+    made = Book(
+        shelf.books[0].document,
+        len(ids),
+        num_opening,
+        engine.context,
+        shelf=shelf,
+        starts=starts,
+        chunk_size=size,
+        chunk_pages=chunk_pages(shelf, starts, num_opening - len(ids), size),
+        note=reach_note(engine.info.limits, shelf.text, len(ids), ON_PAGE),
+    )
+    return made, tuple(ids)
+
+
+def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "ChatText") -> BookOpened:
+    """Make a book the session's, in one step."""
+    from core.generation.session import Conversation
+
+    before, after = session.conversation or Conversation(), Conversation(book_ids=ids)
+    shared = common_prefix(before.opening_ids(text), after.opening_ids(text)) if session.book else 0
+    session.num_read = min(session.num_read, shared)
+    if session.num_read == 0:
+        session.read_seconds = 0.0
+    if not stays:
+        session.trace = session.race = None
+    session.race_view = session.usual = None
+    session.loads.clear()
+    stale, digest = session.is_stale, digest_of(book.shelf.text)
+    fate = _fate(session, book, digest, stays=stays)
+    if fate == "left":
+        _leave(session)
+    elif fate == "carried" or (fate == "own" and session.dialogue is not None and session.fits):
+        session.intake.note = OTHER_MODEL if stale else SAME_CONVERSATION
+    with session.lock:
+        session.book, session.conversation = book, after
+        session.digest, session.carried = digest, fate == "carried"
+    return BookOpened(book)
+
+
+def _fate(session: Session, book: Book, digest: str, *, stays: bool) -> Literal["own", "carried", "waits", "left"]:
+    """What becomes of the conversation that is shown when a book is opened.
+
+    Where the text is its own, or one of the documents it was about stays on the shelf, it goes on. One that waits for
+    its shelf, as after a restart, waits while some of its documents are there. Any other stays behind in the list.
+    """
+    dialogue = session.dialogue
+    if dialogue is None or dialogue.book.digest == digest:
+        return "own"
+    if session.fits:
+        return "carried" if stays else "left"
+    return "waits" if set(book.names) & set(dialogue.book.names) else "left"
+
+
+def _leave(session: Session) -> None:
+    """Begin a new conversation; what was said stays in the list, unless nothing of it was to be written."""
+    if session.dialogue is not None:
+        session.intake.note = NEW_CONVERSATION + ("" if session.incognito else IN_THE_LIST)
+    with session.lock:
+        session.dialogue = session.editing = None
+        session.carried = False

@@ -1,0 +1,202 @@
+"""One download at a time, in a thread of its own, so that answers go on and a reloaded page finds it again.
+
+The work is `core.models.hub.download`'s, as of `python launch.py models get`; here is only how far it is. Nothing is
+asked of the network before `start`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from core.errors import CoreError
+from core.models.hub import catalog, store
+
+if TYPE_CHECKING:  # loads what speaks to the network: not before a download is wanted
+    from core.models.hub.client import Repository
+    from core.models.hub.download import DownloadProgress
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 0.5  # between two states that are told while bytes come
+MOST_WAIT_SECONDS = 2.0  # for the thread when the program ends; what arrived is kept in any case
+
+Stage = Literal["asking", "fetching", "stopping", "done", "stopped", "failed"]
+ENDED = ("done", "stopped", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """One download as it is at a moment. Sizes in bytes, of all files that were not complete when it began."""
+
+    name: str  # of the catalogue
+    stage: Stage = "asking"
+    total_bytes: int = 0  # exact; 0: the hub has not answered yet
+    free_bytes: int = 0  # on the disk, when it began
+    kept_bytes: int = 0  # that were there before
+    done_bytes: int = 0
+    num_files: int = 0
+    number: int = 0  # of the file at work, from 1
+    file: str = ""
+    file_bytes: int = 0
+    file_total_bytes: int = 0
+    elapsed_seconds: float = 0.0
+    error: CoreError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come of it."""
+        return self.stage in ENDED
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Over the network, since the first byte."""
+        return (self.done_bytes - self.kept_bytes) / self.elapsed_seconds if self.elapsed_seconds > 0 else 0.0
+
+
+class DownloadRuns(CoreError):
+    """There is one already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is being downloaded.", hint="Wait for its end, or cancel it.")
+
+
+class DownloadBroken(CoreError):
+    """Something went wrong that no error of core describes."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"The download ended with an error ({type(error).__name__}).",
+            hint="Start it again: what arrived is kept.",
+        )
+
+
+class Downloads:
+    """The download that runs, or the one that ended last."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards all below
+        self._now: Fetch | None = None
+        self._cancel = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def now(self) -> Fetch | None:
+        """How far it is; None: nothing was downloaded since the program began."""
+        return self._now
+
+    def start(self, name: str) -> None:
+        """Begin to fetch what is missing of a model of the catalogue and of its draft, or go on with it.
+
+        Raises:
+            DownloadRuns: another one is on its way. UnknownModel: the catalogue has no such model.
+        """
+        name = catalog.known_row(name).name
+        with self._changed:
+            if self._now is not None and not self._now.ended:
+                raise DownloadRuns(self._now.name)
+            self._now, self._cancel = Fetch(name=name), threading.Event()
+            self._thread = threading.Thread(target=self._run, args=(name, self._cancel), name="download", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End it after the piece that is coming; parts are kept."""
+        self._cancel.set()
+        if self._now is not None and not self._now.ended:
+            self._tell(stage="stopping")
+
+    def dismiss(self) -> None:
+        """How the last one ended has been read."""
+        with self._changed:
+            if self._now is not None and self._now.ended:
+                self._now = None
+
+    def close(self) -> None:
+        """The program ends."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.join(MOST_WAIT_SECONDS)
+
+    def watch(self) -> Iterator[Fetch]:
+        """The states of the download until it has ended, the end at once and the others at most two a second."""
+        while (now := self._now) is not None:
+            yield now
+            if now.ended:
+                return
+            with self._changed:
+                self._changed.wait_for(lambda: self._now is None or self._now.ended, INTERVAL_SECONDS)
+
+    # -------------------- the download's thread
+
+    def _run(self, name: str, cancel: threading.Event) -> None:
+        try:
+            self._fetch(name, cancel)
+            self._tell(stage="stopped" if cancel.is_set() else "done")
+        except CoreError as error:
+            self._tell(stage="failed", error=error)
+        except Exception as error:  # a thread that ended without a word would look like a download that stands still
+            log.exception("a download failed")
+            self._tell(stage="failed", error=DownloadBroken(error))
+
+    def _fetch(self, name: str, cancel: threading.Event) -> None:
+        from core.models.hub.download import check_disk, download, free_bytes, still_to_come
+
+        found, refusal = _look_up(name)
+        if not found and refusal is not None:
+            raise refusal
+        total = sum(repository.size_bytes for repository in found)
+        to_come = sum(still_to_come(repository) for repository in found)
+        self._tell(
+            total_bytes=total,
+            kept_bytes=total - to_come,
+            done_bytes=total - to_come,
+            free_bytes=free_bytes(),
+            num_files=sum(len(repository.files) for repository in found),
+        )
+        check_disk(*found)
+        before, number, began = 0, 0, time.perf_counter()
+        for repository in found:
+            for progress in download(repository, cancel):
+                self._progress(progress, before, number, time.perf_counter() - began)
+            before, number = before + repository.size_bytes, number + len(repository.files)
+        if refusal is not None and not cancel.is_set():
+            raise type(refusal)(f"{name} is here, its draft is not. {refusal.problem}", hint=refusal.hint)
+
+    def _progress(self, progress: "DownloadProgress", before: int, number: int, elapsed_seconds: float) -> None:
+        stopping = self._cancel.is_set()
+        self._tell(
+            stage="stopping" if stopping else "fetching",
+            done_bytes=before + progress.done_bytes,
+            number=number + progress.number,
+            file=progress.name,
+            file_bytes=progress.file_bytes,
+            file_total_bytes=progress.file_total_bytes,
+            elapsed_seconds=elapsed_seconds,
+        )
+
+    def _tell(self, **news: object) -> None:
+        with self._changed:
+            if self._now is not None and not self._now.ended:
+                self._now = replace(self._now, **news)  # type: ignore[arg-type]
+                self._changed.notify_all()
+
+
+def _look_up(name: str) -> "tuple[list[Repository], CoreError | None]":
+    """What is not complete of a model, then of its draft; and why the hub does not hand one of them out.
+
+    A draft that is refused does not keep the target away.
+    """
+    from core.models.hub.client import look_up
+
+    found: list[Repository] = []
+    for repo in catalog.repositories(name):
+        folder = store.locate(repo)
+        if folder is not None and not store.missing_files(folder):
+            continue
+        try:
+            found.append(look_up(repo))
+        except CoreError as error:
+            return found, error
+    return found, None

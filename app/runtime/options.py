@@ -1,0 +1,33 @@
+"""The common options of the command line as the engine's settings. Loads no torch: the page is served before."""
+
+import argparse
+
+from core.config import EngineConfig, RetrievalConfig, SpeculationConfig
+from core.models.hub.catalog import recommended
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The settings of the common options, with the budget that the catalogue recommends for the model."""
+    name = args.model or EngineConfig().model
+    advice = recommended(name)
+    return EngineConfig(
+        model=name,
+        draft_model=args.draft,
+        bits=args.bits,
+        drafting_bits=args.draft_bits,
+        device=args.device,
+        context=args.context,
+        layerwise=args.layerwise,
+        attention=args.attention,
+        graphs=args.graphs,
+        host_share=args.host_share,
+        gpu_memory_gib=args.gpu_memory,
+        num_gpus=1 if args.gpus is None else args.gpus,
+        retrieval=RetrievalConfig(budget=advice.budget) if advice else RetrievalConfig(),
+    )
+
+
+def speculation_config(model: str | None) -> SpeculationConfig:
+    """The round lengths to start from with a model."""
+    advice = recommended(model) if model else None
+    return SpeculationConfig(gamma1=advice.gamma1, gamma2=advice.gamma2) if advice else SpeculationConfig()

@@ -1,0 +1,247 @@
+"""One answer on its way into its conversation: the question at once, the text every few seconds, the end at the end.
+
+Runs on the engine's thread, so it only makes values; the writing to disk is done elsewhere. A reader who kills the
+program finds the question, and the answer as far as it was a few seconds before.
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from app.conversations.store import Conversations
+from app.conversations.tree import ROOT, BookRef, Dialogue, Node, tab_of
+from app.runtime.sessions import Exchange, OtherBook, Session
+from core.config import GenerationConfig
+from core.decoding.registry import is_exact
+from core.decoding.stats import DecodeStats, joined
+from core.errors import CoreError
+from core.generation.events import Event, Finished, PrefillProgress, RoundDone
+
+PARTIAL_SECONDS = 3.0  # between states of an unfinished answer
+CUT = frozenset({"max_new_tokens", "cancelled", "time_up"})  # endings behind which an answer can go on
+REPLACEMENT = "\ufffd"  # what stands for the beginning of a character
+
+
+class ExchangeGone(CoreError):
+    """The exchange was deleted, here or in another tab."""
+
+    def __init__(self) -> None:
+        super().__init__("That exchange is not there any more.", hint="Reload the page to see the conversation.")
+
+
+class AnswerComplete(CoreError):
+    """There is nothing to continue."""
+
+    def __init__(self) -> None:
+        super().__init__("This answer has ended by itself.", hint="Ask a further question, or regenerate it.")
+
+
+class BegunElsewhere(CoreError):
+    """An answer cannot go on about a text that it was not begun about."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The shelf has changed since this answer was begun.", hint="Regenerate it, or ask a further question."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an answer goes."""
+
+    question: str
+    parent: str | None = None  # the node it follows; None: whatever was answered last when its turn comes
+    goes_on: str | None = None  # the node whose answer is continued
+    asked_in: Dialogue | None = None  # the conversation that was shown when it was asked
+
+
+def check_place(place: Place, session: Session) -> None:
+    """See that an answer whose turn has come is about the text that it was asked about.
+
+    Raises:
+        OtherBook, BegunElsewhere.
+    """
+    dialogue, asked_in = session.dialogue, place.asked_in
+    if dialogue is not None and not session.fits:
+        raise OtherBook(dialogue.book.title)
+    if asked_in is not None and dialogue is None and asked_in.book.digest != session.digest:
+        raise OtherBook(asked_in.book.title)  # the shelf was changed before its turn
+    node = dialogue.find(place.goes_on) if dialogue else None
+    if node is not None and node.exchange is not None and node.exchange.digest not in ("", session.digest):
+        raise BegunElsewhere
+
+
+def streamed_text(exchange: Exchange) -> str:
+    """What of a cut answer stands when it goes on: the beginning of a character at its end will be completed."""
+    return exchange.finished.text.rstrip(REPLACEMENT)
+
+
+class Recording:
+    """Takes in the events of one answer.
+
+    Args:
+        model, weights: what runs, for the record.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        conversations: Conversations,
+        place: Place,
+        config: GenerationConfig,
+        *,
+        model: str = "",
+        weights: str = "",
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        assert session.book is not None, "an answer without a book"
+        self._session, self._conversations, self.config, self._clock = session, conversations, config, clock
+        self._model, self._weights, self._digest = model, weights, session.digest
+        self._num_cleared, self._kept = session.num_cleared, not session.incognito
+        self._known = min(session.num_read, session.book.num_tokens)  # tokens of the book that were read before
+        self._began, self._saved = clock(), clock()
+        self._first_token_seconds: float | None = None
+        self._num_reread = 0
+        self._done = False
+        self._ids: list[int] = []
+        self._text: list[str] = []
+        self._progress: PrefillProgress | None = None
+        with session.lock:
+            dialogue = session.dialogue or Dialogue.begin(
+                BookRef.of(session.book, session.digest), place.question, tab_of(session.id)
+            )
+            if conversations.was_deleted(dialogue.id):  # by another page, while this one shows it
+                dialogue = replace(dialogue, id=secrets.token_hex(16))
+            self._head_before, self._book_before = dialogue.head, dialogue.book
+            if dialogue.book.digest != session.digest:  # it goes on about a shelf that was changed
+                dialogue = replace(dialogue, book=BookRef.of(session.book, session.digest))
+            node = dialogue.find(place.goes_on)
+            self._is_new = node is None
+            if node is None:
+                known = place.parent == ROOT or dialogue.find(place.parent) is not None
+                parent = place.parent if place.parent is not None and known else dialogue.tip
+                dialogue, node = dialogue.ask(parent, place.question)
+            self.node: Node = node
+            self.before = node.exchange
+            self.written = node.exchange.finished.token_ids if node.exchange else ()  # as the model of now reads them
+            dialogue = dialogue.show(node.id)
+            self._dialogue = session.dialogue = replace(dialogue, tab=tab_of(session.id))
+        self._save()
+
+    @property
+    def past(self) -> tuple[Exchange, ...]:
+        """What was said before, in order."""
+        path = self._dialogue.path_to(self.node.parent)
+        return tuple(node.exchange for node in path if node.exchange is not None)
+
+    @property
+    def text(self) -> str:
+        """The answer as it is recorded so far."""
+        node = self._dialogue.find(self.node.id)
+        return node.exchange.finished.text if node and node.exchange else ""
+
+    def apply(self, event: Event) -> None:
+        """Take in one event."""
+        match event:
+            case PrefillProgress():
+                if self._progress is None:
+                    self._num_reread = max(0, self._known - event.reused_tokens)
+                self._progress = event
+            case RoundDone():
+                if self._first_token_seconds is None:
+                    self._first_token_seconds = self._clock() - self._began
+                self._ids += [token.token_id for token in event.tokens]
+                self._text.append(event.text)
+                if self._clock() - self._saved > PARTIAL_SECONDS:
+                    self._saved = self._clock()
+                    self._record(self._so_far(event.stats))
+            case Finished():
+                if len(event.token_ids) > len(self.written):
+                    self._record(event)
+                    self._done = True
+
+    def end(self) -> None:
+        """The stream is over: an answer without a word leaves no trace."""
+        if self._done:
+            return
+        self._done = True
+        if self._ids:  # it broke off: what was written is kept
+            self._record(self._so_far(DecodeStats(new_tokens=len(self._ids))))
+        elif self._is_new:
+            with self._session.lock:
+                left = self._conversations.without(self._newest, self.node.id).show(self._head_before)
+                left = replace(left, book=self._book_before)
+                if self._in_view:
+                    self._session.dialogue = left if left.nodes else None
+            self._dialogue = left
+            if left.nodes:
+                self._save()
+
+    @property
+    def _in_view(self) -> bool:
+        session = self._session
+        return (
+            session.dialogue is not None
+            and session.dialogue.id == self._dialogue.id
+            and session.num_cleared == self._num_cleared
+        )
+
+    @property
+    def _newest(self) -> Dialogue:
+        """The conversation with what else was changed in it meanwhile, a title for example."""
+        shown = self._session.dialogue
+        return shown if shown is not None and self._in_view else self._dialogue
+
+    def _record(self, finished: Finished) -> None:
+        exchange = self._exchange(finished)
+        with self._session.lock:
+            changed, in_view = self._newest.answer(self.node.id, exchange), self._in_view
+            self._dialogue = changed
+            if in_view:
+                self._session.dialogue = changed
+        self._save()
+
+    def _save(self) -> None:
+        if self._kept:
+            self._conversations.save(self._dialogue)
+
+    def _so_far(self, stats: DecodeStats) -> Finished:
+        progress, before = self._progress, self.before
+        return Finished(
+            text=(streamed_text(before) if before else "") + "".join(self._text),
+            token_ids=(*self.written, *self._ids),
+            stop_reason="cancelled",
+            stats=stats,
+            prompt_tokens=progress.total_tokens + 1 if progress else 0,
+            reused_tokens=progress.reused_tokens if progress else 0,
+            prefill_seconds=progress.elapsed_seconds if progress else 0.0,
+            method=self.config.method,
+            exact=is_exact(self.config.method),
+        )
+
+    def _exchange(self, finished: Finished) -> Exchange:
+        before = self.before
+        if before is not None:
+            old = before.finished
+            finished = replace(
+                finished,
+                stats=joined(old.stats, finished.stats),
+                prompt_tokens=old.prompt_tokens,
+                reused_tokens=old.reused_tokens,
+                prefill_seconds=old.prefill_seconds + finished.prefill_seconds,
+                exact=old.exact and finished.exact,
+            )
+        methods = (*(before.methods if before else ()), finished.method)
+        return Exchange(
+            self.node.question,
+            finished,
+            first_token_seconds=before.first_token_seconds if before else self._first_token_seconds,
+            num_reread=self._num_reread + (before.num_reread if before else 0),
+            methods=tuple(dict.fromkeys(methods)),
+            sampling=self.config.sampling,
+            seed=self.config.seed,
+            model=self._model,
+            weights=self._weights,
+            digest=self._digest,
+        )

@@ -1,0 +1,43 @@
+"""Looks at the retrieval cache while an answer is written, about twice a second. Runs on the engine's thread."""
+
+import time
+from typing import TYPE_CHECKING
+
+from app.context.retrieval_map import Loaded
+from app.runtime.sessions import Session
+from core.generation.events import Event, Finished, RoundDone
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+
+LOOK_SECONDS = 0.5  # between two looks at what the retrieval cache holds
+
+
+class Looking:
+    """What is loaded for one answer.
+
+    Args:
+        exchange_id: of the answer; one that goes on keeps what was seen before, unless its retrieval cache was another.
+    """
+
+    def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "Engine") -> None:
+        self._session, self._id, self._engine = session, exchange_id, engine
+        self._looked = -LOOK_SECONDS
+        known, retrieves = session.loads.get(exchange_id), engine.retrieves(method)
+        budget = session.budget or 0
+        same = known is not None and (known.retrieves, known.budget) == (retrieves, budget)
+        self.loaded = known if known is not None and same else Loaded(question, method, retrieves, budget=budget)
+        session.loads.put(exchange_id, self.loaded)
+
+    def apply(self, event: Event) -> Loaded | None:
+        """What is loaded by now, where it is time to tell: after the first round, twice a second, and at the end."""
+        ended = isinstance(event, Finished)
+        due = isinstance(event, RoundDone) and time.monotonic() - self._looked >= LOOK_SECONDS
+        if not ended and not due:
+            return None
+        self._looked = time.monotonic()
+        if self.loaded.retrieves:
+            weights, all_held = self._engine.chunk_weights().tolist(), self._engine.holds_all_chunks
+            self.loaded = self.loaded.seen(weights, all_held=all_held)
+        self._session.loads.put(self._id, self.loaded)
+        return self.loaded

@@ -1,0 +1,164 @@
+"""Books on disk, for the page: what was kept is opened instead of read, what was read is kept if the reader wants it.
+
+Work happens on the engine's thread and makes way for whoever waits; state is what the card shows. Knows nothing of
+Gradio. `core.kv_store.engine_store` is imported only when the engine is there: it loads torch.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from core.errors import CoreError
+
+if TYPE_CHECKING:
+    from app.runtime.sessions import Book, Session
+    from core.engine import Engine
+    from core.kv_store.engine_store import Keeper, Kept, Moving, ReadBook
+    from core.kv_store.folder import ShelfFolder
+
+log = logging.getLogger(__name__)
+
+LOST = "The book was not kept: another one was read meanwhile. It is kept when it is read again."
+STOPPED = "The book was not kept."
+
+
+@dataclass(frozen=True, slots=True)
+class BookMoving:
+    """Rows of the book come from the disk, or go there."""
+
+    what: Literal["opening", "keeping"]
+    done_tokens: int
+    total_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class DiskState:
+    """One book of one page, and the disk."""
+
+    book: "Book | None" = None
+    doing: BookMoving | None = None
+    num_fetched: int = 0  # tokens that came from disk
+    fetch_seconds: float = 0.0
+    once_seconds: float = 0.0  # that reading it had taken
+    offer: "ReadBook | None" = None  # can be kept; nobody has said yes or no
+    wanted: bool = False  # yes
+    writing: "Generator[Moving | Kept] | None" = None
+    kept_bytes: int = 0  # on disk since this reading
+    note: str = ""
+
+    def decline(self, note: str = "") -> None:
+        """It is not to be kept, or cannot be."""
+        self.offer, self.wanted, self.note, self.doing = None, False, note, None
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            with contextlib.suppress(ValueError):  # it is at work just now, and is told by its job
+                writing.close()
+
+
+def disk_state(session: "Session") -> DiskState:
+    """The state of the book that is open now."""
+    if session.disk.book is not session.book:
+        session.disk = DiskState(session.book)
+    return session.disk
+
+
+class Keeping:
+    """The shelf on disk of one program. Without a folder nothing is kept and nothing is opened."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._keeper: Keeper | None = None
+        self._folder: ShelfFolder | None = None
+
+    @property
+    def folder(self) -> "ShelfFolder | None":
+        """The books on disk. Cost: the first time, torch is imported."""
+        if self._folder is None and self.path is not None:
+            from core.kv_store.folder import ShelfFolder
+
+            try:
+                self._folder = ShelfFolder(self.path)
+            except CoreError as error:  # reading goes on without
+                log.warning("%s", error)
+                self.path = None
+        return self._folder
+
+    def leave(self) -> None:
+        """The engine goes."""
+        self._keeper = None
+
+    def _of(self, engine: "Engine") -> "Keeper | None":
+        if self._keeper is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
+            from core.kv_store.engine_store import Keeper
+
+            self._keeper = Keeper(engine, folder)
+        return self._keeper
+
+    def fetch(
+        self, session: "Session", prompt_ids: Sequence[int], engine: "Engine", cancel: threading.Event
+    ) -> Iterator[BookMoving]:
+        """Bring what was kept of a prompt into the engine, so that it is not read."""
+        keeper = self._of(engine)
+        if keeper is None:
+            return
+        from core.kv_store.engine_store import Fetched
+
+        state = disk_state(session)
+        try:
+            for event in keeper.fetch(prompt_ids, cancel):
+                if isinstance(event, Fetched):
+                    state.num_fetched, state.fetch_seconds = event.num_tokens, event.elapsed_seconds
+                    state.once_seconds = event.book.label.read_seconds
+                else:
+                    state.doing = BookMoving("opening", event.done_tokens, event.total_tokens)
+                    yield state.doing
+        finally:
+            state.doing = None
+
+    def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "Engine") -> None:
+        """The engine holds exactly these tokens, the book: offer to keep it, if reading took long, or just do."""
+        keeper = self._of(engine)
+        if keeper is None or session.incognito or session.book is None:
+            return
+        from core.kv_store.engine_store import WORTH_SECONDS
+
+        state, settings = disk_state(session), keeper.folder.settings
+        if settings.keeping == "never" or session.read_seconds < WORTH_SECONDS or keeper.is_kept(token_ids):
+            return
+        state.offer = keeper.read_book(token_ids, session.book.names, session.read_seconds)
+        state.wanted = settings.keeping == "always"
+
+    def write(
+        self, session: "Session", others_wait: Callable[[], bool], engine: "Engine", cancel: threading.Event
+    ) -> Iterator[BookMoving]:
+        """Write the session's book, or go on with it, until it is done or somebody waits for the engine."""
+        from core.kv_store.engine_store import Kept
+
+        state, keeper = disk_state(session), self._of(engine)
+        if state.offer is None or keeper is None:
+            state.decline()
+            return
+        if not keeper.holds(state.offer):
+            state.decline(LOST)
+            return
+        writing = state.writing = state.writing or cast("Generator[Moving | Kept]", keeper.keep(state.offer))
+        try:
+            for event in writing:
+                if cancel.is_set():
+                    writing.close()
+                    state.decline(STOPPED)
+                    return
+                if isinstance(event, Kept):
+                    state.kept_bytes = event.size_bytes
+                    state.decline()
+                    return
+                state.doing = BookMoving("keeping", event.done_tokens, event.total_tokens)
+                yield state.doing
+                if others_wait():
+                    return
+        except CoreError as error:
+            state.decline(str(error))

@@ -1,0 +1,260 @@
+"""What the server keeps for one open page: its book, its conversation, its answers. The browser holds only the id."""
+
+import re
+import secrets
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+from app.context.context_documents import Choice, Shelf
+from app.context.quotes import Quote, quotes_in
+from app.context.retrieval_map import Loaded, Loads
+from app.context.uploads import Intake
+from app.documents.document import Document
+from app.runtime.saved_books import DiskState
+from app.runtime.trace import Race, Trace
+from core.config import SamplingParams
+from core.errors import CoreError
+from core.generation.events import Finished
+
+if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
+    from app.conversations.tree import Dialogue, Node
+    from app.ui.race.view import RaceView
+    from core.generation.session import Conversation
+
+ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
+MOST_SESSIONS = 64  # the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Book:
+    """What the model reads: a shelf that fits, or what is chosen of it, and what it costs in tokens."""
+
+    document: Document  # the first one
+    num_tokens: int  # of the text
+    num_opening: int  # of everything before the first question, the chat template included
+    context: int
+    shelf: Shelf = field(default_factory=Shelf)
+    starts: "array[int]" = field(default_factory=lambda: array("I"))  # in its text, of each token; empty: not known
+    chunk_size: int = 1  # of the retrieval cache, tokens
+    chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in shelf.pages
+    note: str = ""  # what the model may not be able to do with this text
+    quoted: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # quotations by the answer they stand in
+
+    @property
+    def title(self) -> str:
+        """One title, or the first and how many more."""
+        more = len(self.shelf.books) - 1
+        return f"{self.document.title} and {more} more" if more > 0 else self.document.title
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files it comes from."""
+        return tuple(book.document.name for book in self.shelf.books) or (self.document.name,)
+
+    @property
+    def first_token(self) -> int:
+        """Where its text begins in a prompt."""
+        return self.num_opening - self.num_tokens
+
+    def quotes(self, answer: str) -> tuple[Quote, ...]:
+        """The quotations of an answer, looked up in the text once."""
+        if answer not in self.quoted:
+            self.quoted[answer] = quotes_in(answer, self.shelf.text)
+        return self.quoted[answer]
+
+    @property
+    def parts(self) -> tuple[tuple[bytes, Choice], ...]:
+        """What makes two books the same."""
+        return tuple((book.digest, book.choice) for book in self.shelf.books)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and its answer, complete or stopped; `finished` adds up all stretches it was written in."""
+
+    question: str
+    finished: Finished
+    first_token_seconds: float | None = None  # from its turn to its first token
+    num_reread: int = 0  # tokens of the book that had been read before and were read again
+    methods: tuple[str, ...] = ()  # in the order they were used, each once
+    sampling: SamplingParams | None = None  # of the newest stretch
+    seed: int | None = None  # of the newest stretch
+    model: str = ""
+    weights: str = ""  # the number format the model ran in
+    digest: str = ""  # of the text it is about: a conversation goes on when its shelf changes
+
+
+@dataclass(slots=True)
+class Session:
+    """One page. The engine's thread changes what belongs to the book and the conversation, and `clear` begins anew."""
+
+    id: str
+    book: Book | None = None
+    conversation: "Conversation | None" = None  # the book's tokens; what was said follows from `exchanges`
+    digest: str = ""  # of the book's text, all documents of the shelf joined
+    dialogue: "Dialogue | None" = None  # what is shown; None before the first question
+    carried: bool = False  # the conversation goes on about the book, though it was about another shelf so far
+    incognito: bool = False  # nothing of this conversation is written
+    editing: str | None = None  # the exchange whose question is being changed
+    search: str = ""  # what the list of conversations is narrowed to
+    entered: bool = False  # the page has said hello, so it shows what the session holds
+    num_read: int = 0  # tokens of the opening that were read at least once
+    read_seconds: float = 0.0  # what that took, as far as it was done before a question
+    num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
+    trace: Trace | None = None  # of the newest answer, which may still be written
+    race: Race | None = None  # the newest one, which may still run
+    race_view: "RaceView | None" = None  # of a race that waits or runs, or that failed: whoever draws it next shows it
+    newest: Literal["answer", "race"] = "answer"  # which of the two began last
+    intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
+    loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
+    budget: int | None = None  # of the retrieval cache for the newest answer, tokens; None: as the engine was loaded
+    disk: DiskState = field(default_factory=DiskState)  # of the book, or of one that was open before
+    usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
+    usual_budget: int = 0  # with which they were measured
+    inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
+    model: object = None  # the state of the model that the page shows, to see whether another page has changed it
+    num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a change of it
+
+    @property
+    def fits(self) -> bool:
+        """The conversation can go on: it is about the book that is open, or there is none yet."""
+        if self.dialogue is None:
+            return True
+        return self.book is not None and (self.carried or self.dialogue.book.digest == self.digest)
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What was asked about the open book and answered, on the branch that is shown."""
+        return self.dialogue.exchanges if self.dialogue is not None and self.fits else ()
+
+    @property
+    def is_stale(self) -> bool:
+        """Another model has counted and read its book: the one that runs now must do it again."""
+        return self.book is not None and self.conversation is None
+
+    @property
+    def num_talk(self) -> int:
+        """Tokens of the conversation that is shown, as far as the model was asked about the open book."""
+        exchanges = self.exchanges
+        if not exchanges or self.book is None:
+            return 0
+        last = exchanges[-1]
+        if last.digest != self.digest:  # nothing was asked since the shelf changed: counted when it was opened
+            fit, end = self.intake.fit, self.dialogue.tip if self.dialogue else ""
+            return fit.talks.get(end, fit.talk) if fit else 0
+        return max(0, last.finished.prompt_tokens + len(last.finished.token_ids) - self.book.num_opening)
+
+    @property
+    def where(self) -> Loaded | None:
+        """What was loaded of the open book for the last answer shown, or for the one that is being written.
+
+        None: nothing was asked about this book.
+        """
+        node = self._last
+        if node is None:
+            return None
+        if (known := self.loads.get(node.id)) is not None:
+            return known
+        if node.exchange is None or node.exchange.digest != self.digest:
+            return None
+        return Loaded(node.question, node.exchange.finished.method, False, kept=False)
+
+    def usual_for(self, loaded: Loaded) -> "array[float] | None":
+        """The weights for any question, if they were measured with the budget that an answer had."""
+        return self.usual if loaded.budget in (0, self.usual_budget) else None
+
+    @property
+    def _last(self) -> "Node | None":
+        """The end of the branch that is shown: what is being answered, or the last answer."""
+        if self.dialogue is None or not self.fits:
+            return None
+        path = self.dialogue.path
+        if path and self.loads.get(path[-1].id) is not None:
+            return path[-1]
+        return next((node for node in reversed(path) if node.exchange is not None), None)
+
+    @property
+    def is_read(self) -> bool:
+        """The whole book was read; all tokens but the last are in the cache then."""
+        return self.book is not None and self.num_read >= self.book.num_opening - 1
+
+
+class SessionGone(CoreError):
+    """The page belongs to an earlier start of the program."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This page is older than the running reader and its book is gone.", hint="Open the book again, then ask."
+        )
+
+
+class NoBook(CoreError):
+    """A question without a book."""
+
+    def __init__(self) -> None:
+        super().__init__("There is no book yet.", hint="Drop a file or choose a sample, then ask.")
+
+
+class OtherBook(CoreError):
+    """A question in a conversation about a book that is not open."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(
+            f"This conversation is about {title}, which is not open.",
+            hint="Open that book again, or begin a new conversation.",
+        )
+
+
+class Sessions:
+    """All open pages, by id.
+
+    Args:
+        is_busy: says of a session that something is done for it: it is not forgotten then.
+    """
+
+    def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False) -> None:
+        self._is_busy = is_busy
+        self._by_id: OrderedDict[str, Session] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def enter(self, session_id: str) -> Session:
+        """The session of a page: the one it had before a reload, else a new one, under its own id if that is one."""
+        with self._lock:
+            if session_id in self._by_id:
+                self._by_id.move_to_end(session_id)
+                return self._by_id[session_id]
+            session = Session(session_id if ID.fullmatch(session_id) else secrets.token_hex(16))
+            self._by_id[session.id] = session
+            idle = (old for old, one in self._by_id.items() if one is not session and not self._is_busy(one))
+            for old in list(islice(idle, max(0, len(self._by_id) - MOST_SESSIONS))):
+                del self._by_id[old]
+            return session
+
+    def get(self, session_id: str) -> Session:
+        """The session with an id.
+
+        Raises:
+            SessionGone: there is none.
+        """
+        session = self.find(session_id)
+        if session is None:
+            raise SessionGone
+        return session
+
+    def all(self) -> list[Session]:
+        """Every open page's."""
+        with self._lock:
+            return list(self._by_id.values())
+
+    def find(self, session_id: str) -> Session | None:
+        """The session with an id, if there is one."""
+        with self._lock:
+            if session_id in self._by_id:
+                self._by_id.move_to_end(session_id)
+            return self._by_id.get(session_id)

@@ -1,0 +1,152 @@
+"""What is recorded of an answer while it is written: its tokens with their provenance, and when what was there.
+
+The engine's thread writes, handlers read: lists only grow, values are replaced whole. Knows nothing of HTML.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from core.config import GenerationConfig
+from core.decoding.registry import PLAIN, is_exact
+from core.decoding.stats import DecodeStats
+from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, TokenRecord
+
+
+class Point(NamedTuple):
+    """What was there after a round."""
+
+    seconds: float  # of decoding, the answer's own clock
+    num_chars: int
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class Trace:
+    """One answer by one method."""
+
+    question: str
+    method: str
+    records: list[TokenRecord] = field(default_factory=list)
+    points: list[Point] = field(default_factory=lambda: [Point(0.0, 0, 0)])
+    text: str = ""
+    stats: DecodeStats = field(default_factory=DecodeStats)
+    finished: Finished | None = None
+
+    @property
+    def exact(self) -> bool:
+        """The text follows the target's law."""
+        return is_exact(self.method)
+
+    def apply(self, event: Event) -> "Trace":
+        """Take in one event of the answer."""
+        match event:
+            case RoundDone():
+                self.records.extend(event.tokens)
+                self.text += event.text
+                self._settle(event.stats)
+            case Finished():
+                self.text = event.text
+                self._settle(event.stats)
+                self.finished = event
+        return self
+
+    def _settle(self, stats: DecodeStats) -> None:
+        self.stats = stats
+        self.points.append(Point(stats.decode_seconds, len(self.text), stats.new_tokens))
+
+    def seconds_at(self, num_tokens: int) -> float:
+        """When this many tokens were there; at most what there is."""
+        at = bisect_left(self.points, num_tokens, key=lambda point: point.num_tokens)
+        return self.points[min(at, len(self.points) - 1)].seconds
+
+    def tokens_at(self, seconds: float) -> int:
+        """How many tokens were there at a time."""
+        return self.points[max(0, bisect_right(self.points, seconds, key=lambda point: point.seconds) - 1)].num_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How an exact lane's tokens compare with plain decoding's."""
+
+    verdict: Literal["identical", "near_tie", "mismatch"]
+    index: int | None  # of the first token that differs
+    logit_gap: float | None  # from the target's best token to the worse of the two; None: one text lacks it
+    num_compared: int
+    whole: bool  # both had ended by themselves; else only as many tokens as both wrote were compared
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """How far one lane is ahead of another."""
+
+    speedup: float | None  # ratio of milliseconds a token
+    tokens: int  # at the newest time that both clocks have reached
+    seconds: float  # how much earlier it had written as many tokens as both have
+
+
+@dataclass(slots=True)
+class Race:
+    """One question, answered by several methods after one reading."""
+
+    question: str
+    lanes: tuple[Trace, ...]
+    configs: tuple[GenerationConfig, ...]
+    seconds: float | None  # a budget on every clock
+    book: str
+    num_book: int  # tokens
+    num_read_before: int
+    begun: datetime = field(default_factory=datetime.now)
+    reading: PrefillProgress | None = None
+    judgements: dict[str, Judgement] = field(default_factory=dict)  # by method
+    ended: bool = False  # nothing more comes
+
+    @property
+    def greedy(self) -> bool:
+        """Texts of exact methods must be equal."""
+        return all(config.sampling.greedy for config in self.configs)
+
+    @property
+    def plain(self) -> Trace | None:
+        """The honest baseline, if it runs."""
+        return next((lane for lane in self.lanes if lane.method == PLAIN), None)
+
+    @property
+    def contender(self) -> Trace | None:
+        """Who is measured against plain decoding: the first exact other lane, else the first other one."""
+        others = [lane for lane in self.lanes if lane.method != PLAIN]
+        return next((lane for lane in others if lane.exact), others[0] if others else None)
+
+    @property
+    def num_reread(self) -> int | None:
+        """Tokens of the book that were read before and had to be read again."""
+        if self.reading is None:
+            return None
+        return max(0, min(self.num_read_before, self.num_book) - self.reading.reused_tokens)
+
+    def apply(self, event: LaneEvent) -> "Race":
+        """Take in one event."""
+        if event.lane is not None:
+            self.lanes[event.lane].apply(event.event)
+        elif isinstance(event.event, PrefillProgress):
+            self.reading = event.event
+        return self
+
+
+def lead(fast: Trace, plain: Trace) -> Lead:
+    """How far `fast` is ahead."""
+    a, b = plain.stats.ms_per_token, fast.stats.ms_per_token
+    both = min(fast.stats.new_tokens, plain.stats.new_tokens)
+    reached = min(fast.stats.decode_seconds, plain.stats.decode_seconds)
+    return Lead(
+        speedup=a / b if a and b else None,
+        tokens=fast.tokens_at(reached) - plain.tokens_at(reached),
+        seconds=plain.seconds_at(both) - fast.seconds_at(both),
+    )
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Where two token sequences part; None where one begins the other."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)

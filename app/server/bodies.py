@@ -1,0 +1,187 @@
+"""What a request may carry: no address that would make the server fetch from the network, and no endless bytes.
+
+Gradio fetches what a client names by URL, as a path in an address or as a file in a message; the app's word is that it
+sends nothing anywhere. And it stores every byte that is posted as a file.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.context.upload_files import drop_unopened, size_bytes
+
+MOST_MESSAGE = 4 << 20  # bytes; a question that fills the largest context has less than one
+MOST_POSTED = 1 << 30  # bytes of files in one request
+MOST_STORED = 2 << 30  # bytes of files that wait to be read
+MEASURE_BYTES = 16 << 20  # after so many the folder is measured again: others post, too
+SPARE_BYTES = 64 << 20  # that a full disk keeps for conversations, and for what comes before it is measured again
+UPLOAD = "/gradio_api/upload"
+# Of Gradio's, nothing here uses them: they fetch, or store what was shown, or change the page's code.
+CLOSED = re.compile(
+    r"/+(gradio_api/+(proxy=|deep_link|run-history|runs|vibe|undo-vibe|dev/|process_recording)|monitoring)"
+)
+ELSEWHERE = re.compile(r"https?:", re.IGNORECASE)  # anywhere in an address
+URL = re.compile(
+    r"\s*([a-z][a-z0-9+.-]+:/|[/\\]{2})", re.IGNORECASE
+)  # not C:/, a folder; but \\\\machine is none of ours
+NOTHING_HERE, NO_ADDRESSES = "There is nothing here.", "Files are dropped, not named by their address."
+DISK_FULL = "The disk is full. Make room, then drop the files again."
+TOO_LONG, TOO_MUCH = "The request is too long.", "Too many files wait to be read. Drop fewer, or wait a moment."
+
+
+class Bodies:
+    """ASGI middleware.
+
+    Args:
+        uploads: where posted files are stored.
+        most_posted, most_stored, most_message: bytes; see MOST_POSTED, MOST_STORED, MOST_MESSAGE.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        uploads: Path,
+        *,
+        most_posted: int = MOST_POSTED,
+        most_stored: int = MOST_STORED,
+        most_message: int = MOST_MESSAGE,
+    ) -> None:
+        self._app, self._uploads = app, uploads
+        self._most_posted, self._most_stored, self._most_message = most_posted, most_stored, most_message
+
+    @classmethod
+    def entry(cls, uploads: Path) -> Middleware:
+        """For a list of middleware."""
+        return Middleware(cls, uploads=uploads)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        if CLOSED.match(path):
+            await PlainTextResponse(NOTHING_HERE, 404)(scope, receive, send)
+        elif ELSEWHERE.search(path):
+            await PlainTextResponse(NO_ADDRESSES, 403)(scope, receive, send)
+        elif path.rstrip("/") == UPLOAD:
+            await self._store(scope, receive, send)
+        elif scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            await self._app(scope, receive, send)
+        else:
+            await self._look(scope, receive, send)
+
+    async def _store(self, scope: Scope, receive: Receive, send: Send) -> None:
+        declared = _declared_bytes(scope)
+        drop_unopened(self._uploads)
+        if declared > self._most_posted:
+            await PlainTextResponse(TOO_LONG, 413)(scope, receive, send)
+        elif self._room() < max(1, declared):
+            await PlainTextResponse(TOO_MUCH, 413)(scope, receive, send)
+        elif self._free() < declared:
+            await PlainTextResponse(DISK_FULL, 507)(scope, receive, send)
+        else:
+            await self._app(scope, self._counted(receive), send)
+
+    def _room(self) -> int:
+        return self._most_stored - size_bytes(self._uploads)
+
+    def _free(self) -> int:
+        """Bytes of the disk that uploads may take."""
+        with suppress(OSError):
+            return shutil.disk_usage(self._uploads).free - SPARE_BYTES
+        return self._most_stored  # the folder is gone; Gradio makes it
+
+    def _counted(self, receive: Receive) -> Receive:
+        """Stop a body that is too long, or breaks off, with the one error after which the parser deletes its files."""
+        total, unmeasured = 0, 0
+
+        async def counted() -> Message:
+            nonlocal total, unmeasured
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise MultiPartException("The upload broke off.")
+            total, unmeasured = total + len(message.get("body", b"")), unmeasured + len(message.get("body", b""))
+            if total > self._most_posted:
+                raise MultiPartException(f"{TOO_LONG} (maximum allowed size)")
+            if unmeasured >= MEASURE_BYTES:
+                unmeasured = 0
+                if self._room() <= 0:
+                    raise MultiPartException(f"{TOO_MUCH} (maximum allowed size)")
+                if self._free() <= 0:
+                    raise MultiPartException(f"{DISK_FULL} (maximum allowed size)")
+            return message
+
+        return counted
+
+    async def _look(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read a whole message, then hand it on if it may come in."""
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._most_message:
+                await PlainTextResponse(TOO_LONG, 413)(scope, receive, send)
+                return
+        if names_an_address(bytes(body), _own(scope)):
+            await PlainTextResponse(NO_ADDRESSES, 403)(scope, receive, send)
+            return
+        await self._app(scope, _replayed(bytes(body), receive), send)
+
+
+def names_an_address(body: bytes, own: Sequence[str] = ()) -> bool:
+    """A message of JSON holds a file, however deep, whose path or address lies on another machine, or none we know.
+
+    Args:
+        own: beginnings of our own addresses, which our page gives files that it has uploaded.
+    """
+    found = False
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal found
+        for name, value in pairs:  # each of them, where a name is there twice
+            if name in ("path", "url") and isinstance(value, str) and URL.match(value):
+                found = found or name == "path" or not value.startswith(tuple(own))
+        return dict(pairs)
+
+    try:
+        json.loads(body, object_pairs_hook=note)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False  # nor can the app read it
+    return found
+
+
+def _own(scope: Scope) -> tuple[str, ...]:
+    host = Headers(scope=scope).get("host", "")
+    return (f"http://{host}/", f"https://{host}/") if host else ()
+
+
+def _declared_bytes(scope: Scope) -> int:
+    declared = Headers(scope=scope).get("content-length", "0")
+    return int(declared) if declared.isdecimal() and len(declared) < 19 else 0
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    left = [body]
+
+    async def replayed() -> Message:
+        if left:
+            return {"type": "http.request", "body": left.pop(), "more_body": False}
+        return await receive()
+
+    return replayed

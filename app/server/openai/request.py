@@ -1,0 +1,246 @@
+"""A chat completion request: JSON of unknown origin in, frozen and checked values out.
+
+What would change the answer and cannot be done is refused (`REFUSED`). Any other field that is not known here is
+ignored, as OpenAI-compatible servers do: `user`, `metadata`, `store` and their like.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from app.runtime.error_text import told
+from app.server.openai.errors import BadRequest
+from core.config import GenerationConfig, SamplingParams
+from core.decoding.registry import METHODS
+from core.errors import CoreError
+
+Role = Literal["system", "user", "assistant"]
+ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+MOST_STOPS = 16
+MOST_SEED = 2**63
+MOST_NUMBER = 2**64
+MORE_THAN_ANY_CONTEXT = 1 << 30
+# Value with which a field of the interface changes nothing; any other is refused, because the answer would not be it.
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "echo": (False,),
+    "ignore_eos": (False,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message, text only."""
+
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A request that can be served, as far as it can be told without the model."""
+
+    model: str
+    messages: tuple[Message, ...]
+    config: GenerationConfig
+    stream: bool = False
+    include_usage: bool = False
+    continues: bool = False  # the last message is the beginning of the answer
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        BadRequest: it is none, or holds numbers and characters that no JSON has.
+    """
+
+    def refuse(name: str) -> float:
+        raise ValueError(f"{name} is no number in JSON")
+
+    try:
+        found = json.loads(body, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        where = f" (character {error.pos})" if isinstance(error, json.JSONDecodeError) else ""
+        reason = "nested too deeply" if isinstance(error, RecursionError) else f"not JSON{where}"
+        raise BadRequest(f"The body is {reason}.", code="invalid_json") from error
+    if not isinstance(found, dict):
+        raise BadRequest("The body is not a JSON object.", code="invalid_json")
+    return found
+
+
+def parse_chat(body: Mapping[str, Any], *, default_method: str = "triforce") -> ChatRequest:
+    """The request in a JSON object.
+
+    Args:
+        default_method: of decoding, where the request names none.
+    Raises:
+        BadRequest: names the first field that cannot be served.
+    """
+    for name, harmless in REFUSED.items():
+        value = body.get(name)
+        if value is not None and not any(value == same and type(value) is type(same) for same in _alike(harmless)):
+            raise BadRequest(f"This server cannot do {name}={quoted(value)}. Leave it out.", param=name)
+    stream = _flag(body, "stream")
+    options = body.get("stream_options")
+    if options is not None:
+        if not stream:
+            raise BadRequest("stream_options needs stream=true.", param="stream_options")
+        if not isinstance(options, dict):
+            raise BadRequest("stream_options must be an object.", param="stream_options")
+    messages = parse_messages(body.get("messages"))
+    continues = _flag(body, "continue_final_message")
+    if continues and _flag(body, "add_generation_prompt"):
+        raise BadRequest("continue_final_message needs add_generation_prompt=false.", param="continue_final_message")
+    last: Role = "assistant" if continues else "user"
+    if messages[-1].role != last:
+        hint = "" if continues else " To continue an answer, send continue_final_message=true."
+        raise BadRequest(f"The last message must be the {last}'s.{hint}", param="messages")
+    return ChatRequest(
+        model=_text(body, "model"),
+        messages=messages,
+        config=_generation(body, default_method),
+        stream=stream,
+        include_usage=_flag(options or {}, "include_usage"),
+        continues=continues,
+    )
+
+
+def parse_messages(value: object) -> tuple[Message, ...]:
+    """Messages with text, as a string or as a list of text parts; parts stand an empty line apart.
+
+    Raises:
+        BadRequest: no list, none in it, an unknown role, or something that is not text.
+    """
+    if not isinstance(value, list) or not value:
+        raise BadRequest("messages must be a list with at least one message.", param="messages")
+    return tuple(_message(one, f"messages[{number}]") for number, one in enumerate(value))
+
+
+def _message(value: object, where: str) -> Message:
+    if not isinstance(value, dict):
+        raise BadRequest(f"{where} must be an object.", param=where)
+    role = value.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise BadRequest(
+            f"{where} has the role {quoted(role)}; this server knows {', '.join(ROLES)}.", param=f"{where}.role"
+        )
+    if value.get("tool_calls") or value.get("function_call"):
+        raise BadRequest(f"{where} calls tools, which this server cannot do.", param=f"{where}.tool_calls")
+    content = value.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = [_part(part, f"{where}.content") for part in parts]
+    if not texts or (not any(text.strip() for text in texts) and ROLES[role] == "user"):
+        raise BadRequest(f"{where} is empty.", param=f"{where}.content")
+    return Message(ROLES[role], "\n\n".join(texts))
+
+
+def _part(part: object, where: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    text = part.get("text") if isinstance(part, dict) else None
+    if kind != "text" or not isinstance(text, str):
+        what = quoted(kind) if kind not in (None, "text") else "something else"
+        raise BadRequest(f"{where} must be text, this server reads nothing else; it is {what}.", param=where)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"{where} holds half a character ({error.reason}).", param=where) from error
+    return text
+
+
+def _generation(body: Mapping[str, Any], default_method: str) -> GenerationConfig:
+    most = _number(body, "max_completion_tokens", None, whole=True)
+    most = most if most is not None else _number(body, "max_tokens", None, whole=True)
+    seed = _number(body, "seed", None, whole=True)
+    if seed is not None and not -MOST_SEED <= seed < MOST_SEED:
+        raise BadRequest("seed must fit into 64 bits.", param="seed")
+    try:
+        return GenerationConfig(
+            max_new_tokens=MORE_THAN_ANY_CONTEXT if most is None else int(most),
+            sampling=SamplingParams(
+                temperature=_number(body, "temperature", 1.0) or 0.0,
+                top_p=cast(float, _number(body, "top_p", 1.0)),
+                top_k=max(0, int(_number(body, "top_k", 0, whole=True) or 0)),  # vLLM's -1 is off, too
+            ),
+            method=_method(body) or default_method,
+            seed=secrets.randbits(63) if seed is None else int(seed),
+            stop_strings=_stops(body.get("stop")),
+        )
+    except CoreError as error:
+        raise BadRequest(" ".join(told(error))) from error
+
+
+def _method(body: Mapping[str, Any]) -> str | None:
+    ours = body.get("triforce")
+    if ours is not None and not isinstance(ours, dict):
+        raise BadRequest("triforce must be an object.", param="triforce")
+    method = (ours or {}).get("method")
+    if method is None:
+        return None
+    if not isinstance(method, str) or method not in METHODS:
+        raise BadRequest(
+            f"There is no method {quoted(method)}; use one of {', '.join(METHODS)}.", param="triforce.method"
+        )
+    return method
+
+
+def _stops(value: object) -> Sequence[str]:
+    stops = [value] if isinstance(value, str) else value if value is not None else []
+    if not isinstance(stops, list) or not all(isinstance(one, str) and one for one in stops) or len(stops) > MOST_STOPS:
+        raise BadRequest(f"stop must be a text, or a list of up to {MOST_STOPS} of them, none empty.", param="stop")
+    return tuple(stops)
+
+
+def _number(body: Mapping[str, Any], name: str, default: float | None, *, whole: bool = False) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return default
+    kinds = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not abs(value) <= MOST_NUMBER:
+        raise BadRequest(f"{name} must be a {'whole ' if whole else ''}number, not {quoted(value)}.", param=name)
+    return cast(float, value)
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise BadRequest(f"{name} must be true or false, not {quoted(value)}.", param=name)
+    return bool(value)
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str) or not value:
+        raise BadRequest(f"{name} must be a text.", param=name)
+    return value
+
+
+def _alike(harmless: tuple[Any, ...]) -> list[Any]:
+    """With whole numbers as fractions, too: 0 and 0.0 say the same, False does not."""
+    return [*harmless, *(float(one) for one in harmless if type(one) is int)]
+
+
+def quoted(value: object) -> str:
+    """A value in a message, cut to what a line holds."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."

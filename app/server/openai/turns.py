@@ -1,0 +1,182 @@
+"""Requests take turns at the one engine: a queue of limited length, and events brought over to the event loop.
+
+The engine's thread works; a thread of the loop's pool waits for its events; the loop itself is never held up. Leaving
+`events` early, as when a client goes away, cancels the answer after the round or chunk that it is in.
+"""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from app.runtime.throttle import Pause
+from app.runtime.worker import EngineWorker, Waiting, Work, WorkerEvent
+from app.server.openai.errors import Failed, Overloaded, told
+from app.server.openai.prompts import Prompts
+from app.server.openai.request import ChatRequest
+from core.errors import CoreError
+from core.generation.events import Event, Finished, PrefillProgress, RoundDone
+
+if TYPE_CHECKING:
+    from core.engine import Engine
+
+T = TypeVar("T")
+MOST_WAITING = 16  # requests behind the one that is answered
+RETRY_SECONDS = 5
+
+
+@dataclass(slots=True)
+class Timing:
+    """One request on its way. The engine's thread writes, the event loop reads; times are time.perf_counter()'s."""
+
+    arrived: float
+    begun: float | None = None  # its turn
+    first_token: float | None = None
+    num_reread: int = 0  # tokens that had been read for an earlier request, and were read again
+    num_before: int = 0  # characters of the answer that the client has sent
+    num_shown_before: int = 0  # of those, how many could not be the beginning of a stop string
+
+    @property
+    def queue_seconds(self) -> float:
+        """From its arrival to its turn."""
+        return (self.begun or time.perf_counter()) - self.arrived
+
+    def fresh(self, shown: int, text: str) -> str:
+        """What of a stretch of the answer the client does not have, where `shown` characters came before it."""
+        return text[max(0, self.num_before - self.num_shown_before - shown) :]
+
+    @property
+    def first_token_seconds(self) -> float | None:
+        """From its arrival to its first token."""
+        return None if self.first_token is None else self.first_token - self.arrived
+
+
+class Turns:
+    """The queue in front of a worker.
+
+    Args:
+        most_waiting: requests that may wait behind the one that is answered.
+    """
+
+    def __init__(self, worker: EngineWorker, *, most_waiting: int = MOST_WAITING) -> None:
+        self._worker, self._most = worker, most_waiting
+        self._session_id = worker.sessions.enter("").id
+        self._prompts = Prompts()
+        self._num_here = 0  # used by the event loop alone
+        self._threads = CapacityLimiter(most_waiting + 2)
+
+    @asynccontextmanager
+    async def answer(self, request: ChatRequest, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
+        """The events of one answer, in its turn. Leaving early cancels it.
+
+        Raises:
+            Overloaded: at once. While iterating: a RequestError.
+        """
+        work = _work(request, self._prompts, timing)
+        async with self._turn(work) as events:
+            yield events
+
+    async def do(self, job: "Callable[[Engine], T]") -> T:
+        """Something short that needs the engine, in its turn.
+
+        Raises:
+            RequestError.
+        """
+        found: list[T] = []
+
+        def work(engine: "Engine", _cancel: threading.Event) -> Iterator[WorkerEvent]:
+            found.append(job(engine))
+            yield Pause()
+
+        async with self._turn(work) as events:
+            async for _ in events:
+                pass
+        if not found:
+            raise ended_early()
+        return found[0]
+
+    @asynccontextmanager
+    async def _turn(self, work: Work) -> AsyncIterator[AsyncIterator[Event | Pause]]:
+        if self._num_here > self._most:
+            raise Overloaded(self._num_here - 1, RETRY_SECONDS)
+        self._num_here += 1
+        stream = _Stream(cast("Generator[WorkerEvent]", self._worker.borrow(self._session_id, work)))
+        try:
+            yield self._brought_over(stream)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(stream.close, limiter=self._threads)
+            self._num_here -= 1
+
+    async def _brought_over(self, stream: "_Stream") -> AsyncIterator[Event | Pause]:
+        while True:
+            try:
+                event = await to_thread.run_sync(stream.next, limiter=self._threads)
+            except CoreError as error:
+                raise told(error) from error
+            if event is None:
+                return
+            if isinstance(event, Waiting):
+                yield Pause()
+            else:
+                assert isinstance(event, Pause | PrefillProgress | RoundDone | Finished), f"an event of a page: {event}"
+                yield event
+
+
+class _Stream:
+    """A generator that can be closed while a thread waits for its next event: that comes within a tenth of a second.
+
+    Cancelling a task of asyncio's does not wait for the thread that the task waits for.
+    """
+
+    def __init__(self, events: "Generator[WorkerEvent]") -> None:
+        self._events, self._lock = events, threading.Lock()
+
+    def next(self) -> WorkerEvent | None:
+        with self._lock:
+            return next(self._events, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._events.close()
+
+
+def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
+    from core.generation.text import StopWatcher  # loaded with the engine
+
+    def work(engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+        timing.begun = time.perf_counter()
+        text, prompt = engine.text, prompts.of(request, engine.text)
+        whole, done = [*prompt.ids, *prompt.written], 0
+        known = prompts.known(whole)
+        before = text.decode(prompt.written)
+        timing.num_before = len(before)
+        timing.num_shown_before = len(StopWatcher(request.config.stop_strings).push(before))
+        ids: tuple[int, ...] = prompt.written
+        try:
+            for event in engine.generate(prompt.ids, request.config, cancel, written=prompt.written):
+                match event:
+                    case PrefillProgress():
+                        timing.num_reread = max(0, min(known, event.total_tokens) - event.reused_tokens)
+                        done = event.done_tokens
+                    case RoundDone():
+                        timing.first_token = timing.first_token or time.perf_counter()
+                        ids += tuple(record.token_id for record in event.tokens)
+                    case Finished():
+                        if not prompt.written:
+                            prompts.wrote(event.text, event.token_ids, text)
+                yield event
+        finally:
+            prompts.read([*prompt.ids, *ids] if timing.first_token else whole[:done])
+
+    return work
+
+
+def ended_early() -> Failed:
+    """The stream ended without an answer: the server is being shut down."""
+    return Failed("The server is being shut down.", code="shutting_down")

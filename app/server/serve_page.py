@@ -1,0 +1,315 @@
+"""The app's start: where it listens, what it keeps, what it lets out. The page is served before the model is loaded."""
+
+import argparse
+import errno
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.context import upload_files
+from app.conversations.store import Conversations
+from app.runtime.downloads import Downloads
+from app.runtime.options import engine_config
+from app.runtime.saved_books import Keeping
+from app.runtime.worker import EngineWorker
+from app.server.bodies import Bodies
+from app.server.doors import Doors, Hosts, closed_doors
+from app.server.ending import Ending, leave
+from app.server.head_script import FirstScript
+from app.server.logins import Logins
+from app.server.privacy import SecurityHeaders
+from app.ui.header import limits_note
+from app.ui.models.rows import ModelSource
+from core.config import EngineConfig
+from core.errors import CoreError, InvalidSetting
+from core.models.hub import catalog
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+    from core.engine import Engine
+    from core.planning.hardware import Machine
+
+ASSETS = catalog.ROOT / "assets"
+STYLES = ("theme", "page", "race", "inside", "library", "system", "models", "chat")
+CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
+SCRIPTS = tuple(ASSETS / "static" / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
+FIRST_SCRIPT = ASSETS / "static" / "js" / "frames.js"
+MOST_UPLOAD = "300mb"
+MOST_THREADS = 256  # a page that waits holds one, asleep
+MOST_STATES = 128  # of pages, in Gradio: 0.8 MB each; more than we remember sessions
+AUTH_VARIABLE = "TRIFORCE_AUTH"
+INTERRUPTED = 130  # what shells tell of a command that Ctrl+C has ended
+PLAIN_WARNING = (
+    "Warning: this is plain http. Others in the network can read along, the password too. "
+    "To be alone, leave --host out and use an ssh tunnel."
+)
+SHORTEST_PASSWORD = 8  # characters, where other machines can try
+
+
+class PortInUse(CoreError):
+    """Another program listens on the port."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            f"Port {port} on {host} is in use by another program.",
+            hint=f"End that program or choose another port, for example --port {port + 1}.",
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the page until Ctrl+C. Returns 0; INTERRUPTED if that came amid the start.
+
+    Raises:
+        InvalidSetting: an address, a password or a context that cannot be used. PortInUse. UnknownModel.
+    """
+    from_environment = os.environ.pop(AUTH_VARIABLE, None)  # no parser of a document inherits it
+    auth = credentials(args.auth or from_environment)
+    check_exposure(args.host, share=args.share, auth=auth)
+    load_it, limits = chosen_engine(args)
+    check_port(args.host, args.port)
+    folder = data_dir(args.data_dir)
+    prepare_process(folder)
+    code = INTERRUPTED
+    with Ending() as ending, upload_files.in_use(folder):
+        worker = EngineWorker(
+            load_it,
+            seed=args.seed,
+            conversations=Conversations(folder / "conversations"),
+            keeping=Keeping(folder / "shelf"),
+        )
+        downloads, page = Downloads(), None
+        try:
+            page = serve(args, worker, auth, note=limits_note(limits), downloads=downloads)
+            worker.start()
+            code = 0
+            ending.wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            if code == 0:
+                print("Ending.", file=sys.stderr)
+            downloads.close()
+            worker.close()
+            if page is not None:
+                page.close(verbose=False)
+    if worker.is_running:
+        leave(code)
+    return code
+
+
+def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[Engine, Machine]], str]":
+    """What loads the engine, and the limits of its model as far as they are known now.
+
+    Raises:
+        InvalidSetting, UnknownModel.
+    """
+    if args.remote:
+        from app.remote.connecting import connector
+
+        return connector(args), ""
+    config = engine_config(args)
+    return lambda: load(config), catalog.find(config.model).limits
+
+
+def model_source(args: argparse.Namespace) -> ModelSource:
+    """How the page loads another model: with the options of this start, but for its draft."""
+
+    def config(name: str) -> EngineConfig:
+        draft = "none" if args.draft == "none" else "auto"
+        other = {} if name == started else {"model": name, "draft": draft}
+        return engine_config(argparse.Namespace(**(vars(args) | other)))
+
+    unavailable = ""
+    if args.remote:
+        unavailable = "The model runs on the server that --remote names, and is chosen there."
+    elif (args.gpus or 1) > 1:
+        unavailable = "Several processes share this model (--gpus). Another one needs a new start with --model NAME."
+    started = args.model or EngineConfig().model
+    return ModelSource(config=config, load=lambda config: partial(load, config), unavailable=unavailable)
+
+
+def load(config: EngineConfig) -> "tuple[Engine, Machine]":
+    """Load the engine, on the thread that will own it. Imported only now: torch takes seconds."""
+    from core.engine import Engine
+    from core.planning.hardware import this_machine
+
+    return Engine.load(config), this_machine()
+
+
+def serve(
+    args: argparse.Namespace,
+    worker: EngineWorker,
+    auth: tuple[str, str] | None,
+    *,
+    note: str = "",
+    source: ModelSource | None = None,
+    downloads: Downloads | None = None,
+) -> "gr.Blocks":
+    """Build the page and serve it from threads of its own; the worker may still be loading, or not be started."""
+    import gradio as gr  # after prepare_process: it reads the environment
+    from gradio.utils import get_upload_folder
+
+    from app.context.samples import load_samples
+    from app.ui.page import SESSION_SCRIPT, build_page
+
+    source = source or model_source(args)
+    page = build_page(worker, load_samples(), note=note, source=source, downloads=downloads)
+    hosts = Hosts(args.host, args.port, args.allow_host or ())
+    page.launch(
+        server_name=args.host,
+        server_port=args.port,
+        inbrowser=args.browser,
+        share=args.share,
+        auth=auth,
+        prevent_thread_lock=True,
+        max_threads=MOST_THREADS,
+        state_session_capacity=MOST_STATES,
+        quiet=True,
+        show_error=False,
+        footer_links=[],
+        run_history=False,
+        enable_monitoring=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        allowed_paths=[str(ASSETS)],
+        max_file_size=MOST_UPLOAD,
+        favicon_path=ASSETS / "static" / "css" / "mark.svg",
+        theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+        head=head() + SESSION_SCRIPT,
+        app_kwargs={
+            "lifespan": closed_doors(hosts),
+            "middleware": [
+                Logins.entry(),
+                Bodies.entry(Path(get_upload_folder())),
+                SecurityHeaders.entry(),
+                FirstScript.entry(FIRST_SCRIPT.read_text(encoding="utf-8")),
+            ],
+        },
+    )
+    if not isinstance(page.app.middleware_stack, Doors):
+        page.close(verbose=False)
+        raise RuntimeError("the server has started without its doors")
+    print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
+    if not is_loopback(args.host):
+        print(PLAIN_WARNING, file=sys.stderr, flush=True)
+    if page.share_url:
+        hosts.allow(page.share_url)
+        print(f"Public link: {page.share_url}", file=sys.stderr, flush=True)
+    return page
+
+
+def head() -> str:
+    """Style sheets and scripts as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
+    styles = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
+    return styles + "".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in SCRIPTS)
+
+
+# -------------------- what may be reached from where
+
+
+def credentials(auth: str | None) -> tuple[str, str] | None:
+    """USER:PASSWORD as a pair.
+
+    Raises:
+        InvalidSetting: one of them is missing.
+    """
+    if auth is None:
+        return None
+    user, _, password = auth.partition(":")
+    if not user or not password:
+        raise InvalidSetting("--auth needs a name and a password.", hint="Write --auth NAME:PASSWORD.")
+    return user, password
+
+
+def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> None:
+    """Whoever can reach the page can read the books in it: other machines only with a password.
+
+    Raises:
+        InvalidSetting: the page could be reached from elsewhere without one, or with a short one.
+    """
+    if not share and is_loopback(host):
+        return
+    way = "--share" if share else f"--host {host}"
+    if auth is None:
+        raise InvalidSetting(
+            f"{way} lets other machines reach your books.", hint="Add --auth NAME:PASSWORD, or leave it out."
+        )
+    if len(auth[1]) < SHORTEST_PASSWORD:
+        raise InvalidSetting(
+            f"{way} lets other machines try passwords, and this one is short.",
+            hint=f"Take one of {SHORTEST_PASSWORD} characters or more.",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_port(host: str, port: int) -> None:
+    """See that we can listen there.
+
+    Raises:
+        PortInUse; InvalidSetting: the address is not one of this machine, or the port is reserved.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        if os.name == "posix":  # a port that was in use a moment ago is free; elsewhere the option means something else
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
+                raise PortInUse(host, port) from error
+            if error.errno == errno.EACCES:
+                raise InvalidSetting(
+                    f"Port {port} is reserved by the system.", hint="Use one from 1024 up, for example --port 7860."
+                ) from error
+            raise InvalidSetting(
+                f"{host} is not an address of this machine.", hint="Use --host 127.0.0.1, or leave it out."
+            ) from error
+
+
+# -------------------- what stays on disk
+
+
+def data_dir(chosen: Path | str | None) -> Path:
+    """The folder for everything that is kept, made if need be.
+
+    Raises:
+        InvalidSetting: it cannot be made or written to.
+    """
+    folder = data_place(chosen)
+    try:
+        dropped = upload_files.make_folder(folder)
+    except OSError as error:
+        raise InvalidSetting(
+            f"The data folder {folder} cannot be made ({error.strerror}).", hint="Choose another with --data-dir."
+        ) from error
+    if not os.access(dropped, os.W_OK):
+        raise InvalidSetting(f"The data folder {folder} cannot be written to.", hint="Choose another with --data-dir.")
+    return folder
+
+
+def data_place(chosen: Path | str | None) -> Path:
+    """Where that folder is, or would be."""
+    return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
+
+
+def prepare_process(folder: Path) -> None:
+    """Set what Gradio reads when it is imported: no analytics, uploads in our folder, no proxy to its own address."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["GRADIO_TEMP_DIR"] = str(folder / upload_files.FOLDER)
+    for name in ("NO_PROXY", "no_proxy"):  # it asks its own address whether it is up
+        known = [host for host in os.environ.get(name, "").split(",") if host]
+        os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))

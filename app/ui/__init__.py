@@ -1,0 +1,1 @@
+"""What people see: the page and its parts, one folder a tab. Views are pure functions from state to HTML."""

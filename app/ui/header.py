@@ -1,0 +1,78 @@
+"""The header: what runs, how exact it is, on which machine; and what is wrong if the model could not be loaded."""
+
+from app.remote.names import is_remote
+from app.runtime.worker import LoadFailed, Loading, ModelState, Ready
+from app.ui import render
+
+MARK = (
+    '<svg class="mark" viewBox="0 0 24 24" aria-hidden="true">'
+    '<rect x="9" y="3" width="6" height="4.6" rx="1.2"/><rect x="5.5" y="9.7" width="13" height="4.6" rx="1.2"/>'
+    '<rect x="2" y="16.4" width="20" height="4.6" rx="1.2"/></svg>'
+)
+
+
+def masthead(state: ModelState) -> str:
+    """The header for a state of the model."""
+    match state:
+        case Loading():
+            what = render.escape(state.model) or "the model"
+            chips = f'<span class="chip busy"><span class="spinner"></span>Loading {what}…</span>'
+        case LoadFailed():
+            chips = render.chip("No model", tone="bad")
+        case Ready():
+            chips = _facts(state)
+    remote = isinstance(state, Ready) and is_remote(state.info.plan.device.value)
+    about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
+    return (
+        f'<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
+        f'<p>{about}</p></div><div class="chips">{chips}</div></header>'
+    )
+
+
+def notice(state: ModelState) -> str:
+    """The error the model's loading ended with, or why a GPU that is here does not compute; else nothing."""
+    if isinstance(state, LoadFailed):
+        return render.problem(state.error)
+    if not isinstance(state, Ready):
+        return ""
+    unused = state.machine.unused_gpu
+    if unused is None or state.info.plan.device.because != unused.because:  # the processor was asked for, or a server
+        return ""
+    return render.advice(unused.because, unused.hint)
+
+
+def limits_note(limits: str) -> str:
+    """What a model cannot do, as one calm line."""
+    return f"{limits}; load a full model for other texts." if limits else ""
+
+
+def _remote(ready: Ready) -> str:
+    info, address = ready.info, ready.info.plan.device.because
+    return (
+        render.chip(info.model, tone="model", title=info.description)
+        + render.chip("exactness not seen", title="How the server computes cannot be seen from here.")
+        + render.chip("remote server", title=f"Books, questions and answers are sent to {address}.")
+        + render.chip(
+            f"{ready.context:,} tokens of context", title=f"Largest text at once: {info.plan.context.because}."
+        )
+    )
+
+
+def _facts(ready: Ready) -> str:
+    if is_remote(ready.info.plan.device.value):
+        return _remote(ready)
+    info, machine, plan = ready.info, ready.machine, ready.info.plan
+    dtype = str(plan.dtype.value).removeprefix("torch.")
+    if plan.device.value == "cuda" and machine.gpus:
+        where, more = machine.gpus[0].name, f"{render.size(machine.gpus[0].total_bytes)} of device memory"
+    else:
+        where, more = f"CPU · {render.plural(machine.num_cores, 'core')}", machine.cpu
+    draft = "with its draft model" if info.has_draft else "without a draft model"
+    return (
+        render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
+        + render.chip(
+            f"exact · {dtype}", tone="exact", title="Every method follows the target model's own distribution."
+        )
+        + render.chip(where, title=f"{more}, {render.size(machine.ram_bytes)} of memory. Nothing leaves it.")
+        + render.chip(f"{ready.context:,} tokens of context", title=f"Largest text at once: {plan.context.because}.")
+    )

@@ -1,0 +1,1 @@
+"""The tab "Inside": what the newest answer or race is made of."""

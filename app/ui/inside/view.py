@@ -1,0 +1,241 @@
+"""Inside the speculation: the figures, charts and provenance of one answer, as HTML. Pure functions of traces."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from app.remote.names import method_label
+from app.runtime.trace import Trace
+from app.ui import render
+from app.ui.charts import Bar, Column, Segment, bars, columns
+from app.ui.race.view import LANE_ENDINGS
+from core.decoding.registry import PLAIN
+from core.decoding.stats import LevelStats
+from core.generation.events import TokenRecord
+
+EMPTY = (
+    '<section class="inside empty" aria-label="Inside the speculation"><div class="welcome"><h2>Inside the speculation'
+    "</h2><p>Ask a question or run a race: here you see who wrote every word, how many guesses held, and where the "
+    "time went. It moves along while the answer is written.</p></div></section>"
+)
+MOST_WHILE_RUNNING = 400  # tokens of the text that are drawn while it grows; all of them in the end
+PARTS = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
+
+
+class Source(NamedTuple):
+    """Who wrote a token, and how: the class that draws it and its words."""
+
+    key: str
+    label: str
+
+
+SOURCES = {
+    ("draft", "proposed"): Source("draft-proposed", "Draft, accepted"),
+    ("lookup", "proposed"): Source("lookup-proposed", "Found earlier in book or chat, accepted"),
+    ("retrieval", "proposed"): Source("retrieval-proposed", "Retrieval cache, accepted"),
+    ("retrieval", "corrected"): Source("retrieval-corrected", "Corrected by the retrieval cache"),
+    ("retrieval", "bonus"): Source("retrieval-bonus", "Bonus of the retrieval cache"),
+    ("retrieval", "drawn"): Source("retrieval-bonus", "Bonus of the retrieval cache"),
+    ("full", "corrected"): Source("full-corrected", "Corrected by the full cache"),
+    ("full", "bonus"): Source("full-bonus", "Bonus of the full cache"),
+    ("full", "drawn"): Source("full-drawn", "Drawn from the full cache"),
+}
+LOSSY = Source("lossy", "Drawn without the whole book")
+
+
+def inside(trace: Trace, others: Sequence[Trace] = (), *, tables: bool = True) -> str:
+    """Everything about one answer; `others` are answers of other methods to set its times beside.
+
+    Args:
+        tables: the charts' numbers; left out while the answer grows, for redrawing would fold them again.
+    """
+    return (
+        f'<section class="inside" aria-label="Inside the speculation">{_head(trace)}{tiles(trace)}'
+        f'<div class="charts">{charts(trace, others, table=tables)}</div>{provenance(trace)}</section>'
+    )
+
+
+def _head(trace: Trace) -> str:
+    exact = render.chip("exact", tone="exact") if trace.exact else render.chip("not exact", tone="bad")
+    state = LANE_ENDINGS[trace.finished.stop_reason] if trace.finished else "Writing"
+    written = f"{state} · {render.plural(trace.stats.new_tokens, 'token')}"
+    alive = "" if trace.finished else " running"
+    return (
+        f'<div class="strip-head{alive}"><span class="dot"></span><span class="status" role="status">{written}</span>'
+        f'<span class="badges">{render.chip(method_label(trace.method), tone="method")}{exact}</span></div>'
+        f'<p class="question">{render.escape(trace.question)}</p>'
+    )
+
+
+# -------------------- figures
+
+
+def tiles(trace: Trace) -> str:
+    """The big numbers."""
+    stats = trace.stats
+    passes = f"{stats.new_tokens:,} tokens in {render.plural(stats.full_passes, 'pass', 'passes')}"
+    shown = [
+        *_level("level1", "Accepted, level 1", "the retrieval cache", stats.level1),
+        *_level("level2", "Accepted, level 2", "the full cache", stats.level2),
+        _tile("passes", "Tokens per full pass", render.figure(stats.tokens_per_full_pass), passes),
+        _tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
+    ]
+    if stats.level2 is not None:
+        levels = [level for level in (stats.level1, stats.level2) if level is not None]
+        lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
+        which = "level 1 / level 2; " if len(levels) == 2 else ""
+        anew = f"{which}chunks chosen anew {render.plural(stats.reselections, 'time')}"
+        shown.append(_tile("gamma", "Guesses a round", lengths, anew))
+    return f'<div class="tiles count-{len(shown)}">{"".join(shown)}</div>'
+
+
+def _level(key: str, label: str, judge: str, level: LevelStats | None) -> list[str]:
+    if level is None:
+        return []
+    share = level.acceptance
+    counts = f"{level.accepted:,} of {level.tested:,} tested by {judge}"
+    return [_tile(key, label, render.percent(share), counts, share)]
+
+
+def _tile(key: str, label: str, value: str, below: str, share: float | None = None) -> str:
+    meter = "" if share is None else render.bar(share, label, tone=key)
+    return (
+        f'<div class="tile {key}"><span class="label">{label}</span><span class="value">{value}</span>'
+        f'<span class="below" title="{render.escape(below)}">{render.escape(below)}</span>{meter}</div>'
+    )
+
+
+# -------------------- charts
+
+
+def charts(trace: Trace, others: Sequence[Trace] = (), *, table: bool = True) -> str:
+    """The charts that this answer has."""
+    stats = trace.stats
+    drawn = [rounds_chart(stats.level2, table=table)] if stats.level2 and stats.level2.rounds else []
+    for name, level, tone in (("1", stats.level1, "draft"), ("2", stats.level2, "retrieval")):
+        if level and level.tested_at:
+            drawn.append(positions_chart(name, level, tone, table=table))
+    beside = [trace, *others]
+    if any(one.stats.seconds_by_part and one.stats.new_tokens for one in beside):
+        drawn.append(time_chart(beside, table=table))
+    if stats.kv_bytes_read_plain:
+        drawn.append(bytes_chart(trace, table=table))
+    return "".join(drawn)
+
+
+def rounds_chart(level: LevelStats, *, table: bool = True) -> str:
+    """How many tokens the passes over the full cache brought."""
+    rounds = level.committed_per_round
+    longest = max(rounds, default=0)
+    data = [
+        Column(str(tokens), rounds.get(tokens, 0), said=render.plural(rounds.get(tokens, 0), "pass", "passes"))
+        for tokens in range(1, longest + 1)
+    ]
+    commonest = max(rounds, key=lambda tokens: rounds[tokens], default=0)
+    about = f"{render.plural(level.rounds, 'pass', 'passes')}; most often {render.plural(commonest, 'token')} at once"
+    return columns("Tokens per full pass", about, "tokens committed by one pass", data, tone="full", table=table)
+
+
+def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = True) -> str:
+    """How far guesses hold: outlined what was tested, filled what was accepted."""
+    data = [
+        Column(
+            str(at + 1),
+            tested,
+            accepted,
+            note=render.percent(accepted / tested) if tested else "",
+            said=f"{accepted:,} of {tested:,} accepted",
+        )
+        for at, (tested, accepted) in enumerate(zip(level.tested_at, level.accepted_at, strict=True))
+        if tested
+    ]
+    about = "outlined: tested; filled: accepted. What follows a rejection is not tested"
+    return columns(f"Level {name}, by place in the guess", about, "place in the guess", data, tone=tone, table=table)
+
+
+def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
+    """Where a token's milliseconds go, by method."""
+    data = []
+    for trace in traces:
+        stats = trace.stats
+        if not stats.new_tokens or not stats.seconds_by_part:
+            continue
+        per_token = {part: 1e3 * seconds / stats.new_tokens for part, seconds in stats.seconds_by_part.items()}
+        segments = tuple(
+            Segment(_tone(part), PARTS.get(part, "Reduced cache"), ms, f"{render.figure(ms)} ms")
+            for part, ms in sorted(per_token.items(), key=lambda item: _rank(item[0]))
+            if ms > 0
+        )
+        data.append(Bar(method_label(trace.method), f"{render.figure(stats.ms_per_token)} ms a token", segments))
+    return bars("Time, by part", "milliseconds a token, reading the prompt left out", data, table=table)
+
+
+def _tone(part: str) -> str:
+    return part if part in PARTS else "lossy"
+
+
+def _rank(part: str) -> int:
+    return list(PARTS).index(part) if part in PARTS else 0
+
+
+def bytes_chart(trace: Trace, *, table: bool = True) -> str:
+    """Keys and values read for a token, beside what plain decoding would have read for the same text."""
+    stats = trace.stats
+    ours, plain = (size / max(1, stats.new_tokens) for size in (stats.kv_bytes_read, stats.kv_bytes_read_plain))
+    rows = [(method_label(trace.method), "fast" if trace.method != PLAIN else "other", ours)]
+    if trace.method != PLAIN:
+        rows.append(("Plain decoding would have", "other", plain))
+    data = [
+        Bar(label, f"{render.amount(size)} a token", (Segment(tone, "keys and values", size, render.amount(size)),))
+        for label, tone, size in rows
+    ]
+    about = "the whole cache for every token"
+    if trace.method != PLAIN and ours:
+        about = (
+            f"{render.figure(plain / ours)} times less than plain decoding" if plain > ours else "no less than plain"
+        )
+    return bars("Keys and values read", about, data, table=table)
+
+
+# -------------------- provenance
+
+
+def source(record: TokenRecord) -> Source:
+    """Who wrote a token."""
+    return SOURCES.get((record.origin.level, record.origin.kind), LOSSY)
+
+
+def provenance(trace: Trace, *, script: bool = True) -> str:
+    """The answer, every token drawn by who wrote it; pointing at one or walking with the arrow keys tells more.
+
+    Args:
+        script: the page's script shows what tokens have to say; without it the browser's own notes do.
+    """
+    how = "point at a word, or walk with the arrow keys," if script else "point at a word"
+    records = trace.records if trace.finished else trace.records[-MOST_WHILE_RUNNING:]
+    counts: dict[Source, int] = {}
+    for record in trace.records:
+        counts[source(record)] = counts.get(source(record), 0) + 1
+    total = max(1, len(trace.records))
+    legend = "".join(
+        f'<li><span class="t {one.key}">{one.label}</span><b>{render.percent(counts[one] / total)}</b></li>'
+        for one in dict.fromkeys((*SOURCES.values(), LOSSY))
+        if one in counts
+    )
+    hidden = len(trace.records) - len(records)
+    before = f'<span class="quiet">({hidden:,} tokens before) … </span>' if hidden else ""
+    return (
+        '<section class="provenance" aria-label="Who wrote what"><header><b>Who wrote what</b>'
+        f"<span>{how} for its round and probabilities</span></header>"
+        f'<ul class="legend">{legend}</ul>'
+        f'<p class="written" tabindex="0">{before}{"".join(_token(record, script) for record in records)}</p></section>'
+    )
+
+
+def _token(record: TokenRecord, script: bool) -> str:
+    if not record.text:  # inside a character, or the end of the text
+        return ""
+    one = source(record)
+    q = "" if record.q is None else f" · q {render.probability(record.q)}"
+    how = f"round {record.round + 1:,} · p {render.probability(record.p)}{q}"
+    said = f'tabindex="-1" data-tip="{one.label}|{how}"' if script else f'title="{one.label}, {how}"'
+    return f'<span class="t {one.key}" {said}>{render.escape(record.text)}</span>'

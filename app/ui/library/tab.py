@@ -1,0 +1,158 @@
+"""The tab "Library", and every click on the shelf wherever it is shown: order, removal, parts, preview."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+from gradio.blocks import Block
+
+from app.context.context_documents import Shelf
+from app.context.page_ranges import understood
+from app.runtime.saved_books import disk_state
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker, WorkerEvent
+from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.library.saved_tab import KeptParts, build_kept
+from app.ui.library.view import EMPTY, NO_PAGE, incoming, listing, listing_state, preview
+from core.errors import CoreError
+
+if TYPE_CHECKING:
+    from app.ui.handlers import Handlers, Updates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LibraryParts:
+    """The components that change."""
+
+    act: gr.Textbox  # what was clicked, for programs; a browser sends its own
+    incoming: gr.HTML
+    shelf: gr.HTML
+    preview: gr.HTML
+    drop: gr.File
+
+    @property
+    def of_shelf(self) -> list[Block]:
+        """What a change of the shelf changes."""
+        return [self.incoming, self.shelf, self.preview]
+
+
+class ShelfDrawing:
+    """The tab's updates during one event: the list is drawn again only where it has changed."""
+
+    def __init__(self, parts: LibraryParts, session: Session) -> None:
+        self._parts, self._session = parts, session
+        self._state: tuple[object, ...] = ()
+        self._incoming: str | None = None
+
+    def updates(self) -> "Updates":
+        """What is new since the last call."""
+        new: Updates = {}
+        if (state := listing_state(self._session)) != self._state:
+            self._state = state
+            new[self._parts.shelf] = listing(self._session)
+        if (coming := incoming(self._session)) != self._incoming:
+            self._incoming = new[self._parts.incoming] = coming
+        return new
+
+
+class LibraryHandlers:
+    """What a click on the shelf does."""
+
+    def __init__(self, worker: EngineWorker, parts: LibraryParts, page: "Handlers") -> None:
+        self._worker, self._parts, self._page = worker, parts, page
+
+    def refresh(self, session_id: str) -> "Updates":
+        """The tab is looked at: its budget holds the conversation as far as it has come."""
+        return ShelfDrawing(self._parts, self._worker.sessions.enter(session_id)).updates()
+
+    def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
+        """One click: a verb and what it is about, separated by colons."""
+        verb, _, rest = (action or "").partition(":")
+        session = self._worker.sessions.enter(session_id)
+        key, _, detail = rest.partition(":")
+        if verb == "preview":
+            yield {self._parts.preview: preview(session, key, int(detail) if detail.isdecimal() else 1)}
+            return
+        if verb == "dismiss" and key.isdecimal():
+            session.intake.dismiss(int(key))
+        try:
+            change = changes(session.intake.shelf, verb, key, detail)
+            events: Iterator[WorkerEvent] = iter(())
+            if verb == "fresh":
+                self._worker.clear(session.id)
+                yield self._page.talk(session)
+                session.intake.settled = Shelf()  # what did not fit may fit now
+                events = self._worker.read_book(session.id)
+                yield self._page.fresh(session)
+            elif verb == "keep":
+                events = self._worker.keep_book(session.id)
+            elif verb == "keep-not":
+                disk_state(session).decline()
+            elif change is not None:
+                events = self._worker.arrange(session.id, change)
+        except CoreError as error:
+            session.intake.error, events = error, iter(())
+        if verb in ("remove", "start-over"):
+            yield {self._parts.preview: NO_PAGE}
+        yield from self._page.watch_shelf(session, events)
+
+
+def changes(shelf: Shelf, verb: str, key: str, detail: str) -> Callable[[Shelf], Shelf] | None:
+    """What a click changes; None: nothing, or it was about a book that is not there any more.
+
+    Raises:
+        InvalidSetting: the part that was typed is none of the book's.
+    """
+    if verb == "start-over":
+        return lambda _: Shelf()
+    index = shelf.index(key)
+    if index is None:
+        return None
+    book = shelf.books[index]
+    match verb:
+        case "up" | "down":
+            to = index + (1 if verb == "down" else -1)
+            return (lambda now: now.move(index, to)) if 0 <= to < len(shelf.books) else None
+        case "remove":
+            return lambda now: now.remove(index)
+        case "only":
+            return lambda _: Shelf((book,))
+        case "choose":
+            choice = understood(book.document, detail)
+            return lambda now: now.choose(index, choice)
+        case _:
+            return None
+
+
+def build_library_tab() -> tuple[gr.Tab, LibraryParts, KeptParts]:
+    """The tab, its components, and those of the books on disk."""
+    with gr.Tab("Library", id="library", elem_id="library-tab") as tab, gr.Row(elem_id="library"):
+        act = gr.Textbox(visible=False, show_label=False)
+        with gr.Column(elem_id="library-shelf", min_width=300, scale=1):
+            drop = gr.File(
+                show_label=False, label="Add to the shelf", elem_id="library-drop", file_count="multiple", height=72
+            )
+            coming = gr.HTML("", elem_id="library-incoming", js_on_load=CLICKS)
+            shelf = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
+            kept = build_kept()
+        with gr.Column(elem_id="library-page", min_width=300, scale=1):
+            page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS)
+    return tab, LibraryParts(act, coming, shelf, page, drop), kept
+
+
+def listen(
+    handlers: LibraryHandlers, session: gr.Textbox, card: gr.HTML, outputs: list[Block], stream: dict[str, Any]
+) -> None:
+    """Clicks on the tab and on the card beside the conversation. `stream`: how long events run."""
+    parts = handlers._parts
+    for number, shown in enumerate((card, parts.incoming, parts.shelf, parts.preview)):
+        shown.click(
+            handlers.act,
+            [session, parts.act],
+            outputs,
+            api_name="shelf" if number == 0 else None,
+            api_visibility="public" if number == 0 else "private",
+            trigger_mode="multiple",  # a click while the model reads what an earlier one chose
+            **(stream | {"js": WITH_ACT}),
+        )

@@ -1,0 +1,156 @@
+"""What the tab "Library" shows: files on their way, the shelf with its choices, and one page of a document.
+
+A document's text reaches the browser one page at a time, and only when somebody asks for that page.
+"""
+
+from app.context.context_documents import PREVIEW_CHARS, Book, Offer, label, offers, page_text
+from app.runtime.context_loader import room
+from app.runtime.sessions import Session
+from app.ui import render
+from app.ui.reading.book_view import FORMATS, extent, failure, offer_button, progress
+from app.ui.reading.budget_view import budget, fit_of
+
+MOST_SHOWN = 60  # offers of one book; more can be typed
+EMPTY = """<section class="card empty-shelf"><h3>Nothing on the shelf yet</h3>
+<p>Drop several files at once, or one after the other: PDF, EPUB, Word, HTML, Markdown, text. They are read in the order
+of the shelf, as one context. What is too long is never cut by itself: chapters and pages are offered with what they
+cost.</p></section>"""
+NO_PAGE = """<section class="card preview">
+<p class="quiet">Choose “Preview” to see the text as the model gets it.</p></section>"""
+
+
+def incoming(session: Session) -> str:
+    """What is on its way or went wrong, and the budget."""
+    intake = session.intake
+    parts = [render.problem(intake.error)] if intake.error else []
+    parts += [failure(one) if one.stage == "failed" else progress(one) for one in intake.arrivals]
+    if intake.note:
+        parts.append(f'<p class="quiet">{render.escape(intake.note)}</p>')
+    if fit := fit_of(session):
+        parts.append(budget(fit, len(intake.shelf.books)))
+    return f'<section class="card incoming">{"".join(parts)}</section>' if parts else ""
+
+
+def listing_state(session: Session) -> tuple[object, ...]:
+    """Changes with everything that `listing` draws."""
+    intake, fit = session.intake, session.intake.fit
+    opened = session.book.parts if session.book else ()
+    return (id(intake.shelf), intake.behind, id(fit), opened, session.is_read, intake.extracting)
+
+
+def listing(session: Session) -> str:
+    """The shelf: every document with its facts, its warnings, its place, and what can be chosen of it."""
+    books = session.intake.shelf.books
+    if not books:
+        return "" if session.intake.arrivals else EMPTY
+    rows = "".join(_row(session, index, book) for index, book in enumerate(books))
+    start_over = '<button type="button" class="link" data-act="start-over">Start over</button>'
+    order = ", read in this order" if len(books) > 1 else ""
+    head = f"<header><h3>{render.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
+    return f'<section class="card shelf">{head}<ol>{rows}</ol></section>'
+
+
+def _row(session: Session, index: int, book: Book) -> str:
+    document, meter, last = book.document, session.intake.meter, len(session.intake.shelf.books) - 1
+    title, key = render.escape(document.title), book.key
+    tokens = render.plural(meter.book(book), "token") if meter else ""
+    name = document.name if document.title != document.name else ""
+    facts = " · ".join(filter(None, (name, FORMATS[document.format], extent(book), _chapters(book))))
+    warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
+    tools = (
+        _tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
+        + _tool(f"down:{key}", f"Move {document.title} down", "↓", off=index == last)
+        + _tool(f"preview:{key}:1", f"Preview {document.title}", "Preview")
+        + _tool(f"remove:{key}", f"Remove {document.title}", "Remove")
+    )
+    return (
+        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span><div><h4>{title}</h4>'
+        f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
+        f'<div class="tools">{tools}</div></div>'
+        + (f'<ul class="warnings" aria-label="Warnings about {title}">{warned}</ul>' if warned else "")
+        + _choices(session, index, book)
+        + "</li>"
+    )
+
+
+def _chapters(book: Book) -> str:
+    return render.plural(len(book.document.chapters), "chapter") if book.document.chapters else ""
+
+
+def _state(session: Session, book: Book) -> str:
+    """Whether the model has this document."""
+    opened, intake = session.book, session.intake
+    if intake.too_long:
+        return render.chip("waits for a choice", tone="warn", title="The shelf is longer than the context.")
+    if intake.behind or opened is None:
+        return render.chip("ready", title="Its text is there; the model has not begun with it.")
+    if session.is_read:
+        return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
+    return render.chip("being read", tone="method")
+
+
+def _tool(act: str, name: str, text: str, *, off: bool = False) -> str:
+    name, disabled = render.escape(name), " disabled" if off else ""
+    return f'<button type="button" data-act="{act}" aria-label="{name}" title="{name}"{disabled}>{text}</button>'
+
+
+def _choices(session: Session, index: int, book: Book) -> str:
+    intake, document = session.intake, book.document
+    fit, meter = intake.fit, intake.meter
+    if fit is None or meter is None:
+        return ""
+    found = [one for one in offers(intake.shelf, index, meter, room(fit)) if one.choice != book.choice]
+    buttons = "".join(offer_button((book,), _at_first(one)) for one in found[:MOST_SHOWN])
+    more = (
+        f'<p class="quiet">and {len(found) - MOST_SHOWN:,} more: type their numbers</p>'
+        if len(found) > MOST_SHOWN
+        else ""
+    )
+    first, last = document.pages[0].label, document.pages[-1].label
+    example = f"{first}-{last}" + (", or chapters 1, 3" if len(document.chapters) > 2 else "")
+    return (
+        f'<details class="choices"{" open" if intake.too_long else ""}>'
+        f"<summary>Read {render.escape(label(document, book.choice))}: choose pages or chapters</summary>"
+        f'<div class="offers">{buttons}</div>{more}'
+        f'<form data-choose="{book.key}"><label>Pages or chapters '
+        f'<input type="text" maxlength="200" placeholder="{render.escape(example)}" autocomplete="off"></label>'
+        '<button type="submit">Read these</button></form></details>'
+    )
+
+
+def _at_first(offer: Offer) -> Offer:
+    """The same offer of a shelf of its book alone: buttons are named without its title then."""
+    return Offer(
+        book=0,
+        choice=offer.choice,
+        label=offer.label,
+        num_tokens=offer.num_tokens,
+        total_tokens=offer.total_tokens,
+        fits=offer.fits,
+    )
+
+
+def preview(session: Session, key: str, wanted: int) -> str:
+    """One page of a document as the model gets it."""
+    index = session.intake.shelf.index(key)
+    if index is None:
+        return NO_PAGE
+    book = session.intake.shelf.books[index]
+    document, meter = book.document, session.intake.meter
+    number = min(max(wanted, 1), len(document.pages))
+    page = document.pages[number - 1]
+    text = page_text(document, number)
+    cut = page.char_end - page.char_start > PREVIEW_CHARS
+    named = f" (“{render.escape(page.label)}”)" if page.label != str(number) else ""
+    tokens = f" · {render.plural(meter.page(book, number), 'token')}" if meter else ""
+    body = render.escape(text) if text.strip() else '<span class="quiet">This page holds no text.</span>'
+    more = f'<p class="quiet">The page goes on: its first {PREVIEW_CHARS:,} characters are shown.</p>' if cut else ""
+    return (
+        f'<section class="card preview" aria-label="Preview"><header><h3>{render.escape(document.title)}</h3>'
+        f"<nav>{_tool(f'preview:{key}:{number - 1}', 'Previous page', '&lt;', off=number == 1)}"
+        f'<label>Page <input type="number" min="1" max="{len(document.pages)}" value="{number}" data-preview="{key}">'
+        "</label>"
+        f'<span class="quiet">of {len(document.pages):,}{named}{tokens}</span>'
+        f"{_tool(f'preview:{key}:{number + 1}', 'Next page', '&gt;', off=number == len(document.pages))}</nav></header>"
+        f'<div class="page-text" tabindex="0">{body}</div>{more}</section>'
+    )

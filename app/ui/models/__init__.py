@@ -1,0 +1,1 @@
+"""The models that are known: which fit, downloading one, changing to one."""

@@ -1,0 +1,240 @@
+"""What the page's list of models tells: the catalogue and what else is on this disk, and whether it fits this machine.
+
+Never asks the network: sizes of what is not here are the catalogue's. Looks at files when asked; plans, loads nothing.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from app.remote.names import is_remote
+from app.runtime.worker import Load, ModelState, Ready
+from core.config import EngineConfig
+from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
+from core.models.hub import catalog, store
+
+if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
+    from core.models.loader import ModelDims
+    from core.models.param_count import ModelSize
+    from core.planning.hardware import Machine
+
+FAMILIES = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+}  # others as they call themselves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """How models are loaded here, with the options that the program was started with."""
+
+    config: Callable[[str], EngineConfig]  # for a model
+    load: Callable[[EngineConfig], Load]
+    unavailable: str = ""  # why there is nothing to choose, if there is not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a model fits this machine when it has it for itself."""
+
+    context: int = 0  # tokens it can be loaded with; 0: not at all
+    placement: str = "resident"
+    weights_refused: str = ""  # why it does not fit with any context
+    context_refused: str = ""  # why not with the one that was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRow:
+    """One model of the list. Sizes in bytes."""
+
+    name: str
+    description: str
+    family: str
+    context: int  # tokens it can read at most
+    licence: str = ""
+    gated: bool = False
+    is_here: bool  # all files of the target
+    is_bundled: bool = False
+    has_parts: bool = False  # a download was begun
+    size_bytes: int  # of the target's weights
+    to_come_bytes: int = 0  # of weights that are not here, the draft's included; about
+    draft: str = ""
+    draft_is_here: bool = False
+    fit: Fit | None = None  # None: not looked at
+    in_use: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    dims: "ModelDims"
+    family: str
+
+
+def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
+    """All targets: the one in use if the catalogue has no such name, the catalogue's, others on this disk.
+
+    Cost: imports torch; reads configurations and, of what is here, the sizes of files.
+    """
+    machine, used = machine_alone(state), state.info.model if isinstance(state, Ready) else ""
+    rows = [_catalogued(row, machine, source, used) for row in catalog.entries().values() if row.role == "target"]
+    others = list(_others(machine, source, used))
+    if used and used not in {row.name for row in (*rows, *others)} and isinstance(state, Ready):
+        others.insert(0, _running(state))
+    return [*others, *rows] if any(row.in_use for row in others) else [*rows, *others]
+
+
+def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, used: str) -> ModelRow:
+    sizes, draft = _known_sizes(row.name), catalog.entries()[row.draft] if row.draft else None
+    here, draft_here = catalog.is_here(row.name), draft is not None and catalog.is_here(draft.name)
+    missing = [one for one, is_here in ((row, here), (draft, draft_here)) if one is not None and not is_here]
+    return ModelRow(
+        name=row.name,
+        description=row.description,
+        family=sizes.family,
+        context=sizes.dims.max_context,
+        licence=row.license,
+        gated=row.gated,
+        is_here=here,
+        is_bundled=row.folder is not None,
+        has_parts=any(one.hub is not None and store.has_parts(one.hub) for one in missing),
+        size_bytes=sizes.dims.weight_bytes,
+        to_come_bytes=sum(_known_sizes(one.name).dims.weight_bytes for one in missing),
+        draft=draft.name if draft else "",
+        draft_is_here=draft_here,
+        fit=fit_of(row.name, sizes.dims, _known_sizes(draft.name).dims if draft else None, machine, source),
+        in_use=row.name == used,
+    )
+
+
+def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[ModelRow]:
+    """Complete models of other programs that this engine can run."""
+    from core.models.loader import read_config, read_dims
+
+    known = {row.hub for row in catalog.entries().values()}
+    for repo in store.downloaded():
+        folder = store.locate(repo)
+        if repo in known or folder is None or store.missing_files(folder):
+            continue
+        try:
+            dims, kind = read_dims(folder), read_config(folder).model_type
+        except CoreError:  # for other programs only
+            continue
+        yield ModelRow(
+            name=repo,
+            description="On this disk, no model of the catalogue",
+            family=FAMILIES.get(kind, kind),
+            context=dims.max_context,
+            is_here=True,
+            size_bytes=dims.weight_bytes,
+            fit=fit_of(repo, dims, None, machine, source),
+            in_use=repo == used,
+        )
+
+
+def _running(ready: Ready) -> ModelRow:
+    info = ready.info
+    return ModelRow(
+        name=info.model,
+        description=info.description,
+        family="",
+        context=info.most_context,
+        is_here=True,
+        size_bytes=info.target_weight_bytes,
+        in_use=True,
+    )
+
+
+@functools.cache
+def _known_sizes(name: str) -> _Sizes:
+    """Sizes of a row of the catalogue: of its files where it is bundled, else as published."""
+    from core.models.hub.shapes import find_shape
+    from core.models.loader import dims_of, read_config, read_dims
+
+    row, shape = catalog.entries()[name], find_shape(name)
+    if shape is None:
+        folder = row.path()
+        assert folder is not None, f"{name} has neither files nor a shape"
+        dims, kind = read_dims(folder), read_config(folder).model_type
+    else:
+        dims, kind = dims_of(shape.config, name, weight_bytes=0), shape.config.model_type
+        assert row.parameters is not None, f"{name} has a shape without a number of parameters"
+        dims = replace(dims, weight_bytes=row.parameters * dims.disk_dtype.itemsize)
+    return _Sizes(dims, FAMILIES.get(kind, kind))
+
+
+def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
+    """Plan a model for a machine, and tell weights that do not fit from a context that does not."""
+    from core.planning.planner import make_plan
+
+    config = source.config(name)
+    if config.draft_model == "none":
+        draft = None
+    try:
+        plan = make_plan(
+            target,
+            draft,
+            config,
+            machine,
+            _counted(name) if config.bits in (8, 4) or config.drafting_bits == 4 else None,
+        )
+    except ContextTooSmall as error:
+        return _shorter(
+            Fit(context=error.possible, context_refused=error.problem), name, target, draft, machine, source
+        )
+    except NotEnoughMemory as error:
+        if error.largest_context is None:
+            return Fit(weights_refused=error.problem)
+        return Fit(context=error.largest_context, context_refused=error.problem)
+    except CoreError as error:
+        return Fit(weights_refused=str(error))
+    return Fit(context=plan.context.value, placement=plan.placement.value)
+
+
+def _shorter(
+    fit: Fit,
+    name: str,
+    target: "ModelDims",
+    draft: "ModelDims | None",
+    machine: "Machine",
+    source: ModelSource,
+) -> Fit:
+    """The longest context that the model itself can read may still be too much for the machine."""
+    shorter = replace(source, config=lambda model: replace(source.config(model), context=fit.context))
+    found = fit_of(name, target, draft, machine, shorter)
+    return replace(found, context_refused=found.context_refused or fit.context_refused)
+
+
+@functools.cache
+def _counted(name: str) -> "ModelSize":
+    """Parameters by kind, for quantised weights. Cost: about a second."""
+    from core.models.hub.shapes import find_shape
+    from core.models.param_count import size_of
+    from core.models.widen import target_size
+
+    shape = find_shape(name)
+    return size_of(shape.config, name) if shape else target_size(catalog.find(name))
+
+
+def machine_alone(state: ModelState) -> "Machine":
+    """The machine as it would be without the model that is loaded."""
+    from core.planning.hardware import resolve_device, this_machine, used_memory_bytes
+
+    machine = this_machine()
+    if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
+        return machine
+    device = resolve_device(state.info.plan.device.value)
+    used, waiting = used_memory_bytes(device), state.info.plan.host_bytes
+    if device.type != "cuda":
+        return replace(machine, free_ram_bytes=min(machine.ram_bytes, machine.free_ram_bytes + used))
+    first = machine.gpus[0]
+    gpus = (replace(first, free_bytes=min(first.total_bytes, first.free_bytes + used)), *machine.gpus[1:])
+    return replace(machine, gpus=gpus, free_ram_bytes=min(machine.ram_bytes, machine.free_ram_bytes + waiting))
+
+
+def config_of(row: ModelRow, source: ModelSource) -> EngineConfig:
+    """With what a model is loaded: as the program was started, with a shorter context where that one does not fit."""
+    config = source.config(row.name)
+    return replace(config, context=row.fit.context) if row.fit and row.fit.context_refused else config

@@ -1,0 +1,119 @@
+"""The section "Models" of the tab System: what there is, downloading one, changing to one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+from gradio.blocks import Block
+
+from app.runtime.downloads import Downloads
+from app.runtime.throttle import Pause
+from app.runtime.worker import EngineWorker, Loading, Ready
+from app.ui.js_bridge import CLICKS
+from app.ui.models import view
+from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
+from core.errors import CoreError, UnknownModel
+
+Updates = dict[Block, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelParts:
+    """The components."""
+
+    act: gr.Textbox
+    doing: gr.HTML  # a download, or why nothing was done
+    listing: gr.HTML
+
+    @property
+    def shown(self) -> list[Block]:
+        """What changes."""
+        return [self.doing, self.listing]
+
+
+class ModelHandlers:
+    """One method per event. The list is drawn from the disk every time: other programs download too."""
+
+    def __init__(self, worker: EngineWorker, source: ModelSource, downloads: Downloads, parts: ModelParts) -> None:
+        self._worker, self._source, self._downloads, self._parts = worker, source, downloads, parts
+
+    def enter(self, _session_id: str) -> Iterator[Updates]:
+        """The tab is looked at: the list, again when loading has ended, and a download that runs."""
+        if self._source.unavailable:
+            yield {self._parts.listing: view.unavailable(self._source.unavailable)}
+            return
+        if isinstance(self._worker.state, Loading):
+            yield self.drawn()
+        for state in self._worker.states():
+            if isinstance(state, Pause):
+                yield {self._parts.listing: gr.skip()}
+            elif not isinstance(state, Loading):
+                yield self.drawn()
+        yield from self._follow()
+
+    def act(self, _session_id: str, action: str | None) -> Iterator[Updates]:
+        """A click on the list, or beside the download."""
+        verb, _, name = (action or "").partition(":")
+        if self._source.unavailable:
+            return
+        try:
+            if verb == "get":
+                self._downloads.start(name)
+                yield self.drawn()
+                yield from self._follow(seen=True)
+            elif verb == "use":
+                yield self._use(name)
+            elif verb == "stop":
+                self._downloads.stop()
+            elif verb == "dismiss":
+                self._downloads.dismiss()
+                yield {self._parts.doing: view.download(self._downloads.now)}
+        except CoreError as error:
+            yield {self._parts.doing: view.refused(error)}
+
+    def _use(self, name: str) -> Updates:
+        rows = self._rows()
+        row = next((row for row in rows if row.name == name and row.is_here), None)
+        if row is None:
+            raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
+        self._worker.switch(self._source.load(config_of(row, self._source)), name)
+        return {self._parts.doing: view.loading(name), self._parts.listing: view.models(rows, loading=True)}
+
+    def _follow(self, *, seen: bool = False) -> Iterator[Updates]:
+        """A download until it has ended, the list once more then; one that was complete before is not told again."""
+        for fetch in self._downloads.watch():
+            if fetch.ended and (seen or fetch.stage != "done"):
+                yield self.drawn() | {self._parts.doing: view.download(fetch)}
+            elif not fetch.ended:
+                yield {self._parts.doing: view.download(fetch)}
+            seen = True
+
+    def drawn(self) -> Updates:
+        """The list as it is now, and why the model that was wanted last is not there."""
+        state, now = self._worker.state, self._downloads.now
+        if isinstance(state, Loading):
+            if not state.model:
+                return {self._parts.listing: view.waits(), self._parts.doing: ""}
+            rows = [replace(row, fit=None) for row in self._rows()]  # what is free changes just now
+            return {
+                self._parts.listing: view.models(rows, loading=True),
+                self._parts.doing: view.loading(state.model),
+            }
+        refused = state.refused if isinstance(state, Ready) else None
+        fetching = now.name if now is not None and not now.ended else ""
+        return {
+            self._parts.listing: view.models(self._rows(), fetching=fetching),
+            self._parts.doing: view.not_loaded(refused) if refused else "",
+        }
+
+    def _rows(self) -> list[ModelRow]:
+        return model_rows(self._worker.state, self._source)
+
+
+def build_models() -> ModelParts:
+    """The components; what goes on stands above the list."""
+    act = gr.Textbox(visible=False, show_label=False)
+    doing = gr.HTML("", elem_id="models-doing", js_on_load=CLICKS, apply_default_css=False)
+    listing = gr.HTML("", elem_id="models", js_on_load=CLICKS)
+    return ModelParts(act, doing, listing)

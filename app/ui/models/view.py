@@ -1,0 +1,174 @@
+"""The list of models and the download, as HTML. Pure functions; names and descriptions are text of others."""
+
+from collections.abc import Sequence
+
+from app.runtime.downloads import Fetch
+from app.runtime.error_text import told
+from app.ui import render
+from app.ui.models.rows import Fit, ModelRow
+from core.errors import CoreError
+
+ABOUT = (
+    "Nothing is asked of the network before you press Download. Another model counts and reads open books again; "
+    "conversations stay."
+)
+WAITS = "Shown when the model is loaded."
+
+
+def section(body: str) -> str:
+    """The section with its title."""
+    return f'<section class="sheet models" aria-label="Models"><h3>Models</h3>{body}</section>'
+
+
+def unavailable(because: str) -> str:
+    """Why there is nothing to choose."""
+    return section(f'<p class="quiet">{render.escape(because)}</p>')
+
+
+def waits() -> str:
+    """Before anything can be told."""
+    return section(f'<p class="quiet">{WAITS}</p>')
+
+
+def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = False) -> str:
+    """All rows; `fetching` is the name of the one that is being downloaded, `loading` that one is on its way."""
+    shown = "".join(_row(row, fetching, loading) for row in rows)
+    return section(f'<p class="quiet">{ABOUT}</p><ul class="model-list">{shown}</ul>')
+
+
+def _row(row: ModelRow, fetching: str, loading: bool) -> str:
+    mark = '<em class="in-use">in use</em>' if row.in_use else ""
+    facts = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts_of(row))
+    fits, tone = fit_line(row.fit)
+    fit = f'<p class="fit {tone}">{render.escape(fits)}</p>' if fits else ""
+    return (
+        f'<li class="model{" used" if row.in_use else ""}"><div class="about"><h4>{render.escape(row.name)}{mark}</h4>'
+        f'<p>{render.escape(row.description)}</p><ul class="model-facts">{facts}</ul>{fit}</div>'
+        f'<div class="acts">{_buttons(row, fetching, loading)}</div></li>'
+    )
+
+
+def facts_of(row: ModelRow) -> list[str]:
+    """Family, context, where it is, its draft, its licence."""
+    size = render.disk_size(row.size_bytes)
+    if row.is_bundled:
+        where = f"comes with this project, {size}"
+    elif row.is_here:
+        where = f"on disk, {size}"
+    else:
+        where = f"{'begun, ' if row.has_parts else ''}about {size} to download"
+    draft = "no draft model: lookup and retrieval draft"
+    if row.draft:
+        missing = row.to_come_bytes if row.is_here else row.to_come_bytes - row.size_bytes
+        state = "on disk" if row.draft_is_here else f"about {render.disk_size(missing)} to download"
+        draft = f"draft {row.draft}" if row.is_bundled else f"draft {row.draft}, {state}"
+    licence = f"{row.licence}, gated: accept it on the hub first" if row.gated else row.licence
+    if row.is_bundled:
+        licence = ""
+    told = (row.family, f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
+    return [fact for fact in told if fact]
+
+
+def fit_line(fit: Fit | None) -> tuple[str, str]:
+    """Whether it fits this machine, in words, and how that is coloured."""
+    if fit is None:
+        return "", ""
+    if fit.weights_refused:
+        return f"Does not fit this machine. {fit.weights_refused}", "no"
+    if fit.context_refused:
+        return f"{fit.context_refused} It fits with {fit.context:,}.", "partly"
+    wait = {
+        "resident": "",
+        "split": ", a part of the full cache in host memory",
+        "offloaded": ", the full cache in host memory",
+    }[fit.placement]
+    return f"Fits this machine with {fit.context:,} tokens of context{wait}", "yes"
+
+
+def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
+    buttons, wait = [], " disabled" if loading else ""
+    if row.to_come_bytes:
+        what = "Go on" if row.has_parts else "Download"
+        if row.is_here:
+            what = "Get its draft"
+        busy = " disabled" if fetching else wait
+        label = f"Downloading {row.name}" if fetching == row.name else f"{what}: {row.name}"
+        shown = "Downloading…" if fetching == row.name else what
+        buttons.append(
+            f'<button type="button" class="act" data-act="get:{render.escape(row.name)}" '
+            f'aria-label="{render.escape(label)}"{busy}>{shown}</button>'
+        )
+    if row.is_here and not row.in_use and (row.fit is None or row.fit.context):
+        shorter = row.fit is not None and row.fit.context_refused
+        shown = f"Use with {render.compact(row.fit.context)}" if row.fit and shorter else "Use"
+        buttons.append(
+            f'<button type="button" class="act strong" data-act="use:{render.escape(row.name)}" '
+            f'aria-label="Use {render.escape(row.name)}"{wait}>{shown}</button>'
+        )
+    return "".join(buttons)
+
+
+# -------------------- what is going on
+
+
+def loading(model: str) -> str:
+    """Another model is on its way into memory."""
+    return f'<p class="going-on" role="status">Loading {render.escape(model)}. The one before is freed.</p>'
+
+
+def not_loaded(error: CoreError) -> str:
+    """Why the model that was wanted is not the one in use."""
+    problem, hint = told(error)
+    text = f"{problem} The model before it is loaded again. {hint}"
+    return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{_close()}</div>'
+
+
+def refused(error: CoreError) -> str:
+    """Why nothing happens."""
+    return f'<div class="problem" role="alert"><span>{render.escape(" ".join(told(error)))}</span>{_close()}</div>'
+
+
+def download(fetch: Fetch | None) -> str:
+    """How far a download is, or how it ended."""
+    if fetch is None:
+        return ""
+    name = render.escape(fetch.name)
+    if fetch.stage == "done":
+        return f'<div class="going-on" role="status"><p>{name} is on this disk.</p>{_close()}</div>'
+    if fetch.stage == "failed" and fetch.error is not None:
+        return refused(fetch.error)
+    if fetch.stage == "asking":
+        return _going_on(f"<p>Asking the hub for the size of {name}…</p>", stop=True)
+    got, total = render.disk_size(fetch.done_bytes), render.disk_size(fetch.total_bytes)
+    if fetch.stage == "stopped":
+        kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing was fetched."
+        return f'<div class="going-on" role="status"><p>{name}: cancelled. {kept}</p>{_close()}</div>'
+    if fetch.stage == "stopping":
+        return _going_on(f"<p>{name}: ending; {got} of {total} are kept.</p>", stop=False)
+    share = fetch.done_bytes / fetch.total_bytes if fetch.total_bytes else 0.0
+    file = (
+        f"File {fetch.number} of {fetch.num_files}: {fetch.file}, "
+        f"{render.percent(fetch.file_bytes / fetch.file_total_bytes if fetch.file_total_bytes else 1.0)}"
+    )
+    return _going_on(
+        f"<p>Downloading {name} · {got} of {total}{_pace(fetch)}</p>"
+        f"{render.bar(share, f'Download of {fetch.name}')}"
+        f'<p class="quiet">{render.escape(file)} · {render.disk_size(fetch.free_bytes)} were free on the disk</p>',
+        stop=True,
+    )
+
+
+def _pace(fetch: Fetch) -> str:
+    rate, left = fetch.bytes_per_second, fetch.total_bytes - fetch.done_bytes
+    if rate <= 0:
+        return ""
+    return f" · {render.disk_size(int(rate))}/s" + (f" · {render.duration(left / rate)} left" if left else "")
+
+
+def _going_on(body: str, *, stop: bool) -> str:
+    cancel = '<button type="button" class="act" data-act="stop">Cancel</button>' if stop else ""
+    return f'<div class="going-on"><div role="status">{body}</div>{cancel}</div>'
+
+
+def _close() -> str:
+    return '<button type="button" class="close" data-act="dismiss" aria-label="Dismiss">×</button>'

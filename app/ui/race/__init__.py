@@ -1,0 +1,1 @@
+"""The tab "Race": one question, several methods side by side, and the report."""

@@ -1,0 +1,170 @@
+"""A race as one file to keep or to send: HTML that needs nothing else, and its JSON (DESIGN section 6).
+
+The HTML holds the page's own style sheets and charts, no script and no address of anything outside. Importing this
+loads the engine's packages: the page does so when a report is asked for.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.cli.report import answer_report, engine_report, equality_report, prefill_report, rounded
+from app.remote.names import method_label
+from app.runtime.trace import Judgement, Race, Trace, lead
+from app.ui import render
+from app.ui.inside.view import charts, provenance, tiles
+from app.ui.race.view import board, ending_line
+from core.engine import EngineInfo, Equality
+from core.planning.hardware import Machine
+
+WORST_LAST = ("identical", "near_tie", "mismatch")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # whatever text were to get through could fetch nothing
+LAYOUT = """
+*, *::before { box-sizing: border-box; }
+body { margin: 0; }
+.report { max-width: 1240px; margin: 0 auto; padding: 28px 20px 60px; font-variant-numeric: tabular-nums; }
+.gradio-container .prose.report h1 { font-size: 26px; font-weight: 680; line-height: 1.25; overflow-wrap: anywhere; }
+.gradio-container .prose.report h2 { margin: 26px 0 -12px; font-size: 19px; font-weight: 640; }
+.report .facts-table { width: 100%; margin: 18px 0; border-collapse: collapse; }
+.report .facts-table :is(th, td) { padding: 5px 10px 5px 0; border-bottom: 1px solid var(--line); text-align: left;
+  font-size: 13.5px; font-weight: 450; vertical-align: top; overflow-wrap: anywhere; }
+.report .facts-table th { width: 190px; color: var(--ink-soft); }
+.report .lane-text, .report .board:not(.lanes-2) .lane-text { display: block; height: auto; overflow: visible; }
+.report .part { display: grid; gap: 14px; }
+.report .tile { cursor: default; }
+.report .tile .below { white-space: normal; }
+.report .tiles { grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); border: 1px solid var(--line);
+  border-radius: var(--round); overflow: hidden; background: var(--sheet); }
+@media print { .chart, .lane, .verdict { break-inside: avoid; } }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the race ran on."""
+
+    info: EngineInfo
+    machine: Machine
+    versions: Mapping[str, str]
+
+
+def report_json(race: Race, setting: Setting) -> dict[str, Any]:
+    """The document of `race --json`, and what the page knows beside it."""
+    finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
+    config, judged = race.configs[0], worst(tuple(race.judgements.values()))
+    return {
+        **engine_report(setting.info),
+        **(prefill_report(next(iter(finished.values()))) if finished else {}),
+        "methods": {name: answer_report(answer) for name, answer in finished.items()},
+        "speedup": rounded(speedup(race), 3),
+        "equality": equality_report(equality(judged)),
+        "equality_by_method": {
+            name: {**equality_report(equality(found)), "tokens_compared": found.num_compared, "whole": found.whole}
+            for name, found in race.judgements.items()
+        },
+        "question": race.question,
+        "book": race.book,
+        "book_tokens": race.num_book,
+        "begun": race.begun.isoformat(timespec="seconds"),
+        "settings": {
+            "max_new_tokens": None if race.seconds else config.max_new_tokens,
+            "seconds": race.seconds,
+            "temperature": config.sampling.temperature,
+            "top_p": config.sampling.top_p,
+            "seed": config.seed,
+        },
+        "hardware": asdict(setting.machine),
+        "versions": dict(setting.versions),
+    }
+
+
+def speedup(race: Race) -> float | None:
+    """Of the first exact other method over plain decoding."""
+    plain, contender = race.plain, race.contender
+    return lead(contender, plain).speedup if plain and contender and contender.exact else None
+
+
+def worst(found: Sequence[Judgement]) -> Judgement | None:
+    """The verdict that matters."""
+    return max(found, key=lambda judgement: WORST_LAST.index(judgement.verdict), default=None)
+
+
+def equality(found: Judgement | None) -> Equality | None:
+    """As the engine said it."""
+    return None if found is None else Equality(found.verdict, found.index, found.logit_gap)
+
+
+# -------------------- HTML
+
+
+def report_html(race: Race, setting: Setting, styles: Sequence[Path]) -> str:
+    """One self-contained file.
+
+    Args:
+        styles: the page's style sheets; they are copied into it.
+    """
+    sheets = "".join(file.read_text(encoding="utf-8") for file in styles)
+    title = render.escape(f"Race: {race.question}")
+    lanes = "".join(_part(race, lane) for lane in race.lanes)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
+        f'content="light dark"><title>{title}</title><style>{_plain_css(sheets)}{LAYOUT}</style></head>'
+        f'<body class="gradio-container"><main class="prose report"><h1>{render.escape(race.question)}</h1>'
+        f'<p class="quiet">A race about “{render.escape(race.book)}”, {race.begun:%Y-%m-%d %H:%M}, TriForce Reader</p>'
+        f"{_facts(race, setting)}<section class='race' aria-label='Race'>{board(race, running=False)}</section>"
+        f"{lanes}</main></body></html>\n"
+    )
+
+
+def _plain_css(sheets: str) -> str:
+    """Dark where the system is dark: in the page a class says so. Comments are left out, they may name addresses."""
+    dark = re.search(r"\.dark \{(.*?)\}", sheets, re.DOTALL)
+    media = f"@media (prefers-color-scheme: dark) {{ :root {{{dark.group(1)}}} }}" if dark else ""
+    return re.sub(r"/\*.*?\*/", "", sheets, flags=re.DOTALL) + media
+
+
+def _facts(race: Race, setting: Setting) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{render.escape(name)}</th><td>{render.escape(value)}</td></tr>'
+        for name, value in facts(race, setting)
+    )
+    return f'<table class="facts-table"><tbody>{rows}</tbody></table>'
+
+
+def facts(race: Race, setting: Setting) -> list[tuple[str, str]]:
+    """What was run, on what, how."""
+    info, machine, config = setting.info, setting.machine, race.configs[0]
+    engine = engine_report(info)
+    first = next((lane.finished for lane in race.lanes if lane.finished), None)
+    until = f"{race.seconds:g} s on every lane’s own clock" if race.seconds else f"{config.max_new_tokens:,} tokens"
+    read = "not read to the end"
+    if first is not None:
+        fresh = first.prompt_tokens - first.reused_tokens
+        read = f"{first.prompt_tokens:,} tokens, {fresh:,} of them read in {first.prefill_seconds:.2f} s for all lanes"
+    law = "greedy" if race.greedy else f"temperature {config.sampling.temperature:g}, top-p {config.sampling.top_p:g}"
+    return [
+        ("Model", f"{info.model}: {info.description}"),
+        ("Exact for", f"{engine['dtype']} weights on {engine['device']}, full cache {engine['placement']}"),
+        ("Processor", f"{machine.cpu}, {render.plural(machine.num_cores, 'core')}"),
+        ("Memory", f"{render.size(machine.ram_bytes)}, {render.size(machine.free_ram_bytes)} free at the start"),
+        *(("GPU", f"{gpu.name}, {render.size(gpu.total_bytes)}") for gpu in machine.gpus),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in setting.versions.items())),
+        ("Book", f"{race.num_book:,} tokens"),
+        ("Prompt", read),
+        ("Settings", f"{law}, up to {until}, seed {config.seed}"),
+        ("Lanes", "in turns of a quarter of a second; a lane’s clock runs only while it computes"),
+    ]
+
+
+def _part(race: Race, lane: Trace) -> str:
+    others = [one for one in race.lanes if one is not lane]
+    name = render.escape(method_label(lane.method))
+    exact = "" if lane.exact else " (not exact)"
+    return (
+        f'<section class="part"><h2>{name}{exact}</h2><p class="quiet">{render.escape(ending_line(lane))}</p>'
+        f'{tiles(lane)}<div class="charts">{charts(lane, others)}</div>{provenance(lane, script=False)}</section>'
+    )

@@ -1,0 +1,272 @@
+"""The tab "Race": its components, and what each event does. One question, several methods, one reading."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gradio as gr
+
+from app.context.samples import Sample, race_questions
+from app.remote.names import is_remote
+from app.runtime.throttle import INTERVAL_SECONDS, paced
+from app.runtime.trace import Race
+from app.runtime.versions import versions
+from app.runtime.worker import EngineWorker, Ready
+from app.ui.handlers import Updates
+from app.ui.race.view import RaceView
+from app.ui.reading.settings import generation
+from core.config import GenerationConfig
+from core.decoding.registry import COMPARED, METHODS, PLAIN, default_method
+from core.errors import CoreError, InvalidSetting
+
+NUM_PROMPTS = 3
+WHOLE_ANSWER = 0  # seconds: no budget
+LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
+MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
+MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
+DEFAULTS = GenerationConfig()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaceParts:
+    """The components that change."""
+
+    question: gr.Textbox
+    proposal: gr.Textbox  # a question to start with; the browser takes it unless there is one of the reader's own
+    start: gr.Button
+    stop: gr.Button
+    prompts: tuple[gr.Button, ...]
+    lanes: gr.CheckboxGroup
+    length: gr.Radio
+    limit: gr.Number
+    temperature: gr.Number
+    board: gr.HTML
+    saves: tuple[gr.Button, gr.Button]
+    saved: gr.Textbox  # a report on its way to the browser's script
+
+    @property
+    def of_entry(self) -> list[gr.blocks.Block]:
+        """What changes when the tab is looked at."""
+        return [self.proposal, *self.prompts, *self.of_race]
+
+    @property
+    def of_race(self) -> list[gr.blocks.Block]:
+        """What a race changes."""
+        return [self.board, self.start, self.stop, *self.saves]
+
+    @property
+    def settings(self) -> list[gr.components.Component]:
+        """What a race is started with, in the order of `RaceHandlers.race`."""
+        return [self.question, self.lanes, self.length, self.limit, self.temperature]
+
+
+class RaceHandlers:
+    """One method per event of the tab."""
+
+    def __init__(self, worker: EngineWorker, samples: tuple[Sample, ...], parts: RaceParts) -> None:
+        self._worker, self._samples, self.parts = worker, samples, parts
+
+    def reload(self, session_id: str) -> Iterator[Updates]:
+        """The page is new: a race that still ran has lost the page that followed it, so it was told to end."""
+        yield self.enter(session_id)
+        session = self._worker.sessions.find(session_id)
+        if session and session.race and not session.race.ended and session.race_view is None:
+            wait_until(lambda: session.race is None or session.race.ended)
+            yield self.enter(session_id)
+
+    def enter(self, session_id: str) -> Updates:
+        """Show the session's race, and a question to start with: the last one asked, else one for the sample."""
+        parts, current = self.parts, self._worker.sessions.find(session_id)
+        if current is None:
+            return self._board(RaceView())
+        asked = tuple(exchange.question for exchange in current.exchanges)
+        name = current.book.document.name if current.book else ""
+        canned = race_questions(self._samples, name, NUM_PROMPTS)
+        updates: Updates = {parts.proposal: asked[-1] if asked else canned[0] if canned else ""}
+        shown = [*canned, *[""] * (NUM_PROMPTS - len(canned))]
+        for button, text in zip(parts.prompts, shown, strict=True):
+            updates[button] = gr.update(value=text, visible=bool(text))
+        return updates | self._board(current.race_view or RaceView(current.race))
+
+    def offer_lanes(self, _session_id: str) -> dict[str, Any]:
+        """Once the model is loaded: what core can do; methods that need a draft only where there is one."""
+        state = self._worker.state
+        if not isinstance(state, Ready):
+            return gr.update()
+        if is_remote(state.info.plan.device.value):
+            return gr.update(interactive=False, info="No races with a remote server: their turns cannot be kept fair.")
+        has_draft = state.info.has_draft
+        choices = lane_choices(has_draft=has_draft)
+        if has_draft:
+            return gr.update(choices=choices)
+        return gr.update(choices=choices, value=[PLAIN, default_method(has_draft=False)])
+
+    def race(
+        self,
+        session_id: str,
+        question: str | None,
+        lanes: Sequence[str],
+        seconds: float | None,
+        limit: float | None,
+        temperature: float | None,
+    ) -> Iterator[Updates]:
+        """Run a race and show it as it goes."""
+        view = RaceView(waiting=True)
+        current = self._worker.sessions.find(session_id)
+        if current is not None:
+            current.race_view = view  # the page may be asking meanwhile what to show: it would show the one before
+        try:
+            configs = race_configs(lanes, seconds, limit, temperature)
+            events = self._worker.race(session_id, question or "", configs, float(seconds) if seconds else None)
+            yield self._board(view)
+            for batch in paced(events):
+                yield {self.parts.board: view.apply(batch).html()}
+            view.end()
+        except CoreError as error:
+            view.fail(error)
+        finally:
+            if current is not None and current.race_view is view and not view.failed:
+                current.race_view = None  # from here on the race itself says what to show
+        yield self._board(view)
+
+    def report(self, session_id: str, kind: str) -> Updates:
+        """The newest race as a file for the browser to save; `kind` is "html" or "json"."""
+        session, state = self._worker.sessions.find(session_id), self._worker.state
+        race = session.race if session else None
+        if race is None or not race.ended or not isinstance(state, Ready):
+            error = InvalidSetting("There is no finished race.", hint="Start one, then save its report.")
+            return self._board(RaceView().fail(error)) | {self.parts.saved: ""}
+        return {self.parts.saved: parcel(race, state, kind)}
+
+    def _board(self, view: RaceView) -> Updates:
+        parts = self.parts
+        return {
+            parts.board: view.html(),
+            parts.start: gr.update(visible=not view.running),
+            parts.stop: gr.update(visible=view.running),
+            **{button: gr.update(visible=view.finished) for button in parts.saves},
+        }
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    """Wait for the engine's thread to leave the round it is in."""
+    deadline = time.monotonic() + MOST_WAIT_SECONDS
+    while not done() and time.monotonic() < deadline:
+        time.sleep(INTERVAL_SECONDS)
+
+
+def parcel(race: Race, state: Ready, kind: str) -> str:
+    """Name, type and text of a report, as JSON for the page's script."""
+    from app.server.serve_page import CSS
+    from app.ui.race.report import Setting, report_html, report_json  # loads torch, which is there by now
+
+    setting = Setting(state.info, state.machine, versions())
+    name = f"triforce-race-{race.begun:%Y-%m-%d-%H%M%S}.{kind}"
+    if kind == "json":
+        document = json.dumps(report_json(race, setting), ensure_ascii=False, indent=1)
+        return json.dumps({"name": name, "type": "application/json", "text": document})
+    return json.dumps({"name": name, "type": "text/html", "text": report_html(race, setting, CSS)})
+
+
+def race_configs(
+    lanes: Sequence[str], seconds: float | None, limit: float | None, temperature: float | None
+) -> list[GenerationConfig]:
+    """Settings of every lane, in the order of METHODS.
+
+    Raises:
+        InvalidSetting: fewer than two lanes; a field is empty or out of range.
+    """
+    chosen = [name for name in METHODS if name in lanes]
+    if len(chosen) < 2:
+        raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
+    return [generation(name, temperature, 1.0, MOST_IN_TIME if seconds else limit) for name in chosen]
+
+
+def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
+    """Label and value of every lane that can run."""
+    found = [method for method in METHODS.values() if has_draft or not method.needs_draft]
+    return [(method.short_label + ("" if method.exact else " · not exact"), method.name) for method in found]
+
+
+def build_race_tab(
+    worker: EngineWorker,
+    samples: Sequence[Sample],
+    session: gr.Textbox,
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
+) -> RaceHandlers:
+    """The tab's components and events. `stream` and `at_once` are how the page's events run."""
+    with gr.Column(elem_id="race"):
+        with gr.Column(elem_id="race-setup"):
+            with gr.Row(elem_id="race-ask"):
+                question = gr.Textbox(
+                    label="Question",
+                    show_label=False,
+                    placeholder="A question about the book, for all lanes",
+                    max_lines=3,
+                    scale=1,
+                    elem_id="race-question",
+                )
+                start = gr.Button("Start", variant="primary", elem_id="race-start", min_width=110, scale=0)
+                stop = gr.Button("Stop", visible=False, elem_id="race-stop", min_width=110, scale=0)
+                present = gr.Button("Present", elem_id="race-present", min_width=110, scale=0)
+            with gr.Row(elem_id="race-prompts"):
+                prompts = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_PROMPTS))
+            with gr.Row(elem_id="race-options"):
+                lanes = gr.CheckboxGroup(
+                    lane_choices(), value=list(COMPARED), label="Lanes", elem_id="race-lanes", min_width=240
+                )
+                length = gr.Radio(LENGTHS, value=WHOLE_ANSWER, label="Until", elem_id="race-length", min_width=200)
+                limit = gr.Number(
+                    DEFAULTS.max_new_tokens, label="Most tokens", precision=0, elem_id="race-limit", min_width=90
+                )
+                temperature = gr.Number(0, label="Temperature", step=0.1, elem_id="race-temperature", min_width=90)
+        proposal = gr.Textbox(visible=False, show_label=False)
+        board = gr.HTML(RaceView().html(), elem_id="race-board")
+        with gr.Row(elem_id="race-save"):
+            save_html = gr.Button("Save report", size="sm", visible=False, elem_id="save-html")
+            save_json = gr.Button("Save JSON", size="sm", visible=False, elem_id="save-json")
+        saved = gr.Textbox(visible=False, show_label=False)
+        gr.HTML(KEYS, elem_id="race-keys")
+
+    parts = RaceParts(
+        question,
+        proposal,
+        start,
+        stop,
+        prompts,
+        lanes,
+        length,
+        limit,
+        temperature,
+        board,
+        (save_html, save_json),
+        saved,
+    )
+    handlers = RaceHandlers(worker, tuple(samples), parts)
+    gr.on(
+        [start.click, question.submit],
+        handlers.race,
+        [session, *parts.settings],
+        parts.of_race,
+        api_name="race",
+        **stream,
+    )
+    stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)
+    for button in prompts:
+        button.click(None, button, question, js="(text) => text", api_visibility="private")
+    for kind, button in (("html", save_html), ("json", save_json)):
+        report = partial(handlers.report, kind=kind)
+        made = button.click(report, session, [saved, *parts.of_race], api_name=f"report_{kind}", **at_once)
+        made.then(None, saved, saved, js="(parcel) => window.triforceRace.save(parcel)", api_visibility="private")
+    present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
+    return handlers
+
+
+KEYS = (
+    '<p class="keys"><span><kbd>Space</kbd> start, stop</span><span><kbd>R</kbd> replay</span>'
+    "<span><kbd>1</kbd>–<kbd>3</kbd> question</span><span><kbd>Esc</kbd> leave</span></p>"
+)

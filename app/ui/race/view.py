@@ -1,0 +1,291 @@
+"""The board of a race: lanes side by side, what lies between them, and whether the texts are equal.
+
+A finished board carries its own replay: for every lane the points (lane clock, text length, tokens), drawn again by
+the page's script without asking anyone.
+"""
+
+import json
+from collections.abc import Sequence
+
+from app.remote.names import method_label
+from app.runtime.trace import Judgement, Lead, Point, Race, Trace, first_difference, lead
+from app.runtime.worker import RaceBegun, RaceEnded, Waiting, WorkerEvent
+from app.ui import render
+from app.ui.reading.live_strip import waiting_line
+from core.decoding.registry import COMPARED, PLAIN
+from core.errors import CoreError
+from core.generation.events import LaneEvent, PrefillProgress, StopReason
+
+EMPTY = "Choose the lanes and start: every method answers the same question after one reading of the book."
+LANE_ENDINGS: dict[StopReason, str] = {
+    "end_of_text": "Complete",
+    "stop_string": "Complete",
+    "max_new_tokens": "At the limit of tokens",
+    "context_full": "The context is full",
+    "time_up": "Time is up",
+    "cancelled": "Stopped",
+}
+EXACT_TITLE = "The text follows the target model’s own law."
+LOSSY_TITLE = "Drops part of the book from the cache: fast, and not what the model would write."
+GAP_TITLE = "Tokens: at the newest time both clocks have reached. Seconds: to the last token that both have written."
+PLAIN_TOLD = "One pass over the whole book for every token."
+TRIFORCE_TOLD = "One pass over the whole book judges a run of guesses."
+MOST_POINTS = 600  # of one lane's replay; more would not be seen
+
+
+class RaceView:
+    """What the board shows. Apply events, then ask for the HTML."""
+
+    def __init__(self, race: Race | None = None, *, waiting: bool = False) -> None:
+        self._race = race
+        self._status = "Waiting for its turn" if waiting else EMPTY
+        self._share: float | None = None  # of the prompt, while it is read
+        self._running = waiting
+        self._error: CoreError | None = None
+        if race is not None:
+            self._running = not race.ended
+            self._settle()
+
+    @property
+    def running(self) -> bool:
+        """Waiting, reading or racing."""
+        return self._running
+
+    @property
+    def failed(self) -> bool:
+        """There was no race, or no further."""
+        return self._error is not None
+
+    @property
+    def finished(self) -> bool:
+        """There is a race to replay and to report."""
+        return not self._running and self._race is not None and any(lane.text for lane in self._race.lanes)
+
+    def apply(self, events: Sequence[WorkerEvent]) -> "RaceView":
+        """Take in what happened. The lanes themselves were recorded by the engine's thread."""
+        for event in events:
+            self._apply(event)
+        return self
+
+    def _apply(self, event: WorkerEvent) -> None:
+        match event:
+            case Waiting():
+                self._status = waiting_line(event)
+            case RaceBegun(race=race):
+                self._race, self._status = race, "Reading the question"
+            case LaneEvent(lane=None, event=PrefillProgress() as progress):
+                self._progress(progress)
+            case LaneEvent():
+                self._settle()
+            case RaceEnded():
+                self._running = False
+                self._settle()
+
+    def _progress(self, progress: PrefillProgress) -> None:
+        assert self._race is not None, "a race that reads before it begins"
+        what = "the book again (another page used the model)" if self._race.num_reread else "the question"
+        if not self._race.num_reread and progress.total_tokens - progress.reused_tokens > self._race.num_book / 2:
+            what = "the book"
+        self._share = progress.done_tokens / max(progress.total_tokens, 1)
+        self._status = f"Reading {what} · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
+        if progress.remaining_seconds is not None and progress.remaining_seconds > 1:
+            self._status += f" · {render.duration(progress.remaining_seconds)} left"
+
+    def _settle(self) -> None:
+        race, self._share = self._race, None
+        assert race is not None, "lanes without a race"
+        reread = race.num_reread
+        shared = f" · one reading for all, {reread:,} book tokens re-read" if reread is not None else ""
+        if not race.ended and self._running:
+            done = all(lane.finished for lane in race.lanes)
+            self._status = ("Comparing the texts" if done else "Racing, in fair turns") + shared
+        elif not any(lane.text for lane in race.lanes):
+            self._status = "Stopped before the first word"
+        else:
+            stopped = any(lane.finished and lane.finished.stop_reason == "cancelled" for lane in race.lanes)
+            self._status = ("Stopped" if stopped else "Finished") + shared
+
+    def fail(self, error: CoreError) -> "RaceView":
+        """No race, or no further; and why."""
+        self._error, self._running, self._share, self._status = error, False, None, "No race"
+        return self
+
+    def end(self) -> "RaceView":
+        """The stream is over, whatever its last event was."""
+        if self._running:
+            self._running, self._share, self._status = False, None, "Stopped before the first word"
+        return self
+
+    def html(self) -> str:
+        """The board."""
+        race = self._race
+        state = "running" if self._running else "resting"
+        state += "" if race else " empty"
+        bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
+        error = render.problem(self._error) if self._error else ""
+        body = board(race, running=self._running) if race else _empty_board()
+        replay = f' data-replay="{render.escape(replay_points(race))}"' if race and self.finished else ""
+        question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
+        return (
+            f'<section class="race {state}" aria-label="Race"{replay}><div class="strip-head"><span class="dot"></span>'
+            f'<span class="status" role="status">{render.escape(self._status)}</span>'
+            f"{REPLAY if self.finished else ''}</div>{bar}{error}{question}{body}</section>"
+        )
+
+
+REPLAY = (
+    '<span class="replay" role="group" aria-label="Replay">'
+    '<button type="button" class="replay-button" data-speed="1">Replay 1×</button>'
+    '<button type="button" class="replay-button" data-speed="4">4×</button></span>'
+)
+
+
+def replay_points(race: Race) -> str:
+    """JSON for the page's script: per lane [milliseconds, characters, tokens] after each round, in order."""
+    return json.dumps([[[round(p.seconds * 1000), p.num_chars, p.num_tokens] for p in _thin(t)] for t in race.lanes])
+
+
+def _thin(trace: Trace) -> list[Point]:
+    step = len(trace.points) // MOST_POINTS + 1
+    return [*trace.points[:-1:step], trace.points[-1]]
+
+
+def board(race: Race, *, running: bool) -> str:
+    """Lanes, the gap between plain decoding and its contender, and the verdict."""
+    lanes = [_lane(race, number, running=running) for number in range(len(race.lanes))]
+    plain, contender = race.plain, race.contender
+    gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
+    lanes.insert(1 if len(lanes) == 2 else 0, gap)
+    many = " many" if len(race.lanes) > 4 else ""
+    return f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>{verdicts(race, running=running)}'
+
+
+def _empty_board() -> str:
+    ghosts = "".join(
+        f'<article class="lane ghost {"plain" if name == PLAIN else ""}"><header><h3>{method_label(name)}</h3></header>'
+        f'<p class="rate"><b>{render.NONE_YET}</b><span>tokens/s</span></p><p class="quiet">{what}</p></article>'
+        for name, what in zip(COMPARED, (PLAIN_TOLD, TRIFORCE_TOLD), strict=True)
+    )
+    return f'<div class="board lanes-2">{ghosts}</div>'
+
+
+def _lane(race: Race, number: int, *, running: bool) -> str:
+    trace = race.lanes[number]
+    stats, ended = trace.stats, trace.finished
+    tone = "plain" if trace is race.plain else "fast" if trace.exact else "lossy"
+    exactness = (
+        render.chip("exact", tone="exact", title=EXACT_TITLE)
+        if trace.exact
+        else render.chip("not exact", tone="bad", title=LOSSY_TITLE)
+    )
+    ending = LANE_ENDINGS[ended.stop_reason] if ended else "Writing" if stats.new_tokens else "Ready"
+    share = stats.decode_seconds / race.seconds if race.seconds else stats.new_tokens / _finish_line(race)
+    name = method_label(trace.method)
+    alive = " alive" if running and not ended else ""
+    return (
+        f'<article class="lane {tone}{alive}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
+        f'{exactness}</header><p class="rate"><b>{render.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
+        f"{render.bar(share, f'{name}: how far', tone='track')}"
+        f'<p class="counts"><span><b class="tokens">{stats.new_tokens:,}</b> tokens</span>'
+        f'<span><b class="clock">{stats.decode_seconds:.2f}</b> s</span><span class="ending">{ending}</span></p>'
+        f'<div class="lane-text" tabindex="0" aria-label="Text by {name}"><p>{render.escape(trace.text)}</p></div>'
+        "</article>"
+    )
+
+
+def _finish_line(race: Race) -> int:
+    """Tokens at which a lane's bar is full: the limit while they run, the longest text in the end."""
+    if all(lane.finished for lane in race.lanes):
+        return max(1, *(lane.stats.new_tokens for lane in race.lanes))
+    return max(config.max_new_tokens for config in race.configs)
+
+
+def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
+    speedup = render.NONE_YET if ahead.speedup is None else f"{ahead.speedup:.2f}×"
+    name = method_label(contender.method)
+    pair = f"{race.lanes.index(contender)},{next(n for n, lane in enumerate(race.lanes) if lane is race.plain)}"
+    figures = "".join(
+        f'<p class="{key}"><b>{value}</b><span>{what}</span></p>'
+        for key, value, what in (
+            (
+                "gap-tokens",
+                f"{abs(ahead.tokens):,}",
+                f"token{'' if abs(ahead.tokens) == 1 else 's'} {side(ahead.tokens)}",
+            ),
+            ("gap-seconds", f"{abs(ahead.seconds):.2f} s", side(ahead.seconds)),
+        )
+    )
+    return (
+        f'<aside class="gap" data-pair="{pair}" title="{GAP_TITLE}" aria-label="{name} against plain decoding">'
+        f'<p class="speedup"><b>{speedup}</b><span>{name} against plain</span></p>{figures}</aside>'
+    )
+
+
+def side(difference: float) -> str:
+    """The word for the sign."""
+    return "behind" if difference < 0 else "ahead"
+
+
+# -------------------- equality
+
+
+def verdicts(race: Race, *, running: bool) -> str:
+    """One line a lane that is not plain decoding."""
+    others = [lane for lane in race.lanes if lane is not race.plain]
+    lines = "".join(_verdict(race, lane, running=running) for lane in others)
+    return f'<ul class="verdicts" aria-label="Equality">{lines}</ul>'
+
+
+def _verdict(race: Race, lane: Trace, *, running: bool) -> str:
+    tone, title, text = verdict_line(race, lane, running=running)
+    return f'<li class="verdict {tone}"><b>{render.escape(title)}</b><span>{render.escape(text)}</span></li>'
+
+
+def verdict_line(race: Race, lane: Trace, *, running: bool = False) -> tuple[str, str, str]:
+    """Tone, verdict and explanation for one lane."""
+    name, found = method_label(lane.method), race.judgements.get(lane.method)
+    if found is not None:
+        return _judged(name, found)
+    if running:
+        return "pending", name, "Its text is compared with plain decoding’s at the end, token by token."
+    if not race.greedy:
+        why = "At a temperature above 0 each text is a draw of its own, so equal texts are not expected."
+        return "none", f"{name}: not comparable", why
+    if race.plain is None:
+        return "none", f"{name}: not comparable", "Plain decoding did not run in this race."
+    if not lane.exact and lane.finished and race.plain.finished:
+        return _lossy(name, race.plain, lane)
+    return "none", f"{name}: not comparable", "There is too little text."
+
+
+def _judged(name: str, found: Judgement) -> tuple[str, str, str]:
+    if found.verdict == "identical":
+        much = f"All {found.num_compared:,} tokens are" if found.num_compared > 1 else "The only token is"
+        much += " the same as plain decoding’s"
+        if not found.whole:
+            much = f"The same as plain decoding’s as far as both wrote: {render.plural(found.num_compared, 'token')}"
+        return "good", f"{name}: identical", f"{much}."
+    assert found.index is not None, "texts that part nowhere"
+    bug = "That is a bug of ours: please save the report and send it."
+    if found.logit_gap is None:
+        return "bad", f"{name}: mismatch", f"One text ends at token {found.index:,} and the other goes on. {bug}"
+    place, gap = f"The texts part at token {found.index + 1:,}, where", f"{found.logit_gap:.2g} logits"
+    if found.verdict == "near_tie":
+        near = f"{place} both tokens lie within {gap} of the model’s best one: rounding decides between them."
+        return "near", f"{name}: near tie", near
+    return "bad", f"{name}: mismatch", f"{place} one token lies {gap} below the model’s best one. {bug}"
+
+
+def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:
+    assert plain.finished is not None and lane.finished is not None, "lanes that still run"
+    ours, theirs = plain.finished.token_ids, lane.finished.token_ids
+    index = first_difference(ours, theirs)
+    if index is None:
+        far = render.plural(min(len(ours), len(theirs)), "token")
+        return "none", f"{name}: not exact", f"Equal this time as far as both wrote ({far}); nothing guarantees it."
+    return "lossy", f"{name}: not exact", f"Its text leaves plain decoding’s at token {index + 1:,}."
+
+
+def ending_line(trace: Trace) -> str:
+    """How a text ended."""
+    return LANE_ENDINGS[trace.finished.stop_reason] if trace.finished else "Not finished"

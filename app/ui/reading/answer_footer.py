@@ -1,0 +1,142 @@
+"""What stands under a question and under an answer: figures, and what can be done with it. Pure functions to HTML.
+
+The chat takes it as a block of Markdown and keeps only plain tags, class, title and value; the page's script acts on
+the buttons' values. Every value names an exchange by its random id, so no text of a book or a model can name one.
+"""
+
+from app.conversations.tree import Dialogue, Node
+from app.remote.names import NOT_SEEN, REMOTE, is_remote, method_label
+from app.runtime.recording import CUT
+from app.runtime.sessions import Exchange
+from app.ui import render
+
+PLAIN_FORMATS = ("float", "bfloat")  # number formats of weights as they were trained; others are quantised
+WHY_CUT = {
+    "max_new_tokens": "It ended at the limit of new tokens.",
+    "cancelled": "It was stopped.",
+    "time_up": "Its time was up.",
+}
+
+
+def exactness(exchange: Exchange) -> str:
+    """exact, exact for the quantised model, not exact; of a remote server's answer what the server says."""
+    if is_remote(exchange.finished.method):
+        return "exact, as the server says" if exchange.finished.exact else "exactness not seen"
+    if not exchange.finished.exact:
+        return "not exact"
+    if exchange.weights and not exchange.weights.startswith(PLAIN_FORMATS):
+        return "exact for the quantised model"
+    return "exact"
+
+
+def methods(exchange: Exchange) -> str:
+    """Who wrote the answer."""
+    names = exchange.methods or (exchange.finished.method,)
+    return ", then ".join(method_label(name) for name in names)
+
+
+def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
+    """Key, text and explanation of each figure of an answer."""
+    stats = exchange.finished.stats
+    found = [("tokens", render.plural(stats.new_tokens, "token"), f"Written in {seconds(stats.decode_seconds)}.")]
+    if stats.tokens_per_second is not None:
+        found.append(("speed", f"{render.figure(stats.tokens_per_second)} tokens/s", "Decoding alone."))
+    if exchange.first_token_seconds is not None:
+        first = f"first token {seconds(exchange.first_token_seconds)}"
+        found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
+    reread = f"{render.count(exchange.num_reread)} re-read"
+    if not is_remote(exchange.finished.method):  # what a server has kept cannot be seen
+        found.append(("reread", reread, "Tokens of the book that had to be read again for this answer."))
+    found.append(("method", methods(exchange), drawn(exchange)))
+    return found
+
+
+def seconds(value: float) -> str:
+    """As a duration; short ones to the millisecond."""
+    return f"{1000 * value:.0f} ms" if value < 0.1 else render.duration(value)
+
+
+def drawn(exchange: Exchange) -> str:
+    """How tokens were chosen."""
+    sampling = exchange.sampling
+    if sampling is None:
+        return ""
+    if sampling.greedy:
+        return "Temperature 0: always the likeliest token."
+    limits = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
+    limits += f", top-k {sampling.top_k}" if sampling.top_k else ""
+    return f"Temperature {sampling.temperature:g}{limits}, seed {exchange.seed}."
+
+
+def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
+    """Figures and buttons under an answer; `last`: it ends the branch that is shown."""
+    exchange = node.exchange
+    if exchange is None:
+        what = _button("again", node.id, "Answer it", "Write the answer to this question")
+        return _block("foot waits", f"<span>Not answered.</span>{_acts(what, _button('delete', node.id, 'Delete'))}")
+    tone = "exact" if exchange.finished.exact else "lossy"
+    tone = REMOTE if is_remote(exchange.finished.method) else tone
+    facts = "".join(
+        f'<span class="{key}" title="{render.escape(note)}">{render.escape(text)}</span>'
+        for key, text, note in figures(exchange)
+    )
+    facts += f'<span class="{tone}" title="{EXACTNESS[tone]}">{exactness(exchange)}</span>'
+    acts: list[str] = []
+    reason = exchange.finished.stop_reason
+    if last and reason in CUT and exchange.finished.token_ids:
+        acts.append(_button("continue", node.id, "Continue", f"{WHY_CUT[reason]} Go on from its last token", "strong"))
+    acts += [
+        _button("again", node.id, "Regenerate", "Answer this question once more; this answer stays beside it"),
+        "" if last else _button("branch", node.id, "Branch", "Go on from this answer; what follows it stays, too"),
+        _button("copy", node.id, "Copy", "Copy the answer as Markdown"),
+        _button("delete", node.id, "Delete", "Delete this question, its answer and what follows"),
+    ]
+    if last and (children := dialogue.children(node.id)):
+        more = render.plural(len(children), "branch goes", "branches go")
+        acts.append(_button("switch", children[-1].id, f"{more} on from here &rsaquo;", "Show it", "strong"))
+    return _block("foot last" if last else "foot", facts + _acts(*acts))
+
+
+EXACTNESS = {
+    "exact": "The text follows the model’s own distribution, as plain decoding does.",
+    REMOTE: NOT_SEEN,
+    "lossy": "A method that looks at a part of the book only: the text may differ from the model’s own.",
+}
+
+
+def question_footer(dialogue: Dialogue, node: Node) -> str:
+    """Which of several versions is shown, and the way to change the question."""
+    beside = [one.id for one in dialogue.children(node.parent)]
+    at = beside.index(node.id)
+    turns = ""
+    if len(beside) > 1:
+        before, after = beside[at - 1] if at else "", beside[at + 1] if at + 1 < len(beside) else ""
+        turns = (
+            f'<span class="versions">{_turn(before, "&lsaquo;", "Earlier version")}<span>{at + 1}/{len(beside)}</span>'
+            f"{_turn(after, '&rsaquo;', 'Later version')}</span>"
+        )
+    edit = _button("edit", node.id, "Edit", "Change this question; the conversation so far stays as a branch")
+    return _block("asked", _acts(edit) + turns)
+
+
+def _turn(node_id: str, label: str, title: str) -> str:
+    if not node_id:
+        return f'<button class="act" disabled title="{title}">{label}</button>'
+    return _button("switch", node_id, label, title)
+
+
+def _acts(*buttons: str) -> str:
+    return f'<span class="acts">{"".join(buttons)}</span>'
+
+
+def _button(verb: str, node_id: str, label: str, title: str = "", tone: str = "") -> str:
+    name = f"act {tone}".strip()
+    return (
+        f'<button class="{name}" type="button" value="{verb}:{render.escape(node_id)}" title="{render.escape(title)}">'
+        f"{label}</button>"
+    )
+
+
+def _block(name: str, content: str) -> str:
+    """One line: to Markdown a block of HTML, up to the next empty line."""
+    return f'<div class="{name}">{content}</div>'

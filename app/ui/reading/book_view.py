@@ -1,0 +1,254 @@
+"""The card beside the conversation: what is read, what is on its way, what does not fit. A function of the session."""
+
+from app.context.context_documents import Book as Shelved
+from app.context.context_documents import Offer, label
+from app.context.page_ranges import written
+from app.context.uploads import Arrival
+from app.runtime.error_text import told
+from app.runtime.saved_books import BookMoving, disk_state
+from app.runtime.sessions import Session
+from app.runtime.worker import Waiting
+from app.ui import render
+from app.ui.library.saved_view import how_read, on_disk
+from app.ui.reading.budget_view import budget, fit_of
+from core.errors import ContextTooSmall, CoreError
+
+FORMATS = {"pdf": "PDF", "epub": "EPUB", "docx": "DOCX", "html": "HTML", "text": "TXT", "markdown": "MD"}
+WAITING = {
+    "loading": "Waits until the model is loaded",
+    "another page": "Waits: another page is using the model",
+}
+OWN_JOBS = {
+    "answer": "Waits until the answer is written",
+    "race": "Waits until the race has ended",
+    "reading": "Waits for the reading to pause",
+    "counting": "Waits until other texts are counted",
+    "survey": "Waits",
+    "keeping": "Waits until the book is on disk",
+}
+MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" has them all
+
+
+class BookView:
+    """What the card shows now."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._intake = session, session.intake
+
+    @property
+    def reading(self) -> bool:
+        """Extracting, waiting or reading: there is something to stop."""
+        return self._intake.extracting or self._intake.doing is not None
+
+    @property
+    def paused(self) -> bool:
+        """Stopped before the end."""
+        if self.reading or self._intake.too_long:
+            return False
+        unread = self._session.book is not None and not self._session.is_read
+        return unread or (self._intake.behind and bool(self._intake.shelf.books or self._intake.extracted))
+
+    def html(self) -> str:
+        """The card."""
+        session, intake = self._session, self._intake
+        parts = [render.problem(intake.error)] if intake.error else []
+        parts += [failure(one) for one in intake.arrivals if one.stage == "failed"]
+        if parts and session.book:
+            stays = "books below stay" if len(session.book.shelf.books) > 1 else "book below stays"
+            parts.append(f'<p class="quiet">The {stays} open.</p>')
+        if intake.shelf.books:
+            parts.append(self._titles())
+        parts += [progress(one) for one in intake.arrivals if one.stage != "failed"]
+        if intake.too_long:
+            parts.append(self._too_long())
+        if (moving := disk_state(session).doing) is not None:
+            parts.append(_running(*_moving(moving)))
+        elif intake.doing is not None:
+            parts.append(_running(*_doing(self)))
+        elif not self.reading and session.book:
+            parts.append(self._rest())
+        if intake.note:
+            parts.append(f'<p class="quiet" role="status">{render.escape(intake.note)}</p>')
+        if fit := fit_of(session):
+            parts.append(budget(fit, len(intake.shelf.books)))
+        parts.append(_warnings(self._warned()))
+        if intake.shelf.books:
+            parts.append(self._buttons())
+        if not any(parts):
+            parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
+        return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
+
+    def _titles(self) -> str:
+        books = self._intake.shelf.books
+        if len(books) == 1:
+            return _facts(books[0], self._num_tokens(books[0]))
+        rows = "".join(
+            f"<li><span>{render.escape(one.document.title)}</span>"
+            f"<i>{self._num_tokens(one)}{'' if one.is_whole else ' · in part'}</i></li>"
+            for one in books[:MOST_TITLES]
+        )
+        more = f'<p class="quiet">and {len(books) - MOST_TITLES} more</p>' if len(books) > MOST_TITLES else ""
+        title = render.plural(len(books), "document") + ", read in this order"
+        return f'<h3 class="book-title">{title}</h3><ol class="titles">{rows}</ol>{more}'
+
+    def _num_tokens(self, book: Shelved) -> str:
+        """Exact where the book is open alone, counted by pages elsewhere."""
+        opened, meter = self._session.book, self._intake.meter
+        if opened and opened.shelf is self._intake.shelf and len(opened.shelf.books) == 1:
+            return render.plural(opened.num_tokens, "token")
+        return render.plural(meter.book(book), "token") if meter else ""
+
+    def _too_long(self) -> str:
+        fit, books = self._intake.fit, self._intake.shelf.books
+        assert fit is not None, "too long by no measure"
+        error = ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
+        fitting = [offer for offer in fit.offers if offer.fits]
+        shown = "".join(offer_button(books, offer) for offer in fitting[:MOST_OFFERS])
+        alone = "".join(
+            f'<button type="button" class="offer" data-act="only:{one.key}">'
+            f"Read only {render.escape(one.document.title)}</button>"
+            for one in books[:MOST_OFFERS]
+            if len(books) > 1
+        )
+        fresh = ""
+        if fit.talk and fit.needed - fit.talk <= fit.context:
+            fresh = (
+                '<button type="button" class="offer" data-act="fresh">Begin a new conversation: all fits then</button>'
+            )
+        opened = self._session.book
+        meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
+        nothing = "" if shown or alone or fresh else f"<p>{render.escape(error.hint)}</p>"
+        problem = f"Too long to read at once: {render.escape(error.problem)}"
+        return (
+            f'<div class="problem too-long" role="alert"><strong>{problem}</strong>'
+            f"<span>Nothing is cut by itself. Choose what is read. {meanwhile}</span>{nothing}"
+            f'<div class="offers">{shown}{alone}{fresh}</div></div>'
+        )
+
+    def _rest(self) -> str:
+        session = self._session
+        assert session.book is not None
+        if not session.is_read:
+            note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
+            note += " Asking reads the rest first."
+            return f'<div class="step paused" role="status"><p>{note}</p></div>'
+        told = "Questions cost only their own tokens."
+        return f'<div class="step done" role="status"><p>{how_read(session)} {told}</p></div>{on_disk(session)}'
+
+    def _warned(self) -> list[str]:
+        books = self._intake.shelf.books
+        several = len(books) > 1
+        warned = [
+            f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings
+        ]
+        if self._session.book and self._session.book.note and not self._intake.too_long:
+            warned.append(self._session.book.note)
+        return warned
+
+    def _buttons(self) -> str:
+        talk = ""
+        if self._session.exchanges:
+            talk = (
+                " and end the incognito conversation" if self._session.incognito else "; the conversation stays listed"
+            )
+        return (
+            '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
+            f'<button type="button" class="link" data-act="start-over" title="Take everything off the shelf{talk}">'
+            f"Start over{talk}</button></p>"
+        )
+
+
+def _doing(view: BookView) -> tuple[str, str, float | None]:
+    """What is being done, how far it is, and as a share."""
+    doing = view._intake.doing
+    assert doing is not None
+    if isinstance(doing, Waiting):
+        step = OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason]
+        return step, "", None
+    read, detail = doing.done_tokens - doing.reused_tokens, ""
+    if read > 0 and doing.elapsed_seconds > 0:
+        detail = f"{render.figure(read / doing.elapsed_seconds)} tokens/s"
+    if doing.remaining_seconds is not None and doing.done_tokens < doing.total_tokens:
+        detail += f" · {render.duration(doing.remaining_seconds)} left"
+    step = f"Reading · {doing.done_tokens:,} of {doing.total_tokens:,} tokens"
+    return step, detail, doing.done_tokens / max(doing.total_tokens, 1)
+
+
+def _moving(moving: BookMoving) -> tuple[str, str, float | None]:
+    """How far rows have come from the disk, or gone there, and as a share."""
+    step = {"opening": "Opening from disk", "keeping": "Keeping on disk"}[moving.what]
+    counts = f"{step} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
+    return counts, "", moving.done_tokens / max(moving.total_tokens, 1)
+
+
+def _running(step: str, detail: str, share: float | None) -> str:
+    bar = '<div class="bar busy"><span></span></div>' if share is None else render.bar(share, step)
+    return (
+        f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
+        f'<p class="quiet">{render.escape(detail) or "&nbsp;"}</p></div>'
+    )
+
+
+def progress(arrival: Arrival) -> str:
+    """A file on its way: its name, what is being done, how far."""
+    share, detail = None, ""
+    match arrival.stage:
+        case "waiting":
+            step = "Waits until the text before it is extracted"
+        case "extracting":
+            step, done, pages = "Extracting text", arrival.num_done, arrival.num_pages
+            if pages is not None:
+                share, detail = done / max(pages, 1), f"page {min(done + 1, pages):,} of {pages:,}"
+            elif done:
+                detail = f"page {done + 1:,}"
+        case "extracted":
+            step = "Waits to be counted"
+        case _:
+            step = "Counting tokens"
+    title = f'<h3 class="book-title">{render.escape(arrival.name)}</h3>'
+    return f'<div class="arrival">{title}{_running(step, detail, share)}</div>'
+
+
+def failure(arrival: Arrival) -> str:
+    """A file that could not be read, and why."""
+    error = arrival.error or CoreError(f"{arrival.name} cannot be read.", hint="Choose another file.")
+    problem, hint = told(error)
+    return (
+        f'<div class="problem" role="alert"><strong>{render.escape(problem)}</strong>'
+        f"<span>{render.escape(hint)}</span>"
+        f'<button type="button" class="close" data-act="dismiss:{arrival.number}" aria-label="Dismiss">×</button></div>'
+    )
+
+
+def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
+    """A choice that can be made with a click; `fits` is said in words and shown as a mark."""
+    book = books[offer.book]
+    name = f"{book.document.title}: {offer.label}" if len(books) > 1 else offer.label
+    mark = '<em class="fits">fits</em>' if offer.fits else '<em class="not">too long</em>'
+    return (
+        f'<button type="button" class="offer" data-act="choose:{book.key}:{written(offer.choice)}">'
+        f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i>{mark}</button>"
+    )
+
+
+def _facts(book: Shelved, num_tokens: str) -> str:
+    document = book.document
+    chosen = "" if book.is_whole else label(document, book.choice)
+    facts = " · ".join(filter(None, (FORMATS[document.format], extent(book), chosen, num_tokens)))
+    stem = document.name.rpartition(".")[0]
+    name = "" if document.title in (document.name, stem) else document.name
+    file = f'<p class="quiet file">{render.escape(name)}</p>' if name else ""
+    title = f'<h3 class="book-title">{render.escape(document.title)}</h3>'
+    return f'{title}{file}<p class="facts">{render.escape(facts)}</p>'
+
+
+def extent(book: Shelved) -> str:
+    """How long a document is, as its own format counts."""
+    if book.document.has_own_pages:
+        return render.plural(len(book.document.pages), "page")
+    return render.plural(book.num_words, "word")
+
+
+def _warnings(warned: list[str]) -> str:
+    items = "".join(f"<li>{render.escape(warning)}</li>" for warning in warned)
+    return f'<ul class="warnings" aria-label="Warnings">{items}</ul>' if items else ""

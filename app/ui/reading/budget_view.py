@@ -1,0 +1,65 @@
+"""The budget of the context: books, conversation, what is kept for the next answer, and what is free."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from app.context.uploads import Fit
+from app.runtime.sessions import Session
+from app.ui import render
+
+LEAST_SHARE = 0.004  # of the bar, for a part that has any tokens: otherwise it could not be seen
+
+
+class Part(NamedTuple):
+    """A part of the context."""
+
+    kind: str
+    name: str
+    num_tokens: int
+
+
+def fit_of(session: Session) -> Fit | None:
+    """The budget as it is now: the conversation grows after a shelf was opened, and another branch is shorter."""
+    fit = session.intake.fit
+    if fit is None or not fit.fits or session.book is None:
+        return fit
+    return replace(fit, talk=session.num_talk)
+
+
+def budget(fit: Fit, num_books: int) -> str:
+    """The meter, with a legend in tokens and percent."""
+    parts = list(_parts(fit, num_books))
+    over = fit.needed - fit.context
+    said = ", ".join(f"{part.name} {part.num_tokens:,} tokens" for part in parts)
+    if over > 0:
+        said += f": {over:,} tokens more than the context of {fit.context:,} holds"
+    whole = max(fit.needed, fit.context)
+    bars = "".join(f'<span class="{part.kind}" style="width:{_width(part, whole)}"></span>' for part in parts)
+    rows = "".join(
+        f'<li class="{part.kind}"><span class="key"></span><span>{part.name}</span>'
+        f"<b>{part.num_tokens:,}</b><i>{render.percent(part.num_tokens / fit.context)}</i></li>"
+        for part in parts
+    )
+    limit = f'<s style="left:{100 * fit.context / whole:.2f}%"></s>' if over > 0 else ""
+    head = f"of {fit.context:,} tokens of context"
+    if over > 0:
+        head = f"<strong>{over:,} tokens too many</strong> for {fit.context:,}"
+    return (
+        f'<div class="budget{" over" if over > 0 else ""}"><div class="stack" role="img" '
+        f'aria-label="{render.escape(said)}">{bars}{limit}</div><p class="quiet">{head}</p><ul>{rows}</ul></div>'
+    )
+
+
+def _parts(fit: Fit, num_books: int) -> Iterator[Part]:
+    yield Part("books", "Books" if num_books > 1 else "Book", fit.books + fit.frame)
+    if fit.talk:
+        yield Part("talk", "Conversation", fit.talk)
+    yield Part("reserve", "Kept for an answer", fit.reserve)
+    if fit.fits:
+        yield Part("free", "Free", fit.context - fit.needed)
+
+
+def _width(part: Part, whole: int) -> str:
+    share = part.num_tokens / whole
+    return f"{100 * max(share, LEAST_SHARE if part.num_tokens else 0):.2f}%"

@@ -1,0 +1,164 @@
+"""What the page's script asks for when a small button is pressed: one event, one verb, one update of the page.
+
+The buttons stand in HTML that Gradio knows nothing of, so the script hands over verb and object as JSON. Everything in
+it is checked: it comes from a browser.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from gradio.events import Dependency
+
+from app.runtime.worker import EngineWorker
+from app.ui import render
+from app.ui.handlers import Handlers, Parts, Updates
+from app.ui.reading import quote_chips
+from core.errors import CoreError, InvalidSetting
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListParts:
+    """The components of the list of conversations, and those that nobody sees."""
+
+    search: gr.Textbox
+    listing: gr.HTML
+    act: gr.Textbox  # what the script asks for
+    parcel: gr.Textbox  # what the script is to save or to copy
+    now: gr.Button  # not seen, pressed by the script: something that is done at once
+    again: gr.Button  # not seen, pressed by the script: an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What is asked for."""
+
+    verb: str
+    id: str  # of a conversation or an exchange
+    text: str = ""
+
+    @classmethod
+    def parse(cls, packed: str) -> "Act":
+        """From the script's JSON.
+
+        Raises:
+            InvalidSetting: it is none.
+        """
+        try:
+            data = json.loads(packed)
+            verb, _, name = str(data["act"]).partition(":")
+            return cls(verb, name, str(data.get("text", "")))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InvalidSetting("The page sent something unknown.", hint="Reload the page.") from error
+
+
+class ChatActions:
+    """The verbs of small buttons."""
+
+    def __init__(self, worker: EngineWorker, handlers: Handlers, parts: Parts, own: ListParts) -> None:
+        self._worker, self.handlers, self._parts, self._own = worker, handlers, parts, own
+        conversing = self._conversing = handlers.conversing
+        self._changes: dict[str, Callable[[str, str], None]] = {
+            "open": conversing.open,
+            "delete-conversation": conversing.delete,
+            "new": lambda session_id, _: conversing.new(session_id),
+            "incognito": lambda session_id, _: conversing.incognito(session_id),
+            "keep": lambda session_id, _: conversing.stop_editing(session_id),
+            "switch": conversing.switch,
+            "branch": conversing.branch,
+            "delete": conversing.remove,
+        }
+
+    @property
+    def outputs(self) -> list[gr.blocks.Block]:
+        """What a verb may change."""
+        return [*self._parts.of_conversation, self._parts.box, self._own.parcel]
+
+    def now(self, session_id: str, packed: str) -> Updates:
+        """Do what was asked for and show the page as it is then."""
+        parts = self._parts
+        try:
+            act = Act.parse(packed)
+            updates = self._special(session_id, act)
+            if updates is not None:
+                return updates
+            change = self._changes.get(act.verb)
+            if change is None:
+                raise InvalidSetting("The page sent something unknown.", hint="Reload the page.")
+            change(session_id, act.id)
+        except CoreError as error:
+            known = self._worker.sessions.find(session_id)
+            return (self.handlers.talk(known) if known else {}) | {parts.about: render.problem(error)}
+        shown = self.handlers.talk(self._worker.sessions.get(session_id))
+        return shown | ({parts.box: ""} if act.verb == "keep" else {})
+
+    def _special(self, session_id: str, act: Act) -> Updates | None:
+        """Verbs that leave the chat as it is."""
+        conversing, parts = self._conversing, self._parts
+        if act.verb in ("markdown", "json"):
+            parcel = conversing.export(session_id, act.id, "json" if act.verb == "json" else "markdown")
+            return {self._own.parcel: parcel.packed()}
+        if act.verb == "copy":
+            return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
+        if act.verb == "quote":
+            return {parts.where.page: quote_chips.opened(self._worker.sessions.get(session_id), act.id)}
+        if act.verb == "rename":
+            conversing.rename(session_id, act.id, act.text)
+            return {parts.listing: self.handlers.listing(self._worker.sessions.get(session_id))}
+        if act.verb == "edit":
+            question = conversing.edit(session_id, act.id)
+            shown = self.handlers.talk(self._worker.sessions.get(session_id))
+            return shown | {parts.box: question, self._own.parcel: json.dumps({"focus": True})}
+        return None
+
+    def search(self, session_id: str, text: str) -> str:
+        """The list with what has every word of a text."""
+        session = self._worker.sessions.enter(session_id)
+        session.search = text or ""
+        return self.handlers.listing(session)
+
+
+def build_list() -> ListParts:
+    """The section of the side, and what nobody sees."""
+    with gr.Accordion("Conversations", open=True, elem_id="conversations"):
+        search = gr.Textbox(
+            show_label=False, label="Search conversations", placeholder="Search", max_lines=1, elem_id="conv-search"
+        )
+        listing = gr.HTML("", elem_id="conv-list", apply_default_css=False)
+    act = gr.Textbox(visible=False, show_label=False)
+    parcel = gr.Textbox(visible=False, show_label=False)
+    now = gr.Button("Now", elem_id="act-now")
+    again = gr.Button("Again", elem_id="act-again")
+    return ListParts(search, listing, act, parcel, now, again)
+
+
+def wire_list(
+    actions: ChatActions,
+    own: ListParts,
+    parts: Parts,
+    settings: Sequence[gr.components.Component],
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
+) -> Dependency:
+    """The events. `stream` and `at_once` are how the page's events run. Returns the one that writes an answer."""
+    done = own.now.click(
+        actions.now,
+        [parts.session, own.act],
+        actions.outputs,
+        api_name="act",
+        **{**at_once, "js": TAKE},
+    )
+    done.then(None, own.parcel, own.parcel, js="(parcel) => window.triforceChat.deliver(parcel)")
+    own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
+    return own.again.click(
+        actions.handlers.again,
+        [parts.session, own.act, *settings],
+        parts.of_answer,
+        api_name="regenerate",
+        **{**stream, "js": TAKE},
+    )
+
+
+TAKE = "(id, act, ...rest) => [window.triforceSession(), window.triforceChat.take(), ...rest]"

@@ -1,0 +1,113 @@
+"""The conversation as messages of the chat component: what was answered, and the answer that is being written."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from app.conversations.tree import Node
+from app.runtime.recording import streamed_text
+from app.runtime.sessions import Exchange, Session
+from app.runtime.worker import WorkerEvent
+from app.ui.markdown import literal
+from app.ui.reading.answer_footer import answer_footer, question_footer
+from app.ui.reading.quote_chips import chips
+from core.generation.events import Finished, RoundDone
+
+PENDING = "…"
+EMPTY_ANSWER = "*(The model ended its answer at once.)*"
+BLANK_ANSWER = "*(The answer is white space alone.)*"
+
+
+class TextBlock(TypedDict):
+    """A piece of a message: sent as a block, it is neither trimmed nor dedented on the way."""
+
+    type: str
+    text: str
+
+
+class Message(TypedDict):
+    """One turn of one side."""
+
+    role: str
+    content: list[TextBlock]
+
+
+class ChatView:
+    """Grows the last answer. The text is one string that only gets longer.
+
+    Args:
+        past: messages before the question.
+        question: what is being answered; None: nothing is.
+        before: the answer so far, if it is continued.
+    """
+
+    def __init__(self, past: Sequence[Message], question: str | None = None, before: Exchange | None = None) -> None:
+        self._past, self._question = list(past), question
+        self._num_before = len(before.finished.token_ids) if before else 0
+        self._answer = streamed_text(before) if before else ""
+        self.finished: Finished | None = None
+        self._wrote = False
+
+    def apply(self, events: Sequence[WorkerEvent]) -> "ChatView":
+        """Take in what happened."""
+        for event in events:
+            if isinstance(event, RoundDone):
+                self._answer += event.text
+                self._wrote |= bool(event.tokens)
+            elif isinstance(event, Finished):
+                self.finished, self._answer = event, event.text
+        return self
+
+    @property
+    def answered(self) -> bool:
+        """At least one token was written, so the exchange is part of the conversation."""
+        if self.finished is None:
+            return False
+        # What was there before may have other tokens now, of another model: their number alone says too little.
+        return self._wrote or len(self.finished.token_ids) > self._num_before
+
+    def messages(self) -> list[Message]:
+        """For the chat component."""
+        if self._question is None:
+            return self._past
+        waits = self.finished is None and not self._answer.strip()
+        answer = message("assistant", PENDING, raw=True) if waits else _said(self._answer)
+        return [*self._past, message("user", self._question), answer]
+
+
+def conversation(session: Session | None) -> list[Message]:
+    """What a session shows, with figures and buttons."""
+    return shown(session, session.dialogue.path) if session and session.dialogue else []
+
+
+def shown(session: Session, path: Sequence[Node]) -> list[Message]:
+    """A branch of a session's conversation, or the beginning of one, with figures and buttons."""
+    messages: list[Message] = []
+    dialogue = session.dialogue
+    if dialogue is None:
+        return messages
+    for node in path:
+        last = node is path[-1] and node.id == dialogue.head
+        messages += [
+            message("user", node.question),
+            message("user", question_footer(dialogue, node), raw=True),
+            *([_answer(session, node)] if node.exchange else []),
+            message("assistant", answer_footer(dialogue, node, last=last), raw=True),
+        ]
+    return messages
+
+
+def _answer(session: Session, node: Node) -> Message:
+    text = node.exchange.finished.text if node.exchange else ""
+    return _said(text, chips(session, node) if text.strip() else None)
+
+
+def _said(text: str, inserted: Mapping[int, str] | None = None) -> Message:
+    """An answer, or what is told where there is nothing to see."""
+    if text.strip():
+        return message("assistant", text, inserted=inserted)
+    return message("assistant", BLANK_ANSWER if text else EMPTY_ANSWER, raw=True)
+
+
+def message(role: str, text: str, raw: bool = False, inserted: Mapping[int, str] | None = None) -> Message:
+    """A message; `raw` text is our own Markdown, all other text is shown as it is written, with what is inserted."""
+    return {"role": role, "content": [{"type": "text", "text": text if raw else literal(text, inserted)}]}

@@ -1,0 +1,123 @@
+"""The list of conversations as HTML, and the line that says which book the shown one is about.
+
+Titles come from questions and are escaped; files are named by id only. The script of the page acts on data-list.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from app.context.samples import Sample
+from app.conversations.store import Listing, Summary
+from app.runtime.sessions import Session
+from app.ui import render
+
+MOST_SHOWN = 200  # beyond that one searches
+DAY = 86_400
+
+
+def conversation_list(
+    listing: Listing, session: Session | None, *, search: str = "", when: datetime | None = None
+) -> str:
+    """The list, the conversation of `session` marked."""
+    time = when or datetime.now(UTC)
+    current = session.dialogue.id if session and session.dialogue else ""
+    incognito = session is not None and session.incognito
+    rows = "".join(_row(one, current, time) for one in listing.summaries[:MOST_SHOWN])
+    if not rows:
+        rows = (
+            f'<li class="none">{"Nothing found." if search.strip() else "Your conversations will be listed here."}</li>'
+        )
+    left = len(listing.summaries) - MOST_SHOWN
+    more = f'<p class="quiet">{render.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
+    notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
+    state = " incognito" if incognito else ""
+    return (
+        f'<section class="convs{state}" aria-label="Conversations">{_head(incognito)}{notices}'
+        f"<ul>{rows}</ul>{more}</section>"
+    )
+
+
+def _head(incognito: bool) -> str:
+    note = (
+        '<p class="list-note">Incognito: nothing of this conversation is written to disk, '
+        "and it is gone when you leave it.</p>"
+        if incognito
+        else ""
+    )
+    pressed = "true" if incognito else "false"
+    title = "Leave the incognito conversation for good" if incognito else "Talk without anything being written to disk"
+    return (
+        '<div class="convs-head">'
+        '<button type="button" data-list="new" title="Begin a new conversation (Alt+N)">New</button>'
+        f'<button type="button" data-list="incognito" aria-pressed="{pressed}" title="{title}">Incognito</button>'
+        f"</div>{note}"
+    )
+
+
+def _row(one: Summary, current: str, time: datetime) -> str:
+    title = render.escape(one.title) or "Untitled"
+    mark = ' class="current" aria-current="true"' if one.id == current else ""
+    about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
+    return (
+        f'<li{mark} data-id="{one.id}">'
+        f'<button type="button" class="open" data-list="open" title="{title}"><b>{title}</b>'
+        f"<small>{about}</small></button>"
+        f'<details><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
+        '<button type="button" data-list="rename">Rename</button>'
+        '<button type="button" data-list="markdown">Export Markdown</button>'
+        '<button type="button" data-list="json">Export JSON</button>'
+        '<button type="button" data-list="delete" class="danger">Delete</button>'
+        "</div></details></li>"
+    )
+
+
+def ago(changed: str, time: datetime) -> str:
+    """When that was, as one says it."""
+    try:
+        then = datetime.fromisoformat(changed)
+    except ValueError:
+        return "some time ago"
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    seconds = (time - then).total_seconds()
+    if seconds < 60:
+        return "just now"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min ago"
+    if seconds < DAY:
+        return f"{int(seconds // 3600)} h ago"
+    if seconds < 7 * DAY:
+        return render.plural(int(seconds // DAY), "day") + " ago"
+    try:
+        return f"{then.astimezone():%d %b %Y}"
+    except (OverflowError, ValueError, OSError):  # before or after all time zones
+        return "some time ago"
+
+
+def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:
+    """Which book to open, if the shown conversation is about one that is not."""
+    if session is None or session.dialogue is None or session.fits:
+        return ""
+    book, there = session.dialogue.book, {one.document.name for one in session.intake.shelf.books}
+    files = ", ".join(render.escape(name) for name in book.files)
+    number = next((at for at, sample in enumerate(samples) if (sample.file.name,) == book.names), None)
+    way = "Open that book again to go on."
+    if there and there >= set(book.names):
+        way = "It is on the shelf, but not like that: make the shelf as it was (Library) to go on."
+    offer = "" if number is None else f'<button type="button" data-sample="{number}">Open the sample</button>'
+    return (
+        '<div class="about-book" role="status"><span>This conversation is about '
+        f"<b>{render.escape(book.title)}</b> ({files}, {book.num_tokens:,} tokens). {way}</span>{offer}</div>"
+    )
+
+
+def editing_notice(session: Session | None) -> str:
+    """That the question in the box takes the place of an earlier one."""
+    if session is None or session.editing is None or session.dialogue is None:
+        return ""
+    path = [node.id for node in session.dialogue.path]
+    number = f" {path.index(session.editing) + 1}" if session.editing in path else ""
+    return (
+        f'<div class="editing" role="status"><span>Changing question{number}: the conversation so far stays as '
+        'a branch.</span><button type="button" data-list="keep">Cancel</button></div>'
+    )

@@ -1,0 +1,187 @@
+"""The live strip: what the decoder is doing and how well the speculation goes, for one answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.remote.names import NOT_SEEN, is_remote, method_label
+from app.runtime.worker import AnswerBegun, Waiting, WorkerEvent
+from app.ui import render
+from core.decoding.registry import PLAIN
+from core.decoding.stats import DecodeStats, LevelStats
+from core.errors import CoreError
+from core.generation.events import Finished, PrefillProgress, RoundDone, StopReason
+
+ENDINGS: dict[StopReason, str] = {
+    "end_of_text": "Answer complete",
+    "stop_string": "Answer complete",
+    "max_new_tokens": "Ended at the limit of new tokens (Settings)",
+    "context_full": "Ended: the context is full",
+    "time_up": "Ended: its time was up",
+    "cancelled": "Stopped",
+}
+OWN_JOBS = {
+    "reading": "Waiting until the book is read",
+    "counting": "Waiting until the book is counted",
+    "survey": "Waiting",
+    "answer": "Waiting until this page’s answer is written",
+    "race": "Waiting until this page’s race has ended",
+}
+EXPLAINED = {
+    "speed": "Decoding only; the time to read the prompt is not in it.",
+    "level1": "Of the draft's guesses that the retrieval cache tested, the share it accepted.",
+    "level2": "Of the guesses that were tested against the whole book, the share that was accepted.",
+    "passes": "Tokens committed per pass over the full cache. Plain decoding gets exactly 1.",
+    "reread": "Tokens of the book that had to be read again for this answer.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure: what it is, its value, what it means."""
+
+    key: str
+    label: str
+    value: str
+    unit: str
+    below: str
+    share: float | None = None
+
+
+class LiveStrip:
+    """What the strip shows. Apply events, then ask for the HTML."""
+
+    def __init__(self, method: str | None = None) -> None:
+        self._method = method
+        self._status = "Waiting for its turn" if method else "Ask a question: the figures of the answer appear here."
+        self._share: float | None = None  # of the prompt, while it is read
+        self._error: CoreError | None = None
+        self._stats = DecodeStats()
+        self._running = method is not None
+        self._num_book = self._num_read_before = 0
+        self._num_reread: int | None = None
+
+    def apply(self, events: Sequence[WorkerEvent]) -> "LiveStrip":
+        """Take in what happened."""
+        for event in events:
+            self._apply(event)
+        return self
+
+    def _apply(self, event: WorkerEvent) -> None:
+        match event:
+            case Waiting():
+                self._status = waiting_line(event)
+            case AnswerBegun(num_book=num_book, num_read_before=num_read_before):
+                self._num_book, self._num_read_before = num_book, num_read_before
+                self._status = "Reading the question"
+            case PrefillProgress():
+                self._progress(event)
+            case RoundDone(stats=stats):
+                self._stats, self._share = stats, None
+                self._status = f"Writing · {render.plural(stats.new_tokens, 'token')}"
+            case Finished():
+                self._finish(event)
+
+    def _progress(self, progress: PrefillProgress) -> None:
+        known = min(self._num_read_before, self._num_book)
+        self._num_reread = max(0, known - progress.reused_tokens)
+        to_read = progress.total_tokens - progress.reused_tokens
+        what = "the question"
+        if self._num_reread:
+            what = "the book again (another page used the model)"
+        elif to_read > self._num_book / 2:
+            what = "the book"
+        self._share = progress.done_tokens / max(progress.total_tokens, 1)
+        self._status = f"Reading {what} · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
+        if progress.remaining_seconds is not None and progress.remaining_seconds > 1:
+            self._status += f" · {render.duration(progress.remaining_seconds)} left"
+
+    def _finish(self, finished: Finished) -> None:
+        self._stats, self._share, self._running = finished.stats, None, False
+        self._method = finished.method
+        tokens = render.plural(finished.stats.new_tokens, "token")
+        self._status = ENDINGS[finished.stop_reason]
+        if finished.stats.new_tokens:
+            self._status += f" · {tokens} in {render.duration(finished.stats.decode_seconds)}"
+
+    def recall(self, finished: Finished, num_book: int, num_reread: int | None = None) -> "LiveStrip":
+        """Show an answer of the past, after a reload."""
+        self._num_book, self._num_reread = num_book, num_reread
+        self._finish(finished)
+        return self
+
+    def end(self) -> "LiveStrip":
+        """The stream is over, whatever the last event was."""
+        if self._running:
+            self._running, self._share, self._status = False, None, "Stopped before the first word"
+        return self
+
+    def fail(self, error: CoreError) -> "LiveStrip":
+        """No answer, and why."""
+        self._error, self._running, self._share, self._status = error, False, None, "No answer"
+        return self
+
+    def html(self) -> str:
+        """The strip."""
+        name = method_label(self._method or "")
+        badges = render.chip(name, tone="method") if name else ""
+        if is_remote(self._method):
+            badges += render.chip("exactness not seen", title=NOT_SEEN)
+        elif name:
+            badges += render.chip("exact", tone="exact", title="The text follows the target model's own distribution.")
+        state = "running" if self._running else "resting"
+        state += "" if self._method else " empty"
+        bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
+        error = render.problem(self._error) if self._error else ""
+        tiles = "".join(map(_tile, self._tiles()))
+        return (
+            f'<section class="strip {state}" aria-label="Live figures">'
+            f'<div class="strip-head"><span class="dot"></span><span class="status" role="status">'
+            f'{render.escape(self._status)}</span><span class="badges">{badges}</span></div>'
+            f'{bar}<div class="tiles">{tiles}</div>{error}</section>'
+        )
+
+    def _tiles(self) -> list[Tile]:
+        stats = self._stats
+        level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
+        unused = "not used by plain decoding" if self._method == PLAIN else ""
+        if is_remote(self._method):
+            unused = "a remote server does not tell" if level2 is None else "as the server tells"
+        ms = "of decoding alone"
+        if stats.ms_per_token is not None:
+            ms = f"{render.figure(stats.ms_per_token)} ms per token"
+        book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
+        hidden = self._num_reread is None or is_remote(self._method)
+        reread = render.NONE_YET if hidden else render.count(self._num_reread or 0)
+        passes = render.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
+        return [
+            Tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s", ms),
+            Tile("level1", "Accepted, level 1", render.percent(level1), "", unused or "draft → retrieval", level1),
+            Tile("level2", "Accepted, level 2", render.percent(level2), "", unused or "retrieval → book", level2),
+            Tile("passes", "Tokens per full pass", passes, "", "plain decoding: 1"),
+            Tile("reread", "Re-read", reread, "", book),
+        ]
+
+
+def waiting_line(waiting: Waiting) -> str:
+    """Why an answer has not begun."""
+    if waiting.reason == "loading":
+        return "Waiting until the model is loaded"
+    if waiting.reason == "own job":
+        return OWN_JOBS[waiting.own]
+    pages = "another page" if waiting.num_ahead == 1 else f"{waiting.num_ahead} other pages"
+    return f"Queued: {pages} first, one at a time uses the model"
+
+
+def _acceptance(level: LevelStats | None) -> float | None:
+    return level.acceptance if level else None
+
+
+def _tile(tile: Tile) -> str:
+    known = tile.unit and tile.value != render.NONE_YET
+    unit = f'<span class="unit">{tile.unit}</span>' if known else ""
+    meter = "" if tile.share is None else render.bar(tile.share, tile.label, tone=tile.key)
+    return (
+        f'<div class="tile {tile.key}" title="{render.escape(EXPLAINED[tile.key])}">'
+        f'<span class="label">{tile.label}</span><span class="value">{render.escape(tile.value)}{unit}</span>'
+        f'<span class="below">{render.escape(tile.below)}</span>{meter}</div>'
+    )

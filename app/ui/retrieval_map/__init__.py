@@ -1,0 +1,1 @@
+"""Which pages of the book the retrieval cache held for an answer."""

@@ -1,0 +1,71 @@
+"""Where in the book: the strip below the figures of an answer, and the page that a click on it opens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from gradio.blocks import Block
+
+from app.runtime.sessions import Session
+from app.runtime.worker import AnswerBegun, EngineWorker, PagesLoaded, WorkerEvent
+from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.retrieval_map.view import opened_page, where
+
+# The strip is drawn again while somebody may be walking along it by keyboard; a page begins at its first mark.
+REDRAWN = "watch('value', () => window.triforceShelf.redrawn(element));"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhereParts:
+    """The components that change."""
+
+    strip: gr.HTML
+    page: gr.HTML
+
+    @property
+    def all(self) -> list[Block]:
+        """Both."""
+        return [self.strip, self.page]
+
+    def updates(self, session: Session | None) -> dict[Block, Any]:
+        """The strip as it is now; a page that was opened closes, as it speaks of what is gone."""
+        return {self.strip: where(session) if session else "", self.page: ""}
+
+    def follow(self, session: Session, events: Sequence[WorkerEvent]) -> dict[Block, Any]:
+        """What some events of an answer change; a page that is open the page's script closes when one begins."""
+        new = any(isinstance(event, AnswerBegun | PagesLoaded) for event in events)
+        return {self.strip: where(session)} if new else {}
+
+
+def build_where() -> WhereParts:
+    """The components."""
+    strip = gr.HTML("", elem_id="where", js_on_load=CLICKS + REDRAWN)
+    return WhereParts(strip, gr.HTML("", elem_id="where-page", js_on_load=CLICKS + REDRAWN))
+
+
+def listen_where(
+    worker: EngineWorker, parts: WhereParts, session: gr.Textbox, act: gr.Textbox, at_once: dict[str, Any]
+) -> None:
+    """Clicks on the strip and on the open page. `at_once`: how quick events run."""
+
+    def show(session_id: str, action: str | None) -> str:
+        return opened(worker.sessions.find(session_id), action or "")
+
+    for number, shown in enumerate((parts.strip, parts.page)):
+        shown.click(
+            show,
+            [session, act],
+            parts.page,
+            api_name="where" if number == 0 else None,
+            api_visibility="public" if number == 0 else "private",
+            **(at_once | {"js": WITH_ACT}),
+        )
+
+
+def opened(session: Session | None, action: str) -> str:
+    """The page that a click asks for; nothing where it closes one."""
+    verb, _, number = action.partition(":")
+    if session is None or verb != "page" or not number.isdecimal():
+        return ""
+    return opened_page(session, int(number))

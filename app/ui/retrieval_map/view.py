@@ -1,0 +1,185 @@
+"""The strip of pages, and one page with what was loaded of it marked, or what an answer quotes."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from app.context.context_documents import PREVIEW_CHARS, Placed
+from app.context.quotes import Quote
+from app.context.retrieval_map import STRONG, Passage, Weights
+from app.remote.names import is_remote
+from app.runtime.sessions import Book, Session
+from app.ui import render
+
+MOST_BARS = 120
+MOST_TOP = 4  # pages named below the strip
+TOP_SHARE = 0.3  # of the strongest page's weight, for a page to be named
+LEVELS = ((0.75, "most"), (0.5, "much"), (0.25, "some"), (0.05, "a little"), (0.0, "nothing"))
+PROVISO = "What was loaded for drafting{much}, not a proof: the answer itself was checked against every page."
+
+
+def where(session: Session) -> str:
+    """The strip for the answer that is shown last; nothing without a book."""
+    book, loaded = session.book, session.where
+    if book is None:
+        return ""
+    if loaded is None:
+        return _strip("Ask a question: this strip then shows which pages are loaded for drafting.", _room(book))
+    if not loaded.kept:
+        return _strip("Which pages were loaded for this answer was not kept.")
+    if is_remote(loaded.method):
+        return _strip("Where in the book a remote server looks cannot be seen from here.")
+    if not loaded.retrieves:
+        return _strip("This way of decoding loads no pages: every token reads the whole book.")
+    if not book.chunk_pages:
+        return _strip("This model’s tokenizer does not tell which characters a token stands for.")
+    if loaded.num_seen == 0:
+        return _strip("The pages show with the first words of the answer.", _room(book))
+    weights = Weights(book, loaded, session.usual_for(loaded))
+    if loaded.all_held:
+        return _strip("The book is so short that all of it is loaded for every question.")
+    if not weights.tells:
+        return _strip("For this question the same pages are loaded as for any other.")
+    pages = weights.pages()
+    return _strip("", _bars(book, pages) + _top(book, pages), loaded.budget)
+
+
+def _strip(instead: str, inside: str = "", budget: int = 0) -> str:
+    line = f'<p class="quiet">{instead}</p>' if instead else ""
+    much = f" ({render.plural(budget, 'token')} a head)" if budget else ""
+    proviso = "" if instead else f'<p class="quiet proviso">{PROVISO.format(much=much)}</p>'
+    return (
+        '<section class="where" aria-label="Where in the book"><header><b>Where in the book</b>'
+        f"{line}{proviso}</header>{inside}</section>"
+    )
+
+
+def _room(book: Book) -> str:
+    """Pages of which nothing is loaded yet, as high as the strip will be: nothing below it moves when it fills."""
+    if not book.chunk_pages:
+        return ""
+    return _bars(book, [0.0] * len(book.shelf.pages)) + '<p class="top"></p>'
+
+
+def _bars(book: Book, weights: Sequence[float]) -> str:
+    per_bar = -(-len(weights) // MOST_BARS)
+    bars = "".join(_bar(book, weights, first, per_bar) for first in range(0, len(weights), per_bar))
+    several = len(book.shelf.books) > 1
+    first, last = (named(book, index, short=not several) for index in (0, len(weights) - 1))
+    ends = f'<p class="ends" aria-hidden="true"><span>{first}</span><span>{last}</span></p>'
+    return f'<div class="pages" role="group" aria-label="Pages, by what was loaded of them">{bars}</div>{ends}'
+
+
+def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
+    """One page, or several that follow each other; a click opens the one of which most was loaded."""
+    indices = range(first, min(first + per_bar, len(weights)))
+    strongest = max(indices, key=lambda index: weights[index])
+    weight = weights[strongest]
+    level = next(word for least, word in LEVELS if weight >= least)
+    name = named(book, first, short=False)
+    if len(indices) > 1:
+        name = f"{name} to {named(book, indices[-1], short=True)}"
+    said = f"{name}: {level} loaded"
+    if len(indices) > 1 and weight >= LEVELS[-2][0]:
+        said += f", most on {named(book, strongest, short=True)}"
+    starts = first == 0 or book.shelf.pages[first].book != book.shelf.pages[first - 1].book
+    kind = f"bar-page {level.split()[-1]}{' begins' if starts and first else ''}"
+    return (
+        f'<button type="button" class="{kind}" data-act="page:{strongest}" aria-label="{said}" title="{said}">'
+        f'<span style="height:{max(4, round(100 * weight))}%"></span></button>'
+    )
+
+
+def _top(book: Book, weights: Sequence[float]) -> str:
+    ranked = sorted(range(len(weights)), key=lambda index: -weights[index])[:MOST_TOP]
+    chips = "".join(
+        f'<button type="button" class="chip" data-act="page:{index}">{named(book, index, short=True)}</button>'
+        for index in ranked
+        if weights[index] >= TOP_SHARE
+    )
+    return f'<p class="top"><span class="quiet">Most loaded</span>{chips}</p>'
+
+
+def named(book: Book, index: int, *, short: bool) -> str:
+    """A page of the shelf by its own label, as HTML; with its document's title where there are several."""
+    return render.escape(page_words(book, index, short=short))
+
+
+def page_words(book: Book, index: int, *, short: bool = True) -> str:
+    """The same as text."""
+    placed = book.shelf.pages[index]
+    document = book.shelf.books[placed.book].document
+    label, alone = document.pages[placed.number - 1].label, len(book.shelf.books) == 1
+    if short:
+        return f"page {label}" if alone else f"page {label} of {document.title}"
+    return f"Page {label}" if alone else f"{document.title}, page {label}"
+
+
+def page_of(book: Book, char: int) -> int:
+    """The index in `shelf.pages` of the page with a character of the joined text."""
+    return bisect_right(book.shelf.pages, char, key=lambda page: page.end)
+
+
+# -------------------- one page
+
+
+def opened_page(session: Session, index: int) -> str:
+    """A page with what was loaded of it marked."""
+    book = session.book
+    if book is None or not book.shelf.pages:
+        return ""
+    index = min(max(index, 0), len(book.shelf.pages) - 1)
+    placed, passages, loaded = book.shelf.pages[index], list[Passage](), session.where
+    known = loaded is not None and loaded.retrieves and loaded.num_seen > 0 and len(book.chunk_pages) > 0
+    if loaded is not None and known:
+        passages = Weights(book, loaded, session.usual_for(loaded)).passages(placed)
+    marks = [(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
+    line = f"{render.plural(len(marks), 'passage')} of this page loaded more than for other questions"
+    nothing = "Nothing of this page was loaded for this answer alone" if known else ""
+    return _page(book, index, placed, marks, line if marks else nothing)
+
+
+def opened_quote(book: Book, quote: Quote) -> str:
+    """The page on which a quotation begins, with the quotation marked; nothing where it stands on none."""
+    if quote.start is None or quote.end is None:
+        return ""
+    index = page_of(book, quote.start)
+    placed = book.shelf.pages[index]
+    goes_on = " It goes on on the next page." if quote.end > placed.end else ""
+    marks = [(quote.start, quote.end, "quoted")]
+    return _page(book, index, placed, marks, f"Quoted in the answer, word for word.{goes_on}")
+
+
+def _page(book: Book, index: int, placed: Placed, marks: list[tuple[int, int, str]], line: str) -> str:
+    last = len(book.shelf.pages) - 1
+    text = "".join(_marked(book.shelf.text, placed, marks))
+    tools = _tool(index - 1, "Previous page", "&lt;", off=index == 0) + _tool(
+        index + 1, "Next page", "&gt;", off=index == last
+    )
+    return (
+        f'<section class="card preview" aria-label="{named(book, index, short=False)}"><header>'
+        f"<h3>{named(book, index, short=False)}</h3><nav>{tools}"
+        '<button type="button" data-act="close" aria-label="Close the page" title="Close the page">×</button>'
+        "</nav></header>"
+        f'<p class="quiet">{line}</p><div class="page-text" tabindex="0">{text}</div></section>'
+    )
+
+
+def _tool(index: int, name: str, text: str, *, off: bool) -> str:
+    disabled = " disabled" if off else ""
+    return f'<button type="button" data-act="page:{index}" aria-label="{name}" title="{name}"{disabled}>{text}</button>'
+
+
+def _marked(text: str, placed: Placed, marks: Sequence[tuple[int, int, str]]) -> Iterator[str]:
+    """A page's text as HTML with its marks, no more than a preview may have around the first of them."""
+    start, end = placed.start, placed.end
+    if end - start > PREVIEW_CHARS:
+        first = marks[0][0] if marks else start
+        start = max(start, min(first - PREVIEW_CHARS // 4, end - PREVIEW_CHARS))
+        end = start + PREVIEW_CHARS
+    inside = [(max(start, a), min(end, b), kind) for a, b, kind in marks if a < end and b > start]
+    borders = [start, *(border for a, b, _ in inside for border in (a, b)), end]
+    kinds = ["", *(kind for mark in inside for kind in (mark[2], ""))]
+    for (a, b), kind in zip(pairwise(borders), kinds, strict=True):
+        piece = render.escape(text[a:b])
+        yield f'<mark class="{kind}">{piece}</mark>' if kind else piece

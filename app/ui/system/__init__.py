@@ -1,0 +1,1 @@
+"""The tab "System": what runs, on what, how fast, and where data lies."""

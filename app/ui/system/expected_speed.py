@@ -1,0 +1,76 @@
+"""How fast the loaded model should decode at a full context, from what was seen on this page.
+
+The memory's bandwidth is that of plain decoding, if any was done here, else nominal; acceptance is that of this page's
+answers, else the pair's measured one, else the published one. All of that is told with the figures.
+Importing this loads torch, which a loaded model has done before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.runtime.worker import Ready
+from core.decoding.registry import PLAIN
+from core.decoding.stats import DecodeStats
+from core.engine import EngineInfo
+from core.models.hub.catalog import entries
+from core.planning.cost_model import PassReads
+from core.planning.planner import Bandwidths, Choice
+from core.planning.speed_model import PUBLISHED, Acceptance, Prediction, Reads, bandwidth_of, predict_reads
+
+
+def expect(
+    ready: Ready, answers: Sequence[tuple[str, DecodeStats]], seen: tuple[float | None, float | None]
+) -> Prediction:
+    """Model the loaded pair.
+
+    Args:
+        answers: method and figures of what was written on this page.
+        seen: acceptance of both levels in it, None where nothing was tested.
+    """
+    info = ready.info
+    device = info.plan.device.value
+    reads = reads_of(info, ready.context)
+    host = info.plan.nominal.host if reads.full.host else None
+    rates = Bandwidths(_memory(info, answers), info.link, host)
+    return predict_reads(device, ready.context, reads, rates, _acceptance(info, seen))
+
+
+def reads_of(info: EngineInfo, context: int) -> Reads:
+    """What passes read, from the plan."""
+    planned = {row.name: row.size_bytes for row in info.plan.rows}
+    weights, kv = info.target_weight_bytes, context * info.kv_bytes_per_token
+    resident = None if info.host_memory is None else info.plan.resident_layers
+    # Linear layers and output layer in 4 bits: all that such a pass reads but norms. A processor gains nothing by them
+    drafting = info.drafting_weight_bytes if info.plan.device.value == "cuda" else 0
+    layers, held = info.target_layers, planned.get("retrieval cache", 0)
+    reads = Reads(
+        full=PassReads.of(layers, weights, kv, resident, info.plan.coattention.value or 0.0),
+        retrieval=PassReads.of(layers, drafting or weights, held),
+    )
+    if not info.draft_layers:
+        return reads
+    window = planned.get("streaming cache", 0)
+    return replace(reads, draft=PassReads.of(info.draft_layers, info.draft_weight_bytes, window))
+
+
+def _memory(info: EngineInfo, answers: Sequence[tuple[str, DecodeStats]]) -> Choice[float]:
+    device, plain = info.plan.device.value, [stats for method, stats in answers if method == PLAIN]
+    passes = sum(stats.full_passes for stats in plain)
+    seconds = sum(stats.decode_seconds for stats in plain)
+    read = passes * info.target_weight_bytes + sum(stats.kv_bytes_read for stats in plain)
+    found = bandwidth_of(device, info.target_layers, passes, read, seconds)
+    if found is None:
+        nominal = info.plan.nominal.memory
+        return Choice(nominal.value, f"{nominal.because}: plain decoding was not done here yet")
+    return Choice(found, f"as plain decoding read here, over {passes:,} passes")
+
+
+def _acceptance(info: EngineInfo, seen: tuple[float | None, float | None]) -> Acceptance:
+    known = entries().get(info.model)
+    before = PUBLISHED
+    if known is not None and known.acceptance is not None:
+        before = Acceptance(*known.acceptance, "measured with this pair on generated books")
+    level1, level2 = seen
+    if level2 is None:
+        return before
+    return Acceptance(before.level1 if level1 is None else level1, level2, "seen in this page’s answers")

@@ -1,0 +1,112 @@
+"""The system as plain text for bug reports: no text of books, no questions, no names of files; home shows as ~."""
+
+from collections.abc import Sequence
+
+from app.runtime.error_text import told
+from app.runtime.sessions import Exchange
+from app.runtime.trace import Race
+from app.runtime.worker import LoadFailed, Loading, ModelState, Ready
+from app.ui import render
+from app.ui.race.view import verdict_line
+from app.ui.system.view import (
+    Fact,
+    Snapshot,
+    amount_of,
+    exactness,
+    expected_facts,
+    machine_facts,
+    model_facts,
+    ordered,
+    seen,
+    with_tilde,
+)
+from core.decoding.stats import DecodeStats, LevelStats
+
+LABEL_WIDTH = 18
+
+
+def report(shot: Snapshot) -> str:
+    """Plain text for bug reports."""
+    sections = [
+        ("", [Fact("TriForce Reader", f"{shot.taken:%Y-%m-%d %H:%M}"), *_state_facts(shot.state)]),
+        ("Model", model_facts(shot.state) if isinstance(shot.state, Ready) else []),
+        ("Memory", _memory_facts(shot)),
+        ("Exactness", [fact for fact in exactness(shot) if fact.name != "Last race"]),
+        ("Machine", machine_facts(shot)),
+        ("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
+        ("Data", [Fact("folder", "chosen by the user" if shot.folder_chosen else "the default"), *_kept_facts(shot)]),
+        ("Speculation", seen(shot)),
+        ("Expected", expected_facts(shot.expected) if shot.expected else []),
+        ("Last answer", _answer_facts(shot.exchanges)),
+        ("Last race", _race_facts(shot.race)),
+    ]
+    text = "\n\n".join(
+        "\n".join([*([title] if title else []), *(_line(fact) for fact in facts)]) for title, facts in sections if facts
+    )
+    return with_tilde(text, shot.home)
+
+
+def _line(fact: Fact) -> str:
+    note = f" ({fact.note})" if fact.note else ""
+    return f"{fact.name + ':':<{LABEL_WIDTH}} {' '.join(f'{fact.value}{note}'.split())}"
+
+
+def _state_facts(state: ModelState) -> list[Fact]:
+    match state:
+        case Loading():
+            return [Fact("State", "the model is being loaded")]
+        case LoadFailed(error=error):
+            return [Fact("State", "the model could not be loaded"), Fact("Problem", *told(error))]
+        case Ready():
+            return [Fact("State", "ready")]
+
+
+def _memory_facts(shot: Snapshot) -> list[Fact]:
+    rows = []
+    if isinstance(shot.state, Ready):
+        plan = shot.state.info.plan
+        rows = [Fact(row.name.split(",")[0], render.amount(row.size_bytes)) for row in ordered(plan)]
+        rows.append(Fact("planned", f"{render.amount(plan.total_bytes)} of {render.amount(plan.available_bytes)} free"))
+    if shot.usage is not None:
+        rows.append(
+            Fact("in use", render.amount(shot.usage.used_bytes), f"peak {render.amount(shot.usage.peak_bytes)}")
+        )
+    return rows
+
+
+def _kept_facts(shot: Snapshot) -> list[Fact]:
+    return [Fact(kept.name, amount_of(kept)) for kept in shot.kept]
+
+
+def _answer_facts(exchanges: Sequence[Exchange]) -> list[Fact]:
+    if not exchanges:
+        return []
+    finished = exchanges[-1].finished
+    fresh = finished.prompt_tokens - finished.reused_tokens
+    return [
+        Fact("method", finished.method, finished.stop_reason),
+        Fact("prompt", f"{finished.prompt_tokens:,} tokens, {fresh:,} read in {finished.prefill_seconds:.2f} s"),
+        Fact("answer", _speed(finished.stats)),
+    ]
+
+
+def _race_facts(race: Race | None) -> list[Fact]:
+    if race is None:
+        return []
+    lanes = [Fact(lane.method, _speed(lane.stats)) for lane in race.lanes]
+    # Verdicts speak of methods and token numbers, never of the texts.
+    found = [verdict_line(race, lane, running=not race.ended) for lane in race.lanes if lane is not race.plain]
+    return [
+        Fact("book", f"{race.num_book:,} tokens"),
+        *lanes,
+        *(Fact("verdict", title, text) for _, title, text in found),
+    ]
+
+
+def _speed(stats: DecodeStats) -> str:
+    parts = [render.plural(stats.new_tokens, "token"), f"{render.figure(stats.ms_per_token)} ms per token"]
+    levels: list[tuple[str, LevelStats | None]] = [("1", stats.level1), ("2", stats.level2)]
+    parts += [
+        f"level {name} accepted {render.percent(level.acceptance)}" for name, level in levels if level is not None
+    ]
+    return ", ".join(parts)

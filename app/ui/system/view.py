@@ -1,0 +1,388 @@
+"""The system as it is: model and memory, exactness, machine, versions, where data lies. Pure functions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.remote.names import is_remote
+from app.runtime.sessions import Exchange
+from app.runtime.trace import Race
+from app.runtime.worker import LoadFailed, Loading, ModelState, Ready
+from app.ui import render
+from app.ui.charts import Bar, Segment, bars
+from app.ui.race.view import verdict_line
+from core.decoding.stats import DecodeStats, LevelStats
+
+if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
+    from core.engine import EngineInfo
+    from core.planning.hardware import Machine
+    from core.planning.planner import Plan, PlanRow
+    from core.planning.speed_model import Prediction
+
+
+class Part(NamedTuple):
+    """How a row of the plan is drawn, and what it is for."""
+
+    tone: str
+    purpose: str
+
+
+PARTS = {
+    "target weights": Part("weights", "the target model’s parameters"),
+    "full cache, landmarks, query log": Part("full", "keys and values of every token of book and chat"),
+    "landmarks, query log": Part("full", "what chooses chunks of the layers in host memory"),
+    "newest rows of offloaded layers": Part("full", "what has not gone to host memory yet"),
+    "ring of copies": Part("buffers", "pieces of the full cache on their way from host memory"),
+    "retrieval cache": Part("retrieval", "the chunks that level 1 judges with"),
+    "draft weights": Part("draft", "the draft model’s parameters"),
+    "streaming cache": Part("draft", "the draft’s own window"),
+    "CUDA graphs": Part("buffers", "recorded passes; an estimate"),
+    "prefill buffers": Part("buffers", "a piece of the book while it is read"),
+    "prefill, layer by layer": Part("buffers", "one layer of the full cache, on the device while a book is read"),
+    "runtime": Part("other", "Python, torch and transformers themselves"),
+}
+ATTENTION = {
+    "torch": "torch’s own operations",
+    "compiled": "our kernel for few rows, torch’s operations for many",
+    "flash-attn": "flash-attn",
+    "flex": "FlexAttention for few rows, torch’s operations for many",
+}
+UNKNOWN_PART = Part("buffers", "")
+OTHERS = '<a class="others" href="#models">Other models</a>'  # further down in the tab
+
+
+class Fact(NamedTuple):
+    """One row of a card; `note` is its reason or explanation."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+class Kept(NamedTuple):
+    """What lies in a folder of ours."""
+
+    name: str
+    num_files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Memory of this process."""
+
+    used_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything the tab shows, at one moment."""
+
+    state: ModelState
+    taken: datetime
+    system: str  # operating system and processor architecture
+    versions: Mapping[str, str]
+    machine: "Machine | None"  # None: nobody has looked yet
+    usage: Usage | None
+    folder: Path
+    folder_chosen: bool  # by the user; else the default one
+    kept: Sequence[Kept]
+    home: Path
+    expected: "Prediction | None" = None  # None before the model is loaded
+    exchanges: Sequence[Exchange] = ()
+    race: Race | None = None
+
+
+# -------------------- the page
+
+
+def system(shot: Snapshot) -> str:
+    """The tab."""
+    cards = [
+        *([_model_card(shot.state, shot.usage)] if isinstance(shot.state, Ready) else []),
+        _card("Exactness and speculation", [*exactness(shot), *seen(shot)], wide=True),
+        _card("Machine", machine_facts(shot)),
+        *([_card("What to expect", expected_facts(shot.expected))] if shot.expected else []),
+        _card("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
+        _card("Where data lies", data_facts(shot), wide=shot.expected is None),
+    ]
+    error = render.problem(shot.state.error) if isinstance(shot.state, LoadFailed) else ""
+    return (
+        f'<section class="system" aria-label="System">{_head(shot.state)}{error}'
+        f'<div class="cards">{"".join(cards)}</div></section>'
+    )
+
+
+def _head(state: ModelState) -> str:
+    tone, words = {
+        Loading: ("running", "The model is being loaded"),
+        LoadFailed: ("failed", "The model could not be loaded"),
+        Ready: ("ready", "The model is loaded"),
+    }[type(state)]
+    return (
+        f'<div class="strip-head {tone}"><span class="dot"></span>'
+        f'<span class="status" role="status">{words}</span>{OTHERS}</div>'
+    )
+
+
+def _model_card(ready: Ready, usage: Usage | None) -> str:
+    if is_remote(ready.info.plan.device.value):
+        return _card("Model", model_facts(ready), wide=True)
+    return memory_card(ready, usage)
+
+
+def memory_card(ready: Ready, usage: Usage | None) -> str:
+    """What the plan gives to whom, with its reasons."""
+    plan = ready.info.plan
+    segments = tuple(
+        Segment(part_of(row.name).tone, row.name, row.size_bytes, render.amount(row.size_bytes))
+        for row in ordered(plan)
+    )
+    available = render.amount(plan.available_bytes)
+    data = [Bar("Planned", f"{render.amount(plan.total_bytes)} of {available} that were free", segments)]
+    if usage is not None and usage.used_bytes:
+        used = Segment("other", "this process", usage.used_bytes, render.amount(usage.used_bytes))
+        most = f", at most {render.amount(usage.peak_bytes)} so far" if usage.peak_bytes > usage.used_bytes else ""
+        data.append(Bar("In use now", f"{render.amount(usage.used_bytes)}{most}", (used,)))
+    about = "planned for a full context, before anything is loaded; what was never written to is not taken"
+    rows = "".join(
+        f'<tr><th scope="row"><i class="key {part_of(row.name).tone}"></i>{render.escape(row.name)}</th>'
+        f"<td>{render.amount(row.size_bytes)}</td><td>{render.percent(row.size_bytes / max(1, plan.total_bytes))}</td>"
+        f'<td class="quiet">{part_of(row.name).purpose}</td></tr>'
+        for row in ordered(plan)
+    )
+    table = f'<table class="parts" aria-label="Parts of the plan"><tbody>{rows}</tbody></table>'
+    return (
+        f'<section class="sheet wide memory" aria-label="Model and memory"><h3>Model and memory</h3>'
+        f"{bars('Memory', about, data, table=False)}{table}{_table(model_facts(ready))}</section>"
+    )
+
+
+def part_of(name: str) -> Part:
+    """How a row of the plan is drawn."""
+    kept_layers = name.startswith("full cache")  # "full cache, 3 of 32 layers"
+    return PARTS.get(name, PARTS["full cache, landmarks, query log"] if kept_layers else UNKNOWN_PART)
+
+
+def ordered(plan: "Plan") -> "list[PlanRow]":
+    """The plan's rows, those of one kind together."""
+    order = list(PARTS)
+    return sorted(plan.rows, key=lambda row: order.index(row.name) if row.name in PARTS else len(order))
+
+
+def _card(title: str, rows: Sequence[Fact], *, wide: bool = False) -> str:
+    return (
+        f'<section class="sheet{" wide" if wide else ""}" aria-label="{title}"><h3>{title}</h3>{_table(rows)}</section>'
+    )
+
+
+def _table(rows: Sequence[Fact]) -> str:
+    body = "".join(
+        f'<tr><th scope="row">{render.escape(fact.name)}</th><td>{render.escape(fact.value)}'
+        + (f'<span class="because">{render.escape(fact.note)}</span>' if fact.note else "")
+        + "</td></tr>"
+        for fact in rows
+    )
+    return f'<table class="facts"><tbody>{body}</tbody></table>'
+
+
+# -------------------- what is told, here and in the report
+
+
+def model_facts(ready: Ready) -> list[Fact]:
+    """What was chosen, and why."""
+    info, plan = ready.info, ready.info.plan
+    if is_remote(plan.device.value):
+        return [
+            Fact("Model", info.model, info.description),
+            Fact("Server", plan.device.because, "books, questions and answers are sent there"),
+            Fact("Context", f"{ready.context:,} tokens", plan.context.because),
+            Fact("Not seen", "acceptance, memory, where in the book", plan.dtype.because),
+        ]
+    guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
+    draft = render.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
+    return [
+        Fact("Model", info.model, info.description),
+        Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
+        Fact("Weights", f"{plan.bits.value} bits", plan.bits.because),
+        *drafting_facts(info),
+        Fact("Device", plan.device.value, plan.device.because),
+        Fact("Precision", dtype_of(ready), plan.dtype.because),
+        Fact("Full cache", plan.placement.value, plan.placement.because),
+        Fact("Reading", "by layers" if plan.prefill_block.value else "by chunks", plan.prefill_block.because),
+        *host_facts(info),
+        Fact("Context", f"{ready.context:,} tokens", plan.context.because),
+        Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
+        Fact("A token takes", render.amount(info.kv_bytes_per_token), "keys and values in all layers"),
+    ]
+
+
+def drafting_facts(info: "EngineInfo") -> list[Fact]:
+    """The weights of 4 bits for guessing; nothing where there are none."""
+    if not info.drafting_weight_bytes:
+        return []
+    because = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
+    return [Fact("Drafting weights", render.amount(info.drafting_weight_bytes), because)]
+
+
+def host_facts(info: "EngineInfo") -> list[Fact]:
+    """What waits in host memory; nothing where the whole full cache is resident."""
+    if info.host_memory is None:
+        return []
+    size = render.amount(info.plan.host_bytes)
+    link = [Fact("Link", f"{info.link.value / 1e9:.1f} GB/s", info.link.because)] if info.link else []
+    share = info.plan.coattention
+    return [
+        Fact("Host memory", f"{size}, {info.host_memory.value}", info.host_memory.because),
+        *link,
+        Fact("Host attends", f"to {share.value:.0%} of it" if share.value else "no", share.because),
+    ]
+
+
+def dtype_of(ready: Ready) -> str:
+    """float32, for example."""
+    return str(ready.info.plan.dtype.value).removeprefix("torch.")
+
+
+def exactness(shot: Snapshot) -> list[Fact]:
+    """For which model the output is exact, and what the last race said."""
+    verdicts = [Fact("Last race", "none yet", "the tab Race compares texts token by token")]
+    if shot.race is not None:
+        others = [lane for lane in shot.race.lanes if lane is not shot.race.plain]
+        found = [verdict_line(shot.race, lane, running=not shot.race.ended) for lane in others]
+        verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
+    if not isinstance(shot.state, Ready):
+        return [Fact("Exact for", render.NONE_YET, "known when the model is loaded"), *verdicts]
+    dtype = dtype_of(shot.state)
+    if is_remote(shot.state.info.plan.device.value):
+        return [Fact("Exact for", "not seen", "the server's word only: how it computes cannot be seen from here")]
+    greedy = Fact(
+        "Greedy text",
+        "equal to plain decoding’s, token for token",
+        "32-bit arithmetic on the processor: what rounding could decide would be named as a near tie",
+    )
+    if dtype != "float32":
+        greedy = Fact(
+            "Greedy text",
+            "equal to plain decoding’s, up to near ties",
+            "in 16 bit several rows round differently from one; a race names every near tie and its gap",
+        )
+    precision = "not quantised: neither weights nor cache"
+    if shot.state.info.quantised:
+        precision = "the quantised model, not its 16-bit original; the cache is not quantised"
+    return [
+        Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
+        Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),
+        greedy,
+        *verdicts,
+    ]
+
+
+def written(exchanges: Sequence[Exchange], race: Race | None) -> list[tuple[str, DecodeStats]]:
+    """Method and figures of this page's answers and its last race, exact methods only."""
+    found = [(one.finished.method, one.finished.stats) for one in exchanges if one.finished.exact]
+    return found + ([(lane.method, lane.stats) for lane in race.lanes if lane.exact] if race else [])
+
+
+def accepted(answers: Sequence[tuple[str, DecodeStats]]) -> tuple[float | None, float | None]:
+    """Acceptance of both levels over several answers, None where nothing was tested."""
+    first = _share([stats.level1 for _, stats in answers])
+    return first, _share([stats.level2 for _, stats in answers])
+
+
+def _share(levels: Sequence[LevelStats | None]) -> float | None:
+    tested = sum(level.tested for level in levels if level is not None)
+    return sum(level.accepted for level in levels if level is not None) / tested if tested else None
+
+
+def seen(shot: Snapshot) -> list[Fact]:
+    """Acceptance so far, and how to plan with it."""
+    shares = accepted(written(shot.exchanges, shot.race))
+    if shares[1] is None:
+        return []
+    shown = ", ".join(f"level {n} {render.percent(share)}" for n, share in enumerate(shares, 1) if share is not None)
+    option = ",".join(f"{min(share or 0, 0.99):.2f}" for share in shares)
+    return [
+        Fact("Accepted", shown, f"in this page’s answers; doctor --acceptance {option} plans other machines with it")
+    ]
+
+
+def expected_facts(found: "Prediction") -> list[Fact]:
+    """Predicted speeds and what they rest on."""
+    level1 = "" if found.acceptance1 is None else f"{render.percent(found.acceptance1)} / "
+
+    def speed(tokens: float, milliseconds: float) -> str:
+        return f"{render.figure(tokens)} tokens/s, {render.figure(milliseconds)} ms a token"
+
+    return [
+        Fact("At", f"{found.context:,} tokens", "the whole context; modelled, not measured"),
+        Fact("Plain decoding", speed(found.plain_tokens_per_second, found.plain_ms_per_token)),
+        Fact("TriForce", speed(found.triforce_tokens_per_second, found.triforce_ms_per_token)),
+        Fact("Memory", f"{found.bandwidth_bytes_per_second / 1e9:.1f} GB/s", found.bandwidth_because),
+        Fact("Acceptance", f"{level1}{render.percent(found.acceptance2)}", found.acceptance_because),
+    ]
+
+
+def machine_facts(shot: Snapshot) -> list[Fact]:
+    """What there is to compute with, and which kernels attend."""
+    machine, rows = shot.machine, [Fact("System", shot.system)]
+    if machine is None:
+        return [*rows, Fact("Processor", render.NONE_YET, "looked up while the model is loaded")]
+    rows += [
+        Fact("Processor", machine.cpu, render.plural(machine.num_cores, "core")),
+        Fact("Memory", render.size(machine.ram_bytes), f"{render.size(machine.free_ram_bytes)} free at the start"),
+        *(
+            Fact(f"GPU {number}", gpu.name, f"{render.size(gpu.free_bytes)} of {render.size(gpu.total_bytes)} free")
+            for number, gpu in enumerate(machine.gpus)
+        ),
+    ]
+    if machine.unused_gpu is not None:
+        rows.append(Fact("GPU", f"{machine.unused_gpu.gpu}, not used", machine.unused_gpu.advice))
+    elif not machine.gpus:
+        rows.append(Fact("GPU", "none", "no CUDA device found"))
+    elif len(machine.gpus) > 1:
+        rows.append(Fact("Several GPUs", "one computes", several_gpus(shot.system)))
+    if isinstance(shot.state, Ready) and not is_remote(shot.state.info.plan.device.value):
+        info = shot.state.info
+        rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
+        if machine.gpus:
+            rows.append(Fact("CUDA graphs", "on" if info.graphs.value else "off", info.graphs.because))
+    return rows
+
+
+def several_gpus(system: str) -> str:
+    """How they share a model, if they can there."""
+    if system.startswith("Windows"):
+        return "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
+    return "start with --gpus N to share the model between N of them"
+
+
+def data_facts(shot: Snapshot) -> list[Fact]:
+    """What is kept on disk, and where."""
+    chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
+    compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
+    kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
+    remote = shot.state.info.plan.device if isinstance(shot.state, Ready) else None
+    sent = f"nothing is sent anywhere{kernel}"
+    if remote is not None and is_remote(remote.value):
+        sent = f"but books, questions and answers are sent to {remote.because}"
+    return [
+        Fact("Data folder", with_tilde(str(shot.folder), shot.home), chosen),
+        *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),
+        Fact("Elsewhere", "no book, no question, no answer", sent),
+    ]
+
+
+def amount_of(kept: Kept) -> str:
+    """2 files, 3.00 KiB."""
+    if not kept.num_files:
+        return "empty"
+    return f"{render.plural(kept.num_files, 'file')}, {render.amount(kept.size_bytes)}"
+
+
+def with_tilde(text: str, home: Path) -> str:
+    """Text in which the home directory shows as ~."""
+    return text.replace(str(home), "~") if len(home.parts) > 1 else text

@@ -1,0 +1,122 @@
+"""Guesses for nothing: where the text repeats itself, propose what followed last time.
+
+Answers about a book quote it. An index of all n-grams of the conversation, the book included, finds the longest earlier
+match of the newest tokens; what came behind it there is the guess. Prompt lookup (Saxena 2023) and SuffixDecoding
+(arXiv 2411.04975) propose in this way; any guess is judged like all others, so the output law is unchanged.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from core.caches.tokens import Context, common_prefix
+from core.decoding.verify import Guess
+from core.generation.events import Origin
+from core.ops.streams import to_device
+
+GRAMS = (8, 3)  # lengths indexed, longest first; a match must have the shortest at least
+MOST_TRIED = 8  # earlier places with the same n-gram that are compared, newest first
+LONGEST_MATCH = 32  # tokens compared behind the n-gram
+
+
+class TokenIndex:
+    """Where each n-gram of a growing, rewindable token sequence ends. Linear in memory, constant time per token."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._last: list[dict[int, int]] = [{} for _ in GRAMS]  # hash of an n-gram -> where it ends, newest
+        self._before: list[list[int]] = [[] for _ in GRAMS]  # by end: where the same hash ended before, -1 for nowhere
+
+    def sync(self, tokens: Sequence[int]) -> None:
+        """Hold exactly these tokens; costs what lies behind the common prefix."""
+        self.truncate(common_prefix(self.tokens, tokens))
+        self.extend(tokens[len(self.tokens) :])
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens."""
+        start = len(self.tokens)
+        self.tokens.extend(tokens)
+        for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
+            for end in range(start + 1, len(self.tokens) + 1):
+                if end < size:
+                    before.append(-1)
+                    continue
+                key = hash(tuple(self.tokens[end - size : end]))
+                before.append(last.get(key, -1))
+                last[key] = end
+
+    def truncate(self, length: int) -> None:
+        """Forget tokens from `length` on; costs what is forgotten."""
+        for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
+            for end in range(len(self.tokens), length, -1):
+                earlier = before.pop()
+                if end < size:
+                    continue
+                key = hash(tuple(self.tokens[end - size : end]))
+                if earlier < 0:
+                    del last[key]
+                else:
+                    last[key] = earlier
+        del self.tokens[length:]
+
+    def find(self, suffix: Sequence[int]) -> tuple[int, int]:
+        """The longest earlier match of the end of `suffix`, the newest among equals.
+
+        Returns:
+            Where it ends in `tokens` (its continuation starts there) and its length; (0, 0) for none. A match at the
+            very end of `tokens` has no continuation and does not count.
+        """
+        best_end, best_length = 0, 0
+        for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
+            if len(suffix) < size:
+                continue
+            end = last.get(hash(tuple(suffix[-size:])), -1)
+            for _ in range(MOST_TRIED):
+                if end < 0:
+                    break
+                length = self._agreement(suffix, end) if end < len(self.tokens) else 0
+                if length > best_length:
+                    best_end, best_length = end, length
+                end = before[end - 1]
+            if best_length:
+                break
+        return (best_end, best_length) if best_length >= GRAMS[-1] else (0, 0)
+
+    def _agreement(self, suffix: Sequence[int], end: int) -> int:
+        most = min(len(suffix), end, LONGEST_MATCH)
+        for length in range(most):
+            if suffix[-1 - length] != self.tokens[end - 1 - length]:
+                return length
+        return most
+
+
+class Lookup:
+    """Proposes continuations found in the index. Its law is certain of every token it proposes."""
+
+    def __init__(self, index: TokenIndex, vocab: int, device: torch.device, *, at_least: int, at_most: int) -> None:
+        self._index, self._vocab, self._device = index, vocab, device
+        self._at_least, self._at_most = at_least, at_most
+
+    def sync(self, tokens: Sequence[int]) -> None:
+        """The committed tokens, as they are now."""
+        self._index.sync(tokens)
+
+    def extend(self, context: Context) -> None:
+        """Take in what was committed since the last time."""
+        known = len(self._index.tokens)
+        if len(context) > known:
+            self._index.extend(context.span(known, len(context)))
+
+    def guess(self, context: Context) -> Guess | None:
+        """Up to `at_most` tokens behind a match of at least `at_least`; None where there is none.
+
+        A longer match earns a longer guess: as many tokens as it has itself, at least four.
+        """
+        end, length = self._index.find(context.span(max(0, len(context) - LONGEST_MATCH), len(context)))
+        if length < self._at_least:
+            return None
+        tokens = tuple(self._index.tokens[end : end + min(self._at_most, max(4, length))])
+        probs: Tensor = torch.zeros(len(tokens), self._vocab, device=self._device)
+        probs.scatter_(1, to_device(torch.tensor(tokens), self._device)[:, None], 1.0)
+        return Guess(tokens, probs, (Origin("lookup", "proposed"),) * len(tokens))

@@ -1,0 +1,167 @@
+"""A target and its draft as they are on disk and in memory. Several engines may use one loaded pair, one at a time."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from core.config import EngineConfig
+from core.errors import UnsupportedModel
+from core.models.hf_attention import ATTENTION_NAME, register
+from core.models.hub.catalog import ModelEntry
+from core.models.hub.draft_selection import pair
+from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
+from core.models.param_count import ModelSize
+from core.models.quantised import FORMATS
+from core.models.self_draft import BITS, drafting_twin
+from core.models.widen import load_target, target_dims, target_size
+from core.ops.backend import Backend, choose_backend
+from core.parallel.rank_pool import Crew, load_shared
+from core.planning.planner import Plan
+
+
+def flush_denormals() -> None:
+    """Take numbers below 1.2e-38 for zero, in this thread and in those that it starts: before any computation.
+
+    Sharp attention leaves such probabilities, and processors handle each one in microcode: in layer 0 of the bundled
+    target they are 18% at 32K and made a pass of 13 rows three times slower.
+    """
+    torch.set_flush_denormal(True)
+
+
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """What is known before anything is loaded."""
+
+    entry: ModelEntry
+    target: ModelDims
+    draft: ModelDims | None
+
+    @classmethod
+    def find(cls, name: str, draft: str) -> "PairFiles":
+        """The files of a model and of its draft, as `pairing.pair` chooses it.
+
+        Raises:
+            UnknownModel, ModelNotHere, IncompleteModel, UnsupportedModel, DamagedAssets: see `core.errors`.
+        """
+        entry = pair(name, draft)
+        return cls(entry, target_dims(entry), read_dims(entry.draft) if entry.draft else None)
+
+    @classmethod
+    def of_modules(cls, model: PreTrainedModel, draft: PreTrainedModel | None) -> "PairFiles":
+        """What is known of models that transformers has loaded; they may come from no files at all.
+
+        Raises:
+            UnsupportedModel: one of them would not run exactly, or the draft cannot be one.
+        """
+        name = str(model.config.name_or_path or type(model).__name__)
+        target, small = _dims_in_memory(model), _dims_in_memory(draft) if draft is not None else None
+        if small is not None and not small.drafts:
+            raise UnsupportedModel(
+                "The keys of this draft cannot be moved to other positions, as a draft's must be.",
+                hint="Choose another draft, or none.",
+            )
+        if small is not None and small.vocab_size > target.vocab_size:
+            raise UnsupportedModel("The draft has more tokens than the model.", hint="Choose another draft, or none.")
+        because = "none was given" if draft is None else "given with the model"
+        entry = ModelEntry(name=name, target=Path(name), draft=None, description="", draft_because=because)
+        return cls(entry, target, small)
+
+    def counted(self, config: EngineConfig) -> ModelSize | None:
+        """The target's parameters, counted, where a plan needs them: if any of its weights are to be quantised."""
+        return target_size(self.entry) if config.bits in FORMATS or config.drafting_bits == BITS else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPair:
+    """Weights on a device, and what computes with them."""
+
+    files: PairFiles
+    tokenizer: PreTrainedTokenizerBase
+    target: LoadedModel
+    draft: LoadedModel | None
+    backend: Backend
+    crew: Crew | None = None  # the other ranks, where several share the target
+    drafting: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
+
+    @classmethod
+    def load(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
+        """Load both; the target quantised, and once more in 4 bits, where the settings say so.
+
+        Args:
+            device: the plan's, see `core.planning.hardware.resolve_device`.
+        Raises:
+            InvalidSetting, UnsupportedModel, DamagedAssets, NotEnoughMemory: see `core.errors`.
+        """
+        flush_denormals()
+        dtype = plan.dtype.value
+        backend = choose_backend(device, dtype, config.attention)
+        tokenizer, draft = _load_draft(files, device, dtype, backend)
+        target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
+        drafting = drafting_twin(target.module, device) if config.drafting_bits == BITS else None
+        return cls(files, tokenizer, target, draft, backend, drafting=drafting)
+
+    @classmethod
+    def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
+        """Load the draft here, and a share of the target here and in each of the other processes, which it starts.
+
+        Args:
+            files: with the share of the target that each rank holds.
+            device: of rank 0.
+        Raises:
+            InvalidSetting, UnsupportedModel, DamagedAssets, WorkerLost: see `core.errors`.
+        """
+        flush_denormals()
+        dtype = plan.dtype.value
+        backend = choose_backend(device, dtype, config.attention)
+        tokenizer, draft = _load_draft(files, device, dtype, backend)
+        crew, target = load_shared(
+            files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides
+        )
+        return cls(files, tokenizer, target, draft, backend, crew)
+
+    @classmethod
+    def of_modules(
+        cls,
+        files: PairFiles,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        draft: PreTrainedModel | None,
+        config: EngineConfig,
+        plan: Plan,
+        device: torch.device,
+    ) -> "LoadedPair":
+        """Make modules of transformers compute through our caches.
+
+        Raises:
+            NotEnoughMemory: the device is full.
+        """
+        flush_denormals()
+        register()
+        dtype = plan.dtype.value
+        backend = choose_backend(device, dtype, config.attention)
+        loaded: list[LoadedModel] = []
+        for module, dims in ((draft, files.draft), (model, files.target)):
+            if module is not None and dims is not None:
+                module.set_attn_implementation(ATTENTION_NAME)
+                loaded.append(prepared(cast(nn.Module, module).to(dtype), dims, dtype, device, backend))
+        return cls(files, tokenizer, loaded[-1], loaded[0] if draft is not None else None, backend)
+
+
+def _dims_in_memory(model: PreTrainedModel) -> ModelDims:
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    dims = dims_of(model.config, type(model).__name__, weight_bytes=size)
+    return replace(dims, disk_dtype=next(model.parameters()).dtype)
+
+
+def _load_draft(
+    files: PairFiles, device: torch.device, dtype: torch.dtype, backend: Backend
+) -> tuple[PreTrainedTokenizerBase, LoadedModel | None]:
+    entry = files.entry
+    tokenizer = load_tokenizer(entry.target)
+    if not entry.draft or not files.draft:
+        return tokenizer, None
+    return tokenizer, load_model(entry.draft, files.draft, dtype, device, backend)

@@ -1,0 +1,162 @@
+"""One answer being written, whatever decodes it."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+
+from torch import Generator
+
+from core.caches.oom_fallback import Relief
+from core.caches.tokens import Context
+from core.config import GenerationConfig
+from core.decoding.methods import Decoder
+from core.decoding.sampling import CertainDice, Dice
+from core.decoding.stats import DecodeStats
+from core.decoding.verify import Verdict
+from core.generation.events import Finished, RoundDone, StopReason, TokenRecord
+from core.generation.text import ChatText, StopWatcher, StreamDecoder
+
+# Rows a round may need beyond the committed tokens: every guess and its bonus. Kept free at the end of the context.
+LONGEST_ROUND = 64
+
+
+def dice_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> Dice:
+    """The draws of an answer with this seed, `num_written` tokens of which are there already.
+
+    Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it leaves
+    out as many and goes on as if it had never stopped. How many draws speculation took is not known, as guesses that
+    were rejected took some: it begins at a place of its own for every seed and length, which nobody has drawn from.
+    """
+    if not speculative:
+        dice = Dice(rng.manual_seed(seed))
+        dice.skip(num_written, vocab)
+        return dice
+    digest = hashlib.blake2b(f"{seed} {num_written}".encode(), digest_size=8).digest()
+    return Dice(rng.manual_seed(int.from_bytes(digest, "little") >> 1))
+
+
+class Answer:
+    """Commits verdicts, watches for the answer's end, counts.
+
+    Args:
+        written: the answer's tokens so far, if it goes on from where it was cut; all counts are of what is new.
+        context: tokens that prompt and answer may have together.
+        relief: repeats rounds that ran out of device memory.
+        link_calibration: bytes per second of a plain copy from host memory, where keys and values come from there.
+        kv_bytes_per_token: of the target, for what plain decoding would have read.
+    """
+
+    def __init__(
+        self,
+        text: ChatText,
+        decoder: Decoder,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        *,
+        written: Sequence[int] = (),
+        context: int,
+        kv_bytes_per_token: int,
+        relief: Relief,
+        link_calibration: float | None = None,
+    ) -> None:
+        self.decoder, self.relief, self._link_calibration = decoder, relief, link_calibration
+        self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
+        self._num_prompt = len(prompt_ids)
+        self._num_before = len(prompt_ids) + len(written)  # tokens that were there
+        self.tokens = [*prompt_ids, *written]  # committed
+        self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
+        self._dice: Dice = CertainDice()
+        if not config.sampling.greedy:
+            rng = Generator(device=decoder.full_judge.device)
+            self._dice = dice_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
+        self._shown = [self._watcher.push(self._stream.push(token)) for token in written]
+        self._round = 0
+        self.seconds = 0.0  # of decoding, this answer's own; recording passes is set-up
+        self._plain_bytes = 0
+        self.stop_reason: StopReason | None = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The answer so far, what was written before included."""
+        return self.tokens[self._num_prompt :]
+
+    def round(self) -> RoundDone:
+        """One round, cut where the answer ends."""
+        started, recording = time.perf_counter(), self.decoder.recording_seconds
+        verdict = self.relief.retry(
+            lambda: self.decoder.step(Context(self.tokens), self._dice),
+            (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
+        )
+        shown, records = self._commit(verdict)
+        self._round += 1
+        self.seconds += time.perf_counter() - started - (self.decoder.recording_seconds - recording)
+        self._shown.append(shown)
+        return RoundDone(text=shown, tokens=tuple(records), stats=self.stats())
+
+    def _commit(self, verdict: Verdict) -> tuple[str, list[TokenRecord]]:
+        shown, records = "", []
+        for token, origin, p, q in zip(verdict.tokens, verdict.origins, *verdict.p_and_q(), strict=True):
+            self.tokens.append(token)
+            self._plain_bytes += len(self.tokens) * self._kv_bytes
+            ended = token in self._text.eos_ids
+            text = "" if ended else self._stream.push(token)
+            shown += self._watcher.push(text)
+            records.append(TokenRecord(token, text, origin, self._round, p, q))
+            self.stop_reason = self._reason(ended)
+            if self.stop_reason is not None:
+                break
+        return shown, records
+
+    def _reason(self, ended: bool) -> StopReason | None:
+        if ended:
+            return "end_of_text"
+        if self._watcher.stopped:
+            return "stop_string"
+        if len(self.tokens) - self._num_before >= self._config.max_new_tokens:
+            return "max_new_tokens"
+        if len(self.tokens) + LONGEST_ROUND > self._context:
+            return "context_full"
+        return None
+
+    def finish(self) -> str:
+        """The whole text, with what was still held back."""
+        if not self._watcher.stopped:
+            self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
+        return "".join(self._shown)
+
+    def finished(self, *, reused_tokens: int, prefill_seconds: float) -> Finished:
+        """The last event of the answer, which has ended."""
+        assert self.stop_reason is not None, "the answer goes on"
+        return Finished(
+            text=self.finish(),
+            token_ids=tuple(self.token_ids),
+            stop_reason=self.stop_reason,
+            stats=self.stats(),
+            prompt_tokens=self._num_prompt,
+            reused_tokens=reused_tokens,
+            prefill_seconds=prefill_seconds,
+            method=self.decoder.name,
+            exact=self.decoder.exact,
+        )
+
+    def stats(self) -> DecodeStats:
+        """Counts and times so far."""
+        level1, level2 = self.decoder.level_stats
+        meters = {judge.name: judge.meter for judge in self.decoder.judges}
+        parts = {name: meter.seconds for name, meter in meters.items()}
+        full = self.decoder.full_judge.meter
+        parts["other"] = max(0.0, self.seconds - sum(parts.values()))
+        return DecodeStats(
+            new_tokens=len(self.tokens) - self._num_before,
+            decode_seconds=self.seconds,
+            full_passes=self.decoder.full_judge.meter.passes,
+            level1=level1,
+            level2=level2,
+            seconds_by_part=parts,
+            kv_bytes_read=sum(meter.kv_bytes for meter in meters.values()),
+            kv_bytes_read_plain=self._plain_bytes,
+            reselections=self.decoder.reselections,
+            link_bytes=full.link_bytes,
+            link_seconds=full.seconds if full.link_bytes else 0.0,
+            link_calibration=self._link_calibration if full.link_bytes else None,
+        )

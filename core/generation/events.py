@@ -1,0 +1,86 @@
+"""What the engine tells while it works: frozen events, in the order PrefillProgress*, RoundDone*, Finished."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from core.decoding.stats import DecodeStats
+
+StopReason = Literal["end_of_text", "stop_string", "max_new_tokens", "context_full", "time_up", "cancelled"]
+OriginKind = Literal["proposed", "corrected", "bonus", "drawn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a committed token comes from.
+
+    `level` names who wrote it ("draft", "retrieval", "full", ...). `kind` tells how: "proposed" by a proposer and
+    accepted by every judge above, "corrected" from the residual after a rejection, "bonus" after a full accept,
+    "drawn" by a model that decodes alone.
+    """
+
+    level: str
+    kind: OriginKind
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """One committed token with its provenance."""
+
+    token_id: int
+    text: str  # what this token adds to the answer; "" inside a multi-byte character
+    origin: Origin
+    round: int  # number of the pass over the full cache that committed it, from 0
+    p: float  # probability of the token under the law of the last judge
+    q: float | None  # probability under the law it was proposed with; None if it was not proposed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillProgress:
+    """The prompt is being read. Emitted before the first chunk and after each one, in each layer if read by layers."""
+
+    done_tokens: int  # of `total_tokens`, reused ones included; by layers: the work done, in tokens through all layers
+    total_tokens: int
+    reused_tokens: int  # found in the cache, not read again
+    elapsed_seconds: float
+    remaining_seconds: float | None  # None before the first chunk
+    ahead_tokens: int = 0  # of `done_tokens`, on a block that is lost if reading stops now
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens that stay read if reading stops now."""
+        return self.done_tokens - self.ahead_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundDone:
+    """One round of decoding: one or more committed tokens."""
+
+    text: str  # what can be shown now; may lag behind the tokens inside a character or a possible stop string
+    tokens: tuple[TokenRecord, ...]
+    stats: DecodeStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The answer is complete, or was cancelled: the text so far is kept."""
+
+    text: str
+    token_ids: tuple[int, ...]  # including the end-of-text token, if one was written
+    stop_reason: StopReason
+    stats: DecodeStats
+    prompt_tokens: int
+    reused_tokens: int
+    prefill_seconds: float
+    method: str
+    exact: bool  # the text follows the target's law
+
+
+Event = PrefillProgress | RoundDone | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEvent:
+    """What happened in one lane of a race. The reading that comes first belongs to all of them: lane None."""
+
+    lane: int | None
+    event: Event

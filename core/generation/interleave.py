@@ -1,0 +1,79 @@
+"""One lane of a race: an answer that shares a model, a book and a machine with other answers, in turns."""
+
+import threading
+from collections.abc import Iterator
+
+from core.caches.full import FullCache, Tail
+from core.decoding.methods import Aside
+from core.generation.decode_loop import Answer
+from core.generation.events import RoundDone
+from core.models.cached_model import PassMeter
+
+SLICE_SECONDS = 0.25  # of computing, before another lane's turn
+
+
+class Lane:
+    """An answer whose rows of the full cache, behind the prompt that all lanes share, can lie aside."""
+
+    def __init__(self, answer: Answer, full: FullCache) -> None:
+        self.answer, self._full = answer, full
+        self._base = full.length  # tokens that all lanes share
+        self._meters = [PassMeter(judge.device) for judge in answer.decoder.judges]
+        self._tail: Tail | None = None
+        self._held: Aside | None = None
+        self._inside = False
+
+    def slice(self, cancel: threading.Event | None, seconds: float | None) -> Iterator[RoundDone]:
+        """Rounds until the slice is over or the answer has ended; at least one unless it is cancelled."""
+        self._enter()
+        until = self.answer.seconds + SLICE_SECONDS
+        while self.answer.stop_reason is None:
+            if cancel and cancel.is_set():
+                self.answer.stop_reason = "cancelled"
+            else:
+                yield self.answer.round()
+                if self.answer.stop_reason is None and seconds is not None and self.answer.seconds >= seconds:
+                    self.answer.stop_reason = "time_up"
+            if self.answer.seconds >= until:
+                break
+        if self.answer.stop_reason is None:
+            self.leave()
+        else:
+            self.end()
+
+    def _enter(self) -> None:
+        decoder = self.answer.decoder
+        for judge, meter in zip(decoder.judges, self._meters, strict=True):
+            judge.meter = meter
+        retry = self.answer.relief.retry
+        if (tail := self._tail) is not None:
+            retry(lambda: self._full.attach(tail), lambda: self._full.truncate(self._base))
+            self._tail = None
+        if (held := self._held) is not None:
+            retry(lambda: decoder.put_back(held, self._base), lambda: None)
+            self._held = None
+        else:
+            decoder.reset_meters()
+            for judge in decoder.judges[:-1]:
+                judge.cache.truncate(self._base)  # rows behind it may be another lane's
+            retry(decoder.start, decoder.forget)
+        self._inside = True
+
+    def leave(self) -> None:
+        """Put aside what belongs to this lane alone: its rows of the full cache, what the smaller ones hold."""
+        retry = self.answer.relief.retry
+        self._held = retry(self.answer.decoder.set_aside, lambda: None)
+        self._tail = retry(lambda: self._full.detach(self._base), lambda: None)
+        self._inside = False
+
+    def end(self) -> None:
+        """Leave for good: nothing of the lane stays. Ending twice is harmless."""
+        if self._inside:
+            self._inside = False
+            self._full.truncate(self._base)
+        if self._held is not None:
+            self.answer.decoder.drop(self._held)
+            self._held = None
+        if self._tail is not None:
+            self._full.forget(self._tail)
+            self._tail = None

@@ -1,0 +1,46 @@
+"""A conversation about a book: what was asked and answered, as text and as the ids that were really written.
+
+Immutable; an edit, a regenerate or a branch is another conversation that shares a prefix, and the engine reads only
+what lies behind that prefix.
+"""
+
+from dataclasses import dataclass, replace
+
+from core.errors import EmptyQuestion
+from core.generation.text import ChatText, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Book and turns. The last turn is unanswered while the engine writes its answer."""
+
+    book_ids: tuple[int, ...] = ()
+    turns: tuple[Turn, ...] = ()
+
+    def ask(self, question: str) -> "Conversation":
+        """A further question.
+
+        Raises:
+            EmptyQuestion: nothing but white space.
+        """
+        if not question.strip():
+            raise EmptyQuestion
+        return replace(self, turns=(*self.turns, Turn(question.strip())))
+
+    def answered(self, token_ids: tuple[int, ...], eos_ids: frozenset[int]) -> "Conversation":
+        """With the answer to the last question; the template adds the end-of-text token itself."""
+        if token_ids and token_ids[-1] in eos_ids:
+            token_ids = token_ids[:-1]
+        return replace(self, turns=(*self.turns[:-1], replace(self.turns[-1], answer_ids=token_ids)))
+
+    def until(self, turn: int) -> "Conversation":
+        """The first `turn` turns only: where an edited or regenerated question starts from."""
+        return replace(self, turns=self.turns[:turn])
+
+    def prompt_ids(self, text: ChatText) -> list[int]:
+        """All tokens up to where the answer to the last question begins."""
+        return text.prompt(self.book_ids, self.turns)
+
+    def opening_ids(self, text: ChatText) -> list[int]:
+        """All tokens before the first question."""
+        return text.opening(self.book_ids)

@@ -1,0 +1,242 @@
+"""An engine and the shelf: what was read goes to disk, what was kept comes back, and nothing of it is read twice.
+
+Rows come back exactly as they were computed. A kept book that is the beginning of a text counts whole; where only the
+tail of a text has changed, its rows count up to where a pass of prefill began, so that what is read anew is read in the
+same portions as ever. Knows neither command line nor page; one thread at a time, the engine's.
+"""
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from core.caches.full import QUERY_LOG, QUERY_SAMPLE_STRIDE, FullCache
+from core.engine import Engine
+from core.errors import InvalidSetting
+from core.generation.decode_loop import LONGEST_ROUND
+from core.kv_store.bookfile import BookReader, BookWriter, Label
+from core.kv_store.folder import DIGESTS, Found, KeptBook, ShelfFolder, book_id
+from core.kv_store.identity import Family
+
+LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
+WORTH_SECONDS = 5.0  # a reading that took less is not worth a file, nor a question whether to keep it
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Rows are on their way from the disk or to it."""
+
+    done_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """So many leading tokens of a text came from the shelf."""
+
+    book: KeptBook
+    num_tokens: int
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The book is on disk."""
+
+    id: str
+    size_bytes: int
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadBook:
+    """What was read and can be kept as long as the engine holds it, whatever was asked since."""
+
+    token_ids: tuple[int, ...]
+    names: tuple[str, ...]
+    read_seconds: float
+    queries: list[Tensor]  # per layer, the newest ones when the reading ended: [H, QUERY_LOG, D] on the host
+    size_bytes: int  # on disk
+
+    @property
+    def tokens(self) -> Tensor:
+        """[n] int32."""
+        return torch.tensor(self.token_ids, dtype=torch.int32)
+
+
+class Keeper:
+    """Keeps and fetches the books of one engine in one folder."""
+
+    def __init__(self, engine: Engine, folder: ShelfFolder) -> None:
+        """Raises InvalidSetting where the rows are not all in this process."""
+        if engine.info.num_ranks != 1:
+            raise InvalidSetting(
+                "Books are kept only where one process of this machine holds the whole model.",
+                hint="Leave out --shelf, or --gpus and --remote.",
+            )
+        self.engine, self.folder = engine, folder
+
+    @cached_property
+    def family(self) -> Family:
+        """Of the engine. Cost: the first time, the weights are read from disk."""
+        return self.engine.family(self.folder.path / DIGESTS)
+
+    # -------------------- from the shelf
+
+    def fetch(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[Moving | Fetched]:
+        """Bring what was kept of a prompt into the engine, if that is more than it holds: `read` then goes on behind.
+
+        Yields Moving*, Fetched; nothing where nothing is kept. A damaged book leaves the shelf, and counts as far as it
+        was found whole.
+        """
+        engine, total = self.engine, len(prompt_ids) - 1
+        held = engine.cached_prefix(prompt_ids)
+        if total - held < LEAST_TOKENS or len(prompt_ids) + LONGEST_ROUND > engine.context:
+            return
+        if not self.folder.books():
+            return
+        started = perf_counter()
+        found = self.folder.find(self.family.digest, torch.tensor(prompt_ids[:total], dtype=torch.int32))
+        usable = self._usable(found, total) if found else 0
+        if found is None or usable - held < LEAST_TOKENS:
+            return
+        with suppress(OSError), self.folder.opened(found.book.path) as reader:
+            yield from self._fill(reader, prompt_ids[:usable], total, cancel)
+        num_tokens = engine.cached_prefix(prompt_ids)
+        if num_tokens:
+            self.folder.touch(found.book)
+            yield Fetched(found.book, num_tokens, perf_counter() - started)
+
+    def _usable(self, found: Found, total: int) -> int:
+        kept, shared = found.book.label.num_tokens, found.shared
+        # the ring of queries reaches back from the end of the book, so it serves for its last tokens only
+        if shared == kept or (shared == total and kept - total <= QUERY_LOG // 2):
+            return shared
+        return self._settled(shared, total)
+
+    def _settled(self, length: int, total: int) -> int:
+        """Rows to keep of `length` so that reading the rest also fills the ring of queries."""
+        chunk = self.engine.plan.prefill_chunk.value
+        return max(0, min(length, total - QUERY_LOG)) // chunk * chunk
+
+    def _fill(
+        self, reader: BookReader, token_ids: Sequence[int], total: int, cancel: threading.Event | None
+    ) -> Iterator[Moving]:
+        header, usable = reader.header, len(token_ids)
+        rows = header.row_blocks(usable)
+        with (
+            closing(cast("Generator[Tensor]", reader.read([*header.side_blocks, *rows]))) as contents,
+            self.engine.refilled(token_ids, logged=header.label.num_tokens) as cache,
+        ):
+            try:
+                for layer in range(cache.shape.num_layers):
+                    fill_beside(cache, layer, next(contents), header.label.num_tokens, usable)
+                for span in header.spans(usable):
+                    if cancel and cancel.is_set():
+                        break
+                    size = min(span.stop, usable) - span.start
+                    for layer in range(cache.shape.num_layers):
+                        k, v = rows_of(cache, next(contents), len(span))
+                        cache.stage(layer, k[:, :, :size], v[:, :, :size])
+                    cache.commit(size)
+                    yield Moving(cache.length, usable)
+            finally:
+                if cache.length < usable:
+                    cache.truncate(self._settled(cache.length, total))
+
+    # -------------------- to the shelf
+
+    def read_book(self, token_ids: Sequence[int], names: Sequence[str], read_seconds: float) -> ReadBook:
+        """What can be kept of what the engine holds now: exactly these tokens, just read."""
+        cache = self.engine.full_cache
+        assert cache.length == len(token_ids), f"{cache.length} tokens are held, {len(token_ids)} are to be kept"
+        queries = [cache.beside(layer, 0)[1].to("cpu", copy=True) for layer in range(cache.shape.num_layers)]
+        return ReadBook(tuple(token_ids), tuple(names), read_seconds, queries, self.size_bytes(len(token_ids)))
+
+    def size_bytes(self, num_tokens: int) -> int:
+        """What so many tokens take on disk, but for the header."""
+        cache = self.engine.full_cache
+        shape, one = cache.shape, cache.shape.head_dim * cache.shape.dtype.itemsize
+        landmarks = num_tokens // cache.chunk_size * shape.num_kv_heads
+        queries = (QUERY_LOG - (-num_tokens // QUERY_SAMPLE_STRIDE)) * shape.num_heads
+        return num_tokens * (shape.bytes_per_token + 4) + shape.num_layers * (landmarks + queries) * one
+
+    def is_kept(self, token_ids: Sequence[int]) -> bool:
+        """Whether this very text is on the shelf, or one that begins with it and ends a few tokens later."""
+        wanted = torch.tensor(token_ids, dtype=torch.int32)
+        found = self.folder.find(self.family.digest, wanted) if self.folder.books() else None
+        if found is None:
+            return False
+        return found.shared == len(token_ids) and self._usable(found, len(token_ids)) == len(token_ids)
+
+    def holds(self, book: ReadBook) -> bool:
+        """Whether the engine still has what is to be kept."""
+        return self.engine.cached_prefix(book.token_ids) == len(book.token_ids)
+
+    def keep(self, book: ReadBook) -> Iterator[Moving | Kept]:
+        """Write a book; whoever closes this midway leaves nothing. Yields Moving*, Kept.
+
+        The engine may do other things between two events, as long as it `holds` the book.
+
+        Raises:
+            ShelfFull: there is no room, or the disk fails.
+        """
+        started, cache, tokens = perf_counter(), self.engine.full_cache, book.tokens
+        self.folder.room_for(book.size_bytes)
+        shape, total = cache.shape, len(tokens)
+        label = Label(
+            family=self.family.digest,
+            identity=self.family.parts,
+            names=book.names,
+            model=self.engine.info.model,
+            num_tokens=total,
+            num_layers=shape.num_layers,
+            block_rows=self.engine.plan.prefill_chunk.value,
+            read_seconds=book.read_seconds,
+        )
+        with self.folder.writing(label.family, tokens) as file:
+            writer = BookWriter(file, label)
+            writer.add(tokens)
+            for layer in range(shape.num_layers):
+                landmarks, _, sampled = cache.beside(layer, total)
+                writer.add(landmarks, book.queries[layer], sampled)
+            for start in range(0, total, label.block_rows):
+                stop = min(start + label.block_rows, total)
+                for layer in range(shape.num_layers):
+                    writer.add(*cache.rows(layer, start, stop))
+                yield Moving(stop, total)
+            writer.finish()
+        self._drop_beginnings(tokens)
+        yield Kept(book_id(label.family, tokens), book.size_bytes, perf_counter() - started)
+
+    def _drop_beginnings(self, tokens: Tensor) -> None:
+        """A kept book that is the beginning of this one serves nobody any more."""
+        for book in self.folder.books():
+            if book.label.family == self.family.digest and book.label.num_tokens < len(tokens):
+                with suppress(OSError), self.folder.opened(book.path) as reader:
+                    own = reader.tokens()
+                    if torch.equal(own, tokens[: len(own)]):
+                        self.folder.remove(book)
+
+
+def fill_beside(cache: FullCache, layer: int, content: Tensor, written: int, wanted: int) -> None:
+    """Landmarks and queries of a layer from a block [size] uint8 of a book of `written` tokens, for the first rows."""
+    stored, at = content.view(cache.shape.dtype), 0
+    lengths = (written // cache.chunk_size, QUERY_LOG, -(-written // QUERY_SAMPLE_STRIDE))
+    for part, length in zip(cache.beside(layer, wanted), lengths, strict=True):
+        heads, own, dim = part.shape
+        part.copy_(stored[at : at + heads * length * dim].view(heads, length, dim)[:, :own])
+        at += heads * length * dim
+
+
+def rows_of(cache: FullCache, content: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of a layer from a block [size] uint8, each [1, H_kv, num_rows, D]."""
+    shape = cache.shape
+    k, v = content.view(shape.dtype).view(2, 1, shape.num_kv_heads, num_rows, shape.head_dim)
+    return k, v

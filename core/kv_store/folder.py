@@ -1,0 +1,329 @@
+"""The folder with all prefilled books: who is there, what fits, who goes first.
+
+Several processes may use it at once without locks: a book comes by one rename and goes by one removal, and whoever has
+it open keeps it. A draft is locked by its writer, so that one left by a killed process is known and removed. What is
+damaged is removed, what is not ours is set aside; both are told in `notices`.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from core.errors import InvalidSetting, ShelfFull, UnknownBook
+from core.kv_store.bookfile import BookReader, DamagedBook, Label, NotABook, OtherFormat
+from core.kv_store.durable import sync_folder
+from core.kv_store.identity import digest_of
+
+log = logging.getLogger(__name__)
+
+Keeping = Literal["ask", "always", "never"]
+BOOK, DRAFT, ASIDE = ".book", ".part", ".foreign"
+SETTINGS, DIGESTS = "settings.json", "weights.json"
+SPARE_BYTES = 1 << 30  # of the disk that stay free
+DEFAULT_CAP_BYTES = 40 << 30
+MOST_CAP_BYTES = 1 << 60
+OURS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if hasattr(errno, "EDQUOT") else (errno.ENOSPC, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShelfSettings:
+    """What the reader chose."""
+
+    keeping: Keeping = "ask"  # whether a book stays after its first reading
+    cap_bytes: int = DEFAULT_CAP_BYTES  # of all books together
+
+    def __post_init__(self) -> None:
+        if self.keeping not in get_args(Keeping):
+            raise InvalidSetting(f"{self.keeping!r} is no way to keep books.", hint="Use ask, always or never.")
+        if type(self.cap_bytes) is not int or self.cap_bytes > MOST_CAP_BYTES:
+            raise InvalidSetting("That is no size of a shelf.", hint="Use a number of GiB.")
+        if self.cap_bytes < 0:
+            raise InvalidSetting("The shelf cannot be smaller than nothing.", hint="Use 0 GiB or more.")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBook:
+    """One book of the list."""
+
+    path: Path
+    label: Label
+    size_bytes: int
+    used: float  # seconds since 1970, when it was last kept or opened
+
+    @property
+    def id(self) -> str:
+        """What names it in a command."""
+        return self.path.name.removesuffix(BOOK)
+
+    @property
+    def name(self) -> str:
+        """The documents it holds."""
+        return ", ".join(self.label.names) or self.id
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A kept book that begins like a text."""
+
+    book: KeptBook
+    shared: int  # leading tokens that both have
+
+
+class ShelfFolder:
+    """All books of one data directory. Methods may be called from several threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the folder if need be, and remove what killed processes left.
+
+        Raises:
+            InvalidSetting: it cannot be made.
+        """
+        self.path = path
+        self.notices: list[str] = []  # what was found damaged or foreign since the start
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if os.name == "posix":
+                path.chmod(0o700)
+        except OSError as error:
+            raise InvalidSetting(
+                f"The shelf {path} cannot be made ({error.strerror}).", hint="Choose another place with --data-dir."
+            ) from error
+        self.sweep()
+
+    # -------------------- settings
+
+    @property
+    def settings(self) -> ShelfSettings:
+        """As they are on disk now; the defaults where nothing usable is."""
+        try:
+            return ShelfSettings(**json.loads((self.path / SETTINGS).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError, InvalidSetting):
+            return ShelfSettings()
+
+    def choose(self, settings: ShelfSettings) -> None:
+        """Keep settings, and remove the books for which there is no room any more.
+
+        Raises:
+            ShelfFull: they cannot be written.
+        """
+        draft = self.path / f"{SETTINGS}.{secrets.token_hex(4)}{DRAFT}"
+        try:
+            draft.write_text(json.dumps(asdict(settings)), encoding="utf-8")
+            os.replace(draft, self.path / SETTINGS)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise ShelfFull(f"The shelf's settings cannot be written ({error.strerror}).") from error
+        self.evict(settings.cap_bytes)
+
+    # -------------------- who is there
+
+    def books(self) -> list[KeptBook]:
+        """All books that can be read, the newest used first. Damaged and foreign files leave the list for good."""
+        found = []
+        for path in self.path.glob(f"*{BOOK}"):
+            book = self._look(path)
+            if book is not None:
+                found.append(book)
+        return sorted(found, key=lambda book: (-book.used, book.id))
+
+    def _look(self, path: Path) -> KeptBook | None:
+        with contextlib.suppress(OSError), self.opened(path) as reader:
+            return KeptBook(path, reader.header.label, reader.file_bytes, path.stat().st_mtime)
+        return None
+
+    @contextlib.contextmanager
+    def opened(self, path: Path) -> Iterator[BookReader]:
+        """A book to read from; what turns out to be damaged or foreign is taken off the shelf.
+
+        Raises:
+            FileNotFoundError: it is not there, or not any more, or was taken off just now. OSError.
+        """
+        reader = None
+        try:
+            reader = BookReader(path)
+            yield reader
+        except OtherFormat as error:
+            raise FileNotFoundError(errno.ENOENT, str(error)) from error
+        except NotABook as error:
+            self._set_aside(path)
+            raise FileNotFoundError(errno.ENOENT, str(error)) from error
+        except DamagedBook as error:
+            self._remove_damaged(path, reader, error)
+            raise FileNotFoundError(errno.ENOENT, str(error)) from error
+        finally:
+            if reader is not None:
+                reader.close()
+
+    def _set_aside(self, path: Path) -> None:
+        aside = path.with_name(f"{path.name}.{secrets.token_hex(2)}{ASIDE}")
+        with contextlib.suppress(OSError):
+            os.replace(path, aside)
+            self._notice(f"{path.name} on the shelf is no book of ours; it was set aside as {aside.name}.")
+
+    def _remove_damaged(self, path: Path, reader: BookReader | None, error: DamagedBook) -> None:
+        if reader is not None and not reader.is_at(path):
+            return  # another process has written it anew
+        with contextlib.suppress(OSError):
+            path.unlink()
+            self._notice(f"A kept book was damaged ({error}); it was removed and the text is read again.")
+
+    def _notice(self, text: str) -> None:
+        log.warning("%s", text)
+        self.notices.append(text)
+
+    def find(self, family: str, token_ids: Tensor) -> Found | None:
+        """The book of a family that shares most leading tokens with a text, [n] int32; None: none shares any."""
+        best: Found | None = None
+        for book in self.books():
+            least = best.shared if best else 0
+            if book.label.family != family or min(book.label.num_tokens, len(token_ids)) <= least:
+                continue
+            with contextlib.suppress(OSError), self.opened(book.path) as reader:
+                shared = shared_tokens(reader.tokens(), token_ids)
+                if shared > least:
+                    best = Found(book, shared)
+        return best
+
+    def touch(self, book: KeptBook) -> None:
+        """It was used just now: others go first."""
+        with contextlib.suppress(OSError):
+            os.utime(book.path)
+
+    def named(self, name: str) -> KeptBook:
+        """The book with this id, or the beginning of it, or of this document.
+
+        Raises:
+            UnknownBook: none or several have it.
+        """
+        books = self.books()
+        found = [book for book in books if name in (book.id, book.name, *book.label.names)]
+        found = found or [book for book in books if len(name) >= 4 and book.id.startswith(name)]
+        if len(found) != 1:
+            raise UnknownBook(name, several=len(found) > 1)
+        return found[0]
+
+    # -------------------- coming and going
+
+    def room_for(self, size_bytes: int) -> None:
+        """See that a book may come, and remove for it the ones that were not used for longest.
+
+        Raises:
+            ShelfFull: it is larger than the whole shelf may be, or than the disk has room for.
+        """
+        cap = self.settings.cap_bytes
+        if size_bytes > cap:
+            raise ShelfFull(f"The book would take {amount(size_bytes)}, the shelf may take {amount(cap)}.", cap=True)
+        self.sweep()
+        freed = max(0, sum(book.size_bytes for book in self.books()) - (cap - size_bytes))
+        lacking = size_bytes + SPARE_BYTES - shutil.disk_usage(self.path).free - freed
+        if lacking > 0:
+            raise ShelfFull(f"The book would take {amount(size_bytes)}, and the disk lacks {amount(lacking)} for that.")
+        self.evict(cap - size_bytes)
+
+    def evict(self, cap_bytes: int) -> list[KeptBook]:
+        """Remove the books unused for longest until all take at most so much."""
+        books = self.books()
+        total, gone = sum(book.size_bytes for book in books), []
+        for book in reversed(books):
+            if total <= cap_bytes:
+                break
+            if self.remove(book):
+                gone.append(book)
+                total -= book.size_bytes
+        return gone
+
+    def remove(self, book: KeptBook) -> bool:
+        """Take a book off the shelf. Whoever has it open goes on reading it."""
+        try:
+            book.path.unlink()
+        except FileNotFoundError:
+            return True
+        except OSError as error:  # Windows: somebody reads it
+            log.warning("%s cannot be removed now: %s", book.path.name, error)
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def writing(self, family: str, token_ids: Tensor) -> Iterator[BinaryIO]:
+        """A draft that becomes the book of these tokens when the block ends well, and goes away when it does not.
+
+        Raises:
+            ShelfFull: the disk is full or fails; nothing is left of the draft.
+        """
+        path = self.path / f"{book_id(family, token_ids)}{BOOK}"
+        draft, file = self._draft(path)
+        try:
+            with file:
+                yield file
+                if os.name != "posix":
+                    file.close()  # an open file keeps its name there
+                os.replace(draft, path)  # while it is locked, so that nobody takes it for left over
+            sync_folder(self.path)
+        except OSError as error:
+            why = "the disk is full" if error.errno in OURS else str(error.strerror or error)
+            raise ShelfFull(f"The book could not be kept: {why}.") from error
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _draft(self, path: Path) -> tuple[Path, BinaryIO]:
+        while True:
+            draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}{DRAFT}")
+            try:
+                handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+            except OSError as error:
+                raise ShelfFull(f"The book could not be kept: {error.strerror}.") from error
+            file = os.fdopen(handle, "wb")
+            if lock(handle) and draft.exists():  # else somebody took it for left over before it was locked
+                return draft, file
+            file.close()
+
+    def sweep(self) -> None:
+        """Remove drafts whose writers are gone."""
+        for draft in self.path.glob(f"*{BOOK}.*{DRAFT}"):
+            with contextlib.suppress(OSError), draft.open("rb") as file:
+                if lock(file.fileno()):
+                    if os.name != "posix":
+                        file.close()
+                    draft.unlink()
+
+
+def lock(handle: int) -> bool:
+    """Lock an open file for as long as it is open; False: another process has it. The system forgets dead owners."""
+    if sys.platform == "win32":  # an open file cannot be removed there, which serves the same end
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def book_id(family: str, token_ids: Tensor) -> str:
+    """Name of the file for a text, [n] int32, in a family: the same text has the same file."""
+    return digest_of(bytes.fromhex(family) + token_ids.contiguous().numpy().tobytes())[:24]
+
+
+def shared_tokens(a: Tensor, b: Tensor) -> int:
+    """Number of leading tokens that two texts share."""
+    size = min(len(a), len(b))
+    different = torch.nonzero(a[:size] != b[:size])
+    return int(different[0]) if len(different) else size
+
+
+def amount(size_bytes: int) -> str:
+    """1.4 GiB, 12 MiB."""
+    return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{-(-size_bytes // (1 << 20))} MiB"

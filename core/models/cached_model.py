@@ -1,0 +1,178 @@
+"""A model + a cache = the law of the next token. Whether it proposes or judges is decided by who asks."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from core.caches.base import KVCache
+from core.caches.tokens import Context
+from core.models.graphed import GraphedPasses
+from core.models.hf_attention import forward
+from core.ops.graphs import MOST_ROWS, Graphs
+from core.ops.streams import to_device
+
+# Around every pass: the judge's name, where the new tokens begin, and the tokens. Other processes do the same pass.
+Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
+
+RECENT = 0.2  # weight of the newest pass in seconds_by_rows
+MOST_PENDING = 64  # passes whose times nobody asked for: on ranks other than 0 nobody ever does
+
+
+class PassMeter:
+    """Passes, seconds and key/value bytes, over the link too, of one judge since the last reset.
+
+    On CUDA, seconds come from events, so that measuring never waits during decoding.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._by_rows: dict[int, float] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything counted; what a pass costs stays known."""
+        self.passes = self.tokens = self.kv_bytes = self.link_bytes = 0
+        self._seconds = 0.0
+        self._pending: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()  # oldest first
+
+    def forget_costs(self) -> None:
+        """Passes will cost something else from here."""
+        self._by_rows.clear()
+
+    @contextmanager
+    def measure(self, num_tokens: int, kv_bytes: int, link_bytes: int = 0) -> Iterator[None]:
+        """Count one pass over `num_tokens` new tokens that reads `kv_bytes`, `link_bytes` of them from the host."""
+        self.passes += 1
+        self.tokens += num_tokens
+        self.kv_bytes += kv_bytes
+        self.link_bytes += link_bytes
+        if self._cuda:
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            yield
+            stop.record()
+            self._pending.append((num_tokens, start, stop))
+            if len(self._pending) > MOST_PENDING:
+                self._collect_passed()
+        else:
+            started = time.perf_counter()
+            yield
+            self._took(num_tokens, time.perf_counter() - started)
+
+    def _took(self, num_tokens: int, seconds: float) -> None:
+        self._seconds += seconds
+        known = self._by_rows.get(num_tokens, seconds)
+        # Whatever else the machine does makes single passes slower, never faster.
+        self._by_rows[num_tokens] = known + RECENT * (min(seconds, 2 * known) - known)
+
+    def _collect(self) -> None:
+        if self._pending:
+            self._pending[-1][2].synchronize()  # and so all before it
+        self._collect_passed()
+
+    def _collect_passed(self) -> None:
+        """Count the passes that have ended, oldest first. Waits for nothing."""
+        while self._pending and self._pending[0][2].query():  # type: ignore[no-untyped-call]
+            num_tokens, start, stop = self._pending.popleft()
+            self._took(num_tokens, start.elapsed_time(stop) / 1e3)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in passes. On CUDA waits for the last one, which drawing from it has waited for already."""
+        self._collect()
+        return self._seconds
+
+    @property
+    def seconds_by_rows(self) -> Mapping[int, float]:
+        """Recent seconds of a pass by its number of new tokens."""
+        self._collect()
+        return self._by_rows
+
+
+class Judge:
+    """One model looking through one cache. Several judges may share a model, and a pass belongs to exactly one."""
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        cache: KVCache,
+        device: torch.device,
+        lead: Lead | None = None,
+        *,
+        vocab: int | None = None,
+        graphed: GraphedPasses | None = None,
+    ) -> None:
+        """`vocab`: rows of the vocabulary that laws are about, where that is another model's (padded otherwise)."""
+        self.name, self.model, self.cache, self.device, self._graphed = name, model, cache, device, graphed
+        self._lead = lead or (lambda *_: nullcontext())
+        rows = model.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
+        self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
+        self.meter = PassMeter(device)
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """What records its passes, if anything does."""
+        return self._graphed.graphs if self._graphed else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in, logits too; its weights may be kept in fewer bits."""
+        return next(weights.dtype for weights in self.model.parameters() if weights.is_floating_point())
+
+    def record(self, sizes: Sequence[int], seen: int) -> None:
+        """Record the passes that bring the cache to `seen` tokens, and those over so many more behind them.
+
+        Nothing where no passes are recorded. What the cache holds stays as it is: like a pass without a `commit`.
+        """
+        if self._graphed is None:
+            return
+        sizes, behind = [size for size in sizes if size <= MOST_ROWS], 0
+        for span in self.cache.missing(seen):
+            if span:
+                self._graphed.record(len(span), behind)
+                behind += len(span)
+        if behind == 0:
+            self.cache.begin(seen, max(sizes))
+        for size in sizes:
+            self._graphed.record(size, behind)
+
+    def logits(self, context: Context, keep: int) -> Tensor:
+        """Feed what the cache has not seen of `context`; logits after each of its last `keep` tokens, [keep, V].
+
+        Raises:
+            ContextTooSmall: the cache is full.
+        """
+        *catch_up, newest = self.cache.missing(len(context))
+        for span in catch_up:
+            self.feed(context, span, 1)
+        assert len(newest) >= keep, f"{keep} laws wanted, {len(newest)} tokens are new to {self.name}"
+        return self.feed(context, newest, keep)
+
+    def feed(self, context: Context, span: range, keep: int) -> Tensor:
+        """One pass over context[span], which must follow what the cache has seen; logits [keep, V]."""
+        return self.feed_tokens(context.span(span.start, span.stop), span.start, keep)
+
+    def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
+        """One pass over tokens that begin at `start`, right behind what the cache has seen; logits [keep, V]."""
+        tokens = to_device(torch.tensor(token_ids), self.device)
+        if self._rows is not None:
+            tokens = tokens.clamp_max(self._rows - 1)  # padding that no tokenizer makes
+        positions = self.cache.begin(start, len(token_ids))
+        replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
+        measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
+        with self._lead(self.name, start, token_ids), measured:
+            logits = replay() if replay else forward(self.model, tokens, positions, self.cache, keep)
+        self.cache.commit(len(token_ids))
+        return logits if self._vocab is None else _as_wide(logits, self._vocab)
+
+
+def _as_wide(logits: Tensor, vocab: int) -> Tensor:
+    """Logits [T, V'] as [T, vocab]: vocabularies of the same tokens are padded to different sizes."""
+    if logits.shape[1] >= vocab:
+        return logits[:, :vocab]
+    return nn.functional.pad(logits, (0, vocab - logits.shape[1]), value=float("-inf"))

@@ -1,0 +1,71 @@
+"""How the linear layers of a family are divided between processes by heads and MLP columns.
+
+transformers states that for every family (`base_model_tp_plan`: "colwise" layers give a share of their outputs,
+"rowwise" ones take a share of inputs, and their results add up). Its own way of loading such shares changes between the
+versions that we support (tensors and hooks up to 5.17, DTensors later), so only the statement is used: the cut is ours.
+"""
+
+import re
+from typing import Any, Literal, cast
+
+from transformers import PreTrainedConfig
+
+from core.errors import UnsupportedModel
+
+Cut = Literal["outputs", "inputs"]
+# Families whose shares are compared with the whole model (tests/core/parallel/test_shard.py goes through them).
+# Others state a plan, too, but have layers or norms beside it that heads do not divide.
+SHARED = frozenset(
+    {
+        "apertus",
+        "arcee",
+        "cohere",
+        "ernie4_5",
+        "gemma",
+        "granite",
+        "helium",
+        "llama",
+        "ministral3",
+        "mistral",
+        "nemotron",
+        "olmo",
+        "qwen2",
+        "qwen3",
+        "seed_oss",
+        "smollm3",
+        "starcoder2",
+    }
+)
+CUTS: dict[str, Cut | None] = {"colwise": "outputs", "rowwise": "inputs", "replicated_with_grad_allreduce": None}
+
+
+def division_of(config: PreTrainedConfig) -> dict[str, Cut]:
+    """Which linear layers are cut, and how: by name within the base model, numbers as `*`.
+
+    Raises:
+        UnsupportedModel: shares of the family were never compared with the whole; nothing is stated for it, or
+            something that heads alone do not divide (fused projections, norms over all heads, experts).
+    """
+    stated = cast("dict[str, str] | None", getattr(cast(Any, config), "base_model_tp_plan", None))
+    norms_of_heads = getattr(config, "use_qk_norm", False)  # Cohere's: a weight for every head
+    tested = config.model_type in SHARED and not norms_of_heads
+    if not tested or not stated or not set(stated.values()) <= set(CUTS):
+        raise UnsupportedModel(
+            f"Models of the family {config.model_type!r} cannot be shared between GPUs by heads.",
+            hint="Leave out --gpus.",
+        )
+    return {name: cut for name, style in stated.items() if (cut := CUTS[style]) is not None}
+
+
+def is_divisible(config: PreTrainedConfig) -> bool:
+    """Whether `division_of` knows how."""
+    try:
+        division_of(config)
+    except UnsupportedModel:
+        return False
+    return True
+
+
+def generic_name(name: str) -> str:
+    """layers.3.mlp.up_proj -> layers.*.mlp.up_proj"""
+    return re.sub(r"\d+", "*", name)

@@ -1,0 +1,1 @@
+"""Models by name: the catalogue, the hub, downloads, the cache on disk, and which draft suits a target."""

@@ -1,0 +1,224 @@
+"""Names of models and where their files are. The names are data (`catalog.json`); a folder or a hub id works as well.
+
+A model of the hub is looked for in the cache that all programs share; nothing here asks the network.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from core.errors import DamagedAssets, IncompleteModel, ModelNotHere, UnknownModel
+from core.models.hub import store
+
+ROOT = Path(__file__).resolve().parents[3]
+CATALOG_FILE = Path(__file__).with_name("catalog.json")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+WIDENED = "widened:"  # before the sizes that the bundled target is to have (core/models/widen.py)
+BUNDLED = "harbour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended:
+    """Speculation settings to start from; round lengths adapt from there."""
+
+    budget: int  # tokens in the retrieval cache
+    gamma1: int
+    gamma2: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A row of the catalogue. Has a `folder` of this project or the id of a `hub` repository."""
+
+    name: str
+    description: str
+    license: str
+    folder: str | None = None
+    hub: str | None = None
+    role: Literal["target", "draft"] = "target"
+    draft: str | None = None  # another row
+    limits: str = ""  # what it cannot do, for the reader; empty for full models
+    gated: bool = False  # the hub asks everyone to accept the licence first
+    chat_format: str = ""  # for people
+    chat_template: str | None = None  # in place of the tokenizer's own
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
+    speculation: Recommended | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of config.json, as its model card documents them
+    config: Mapping[str, Any] | None = None  # published sizes, to plan with before anything is downloaded
+    parameters: int | None = None  # how many `config` makes; counting them takes a second a model
+
+    def path(self) -> Path | None:
+        """Where its files are, None where they are not on this machine."""
+        if self.folder is not None:
+            return ROOT / self.folder
+        assert self.hub is not None, f"{self.name} has no files anywhere"
+        return store.locate(self.hub)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A target and, where one is known and here, its draft."""
+
+    name: str
+    target: Path
+    draft: Path | None
+    description: str
+    limits: str = ""  # what it cannot do, for the reader; empty for full models
+    acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
+    draft_because: str = ""
+    chat_template: str | None = None
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    widened: str | None = None  # the sizes that the target is made to have when it is loaded
+
+
+@functools.cache
+def entries() -> Mapping[str, Known]:
+    """The catalogue, by name."""
+    rows = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
+    return {name: _known(name, dict(row)) for name, row in rows.items()}
+
+
+def _known(name: str, row: dict[str, Any]) -> Known:
+    if "speculation" in row:
+        row["speculation"] = Recommended(**row["speculation"])
+    if "acceptance" in row:
+        row["acceptance"] = tuple(row["acceptance"])
+    return Known(name=name, **row)
+
+
+def find(name: str) -> ModelEntry:
+    """The model called `name`, the one in the folder `name`, or the downloaded one with that hub id.
+
+    Raises:
+        UnknownModel: there is none.
+        ModelNotHere: it is known and was not downloaded.
+        IncompleteModel, DamagedAssets: files are missing, of a download or of a bundled model.
+    """
+    if name.startswith(WIDENED):
+        sizes = name.removeprefix(WIDENED)
+        description = f"The bundled target computing the same at the sizes {sizes}, for measuring what those cost."
+        return replace(find(BUNDLED), name=name, description=description, widened=sizes)
+    known = entries().get(name)
+    if known is None:
+        known = next((row for row in entries().values() if row.hub == name and not row.overrides), None)
+    if known is not None:
+        return _entry(known)
+    folder = Path(name).expanduser()
+    if not folder.exists() and HUB_ID.fullmatch(name):
+        found = store.locate(name)
+        if found is None:
+            raise not_here(name)
+        folder = found
+    if folder.is_dir():
+        if store.is_in_cache(folder) or not (folder / "config.json").is_file():
+            require_files(folder, name)
+        shown = name if store.is_in_cache(folder) else folder.resolve().name
+        return ModelEntry(name=shown, target=folder.resolve(), draft=None, description="no model of the catalogue")
+    names = ", ".join(row.name for row in entries().values() if row.role == "target")
+    raise UnknownModel(
+        f"There is no model {name!r}.",
+        hint=f"Use one of: {names}; or a folder with config.json and weights, or the hub id of a downloaded model.",
+    )
+
+
+def _entry(known: Known) -> ModelEntry:
+    target = known.path()
+    if target is None:
+        raise not_here(known.name)
+    require_files(target, known.name)
+    draft, because = None, "no small model has its tokens"
+    if known.draft is not None:
+        row = entries()[known.draft]
+        draft = row.path()
+        if draft is not None and store.missing_files(draft):
+            draft = None
+        because = f"the catalogue pairs it with {known.draft}"
+        if row.folder is not None:
+            require_files(ROOT / row.folder, row.name)
+        elif draft is None:
+            because = f"its draft is not here: python launch.py models get {known.draft}"
+    return ModelEntry(
+        name=known.name,
+        target=target,
+        draft=draft,
+        description=known.description,
+        limits=known.limits,
+        acceptance=known.acceptance,
+        draft_because=because,
+        chat_template=known.chat_template,
+        template_options=known.template_options,
+        overrides=known.overrides,
+    )
+
+
+def is_here(name: str) -> bool:
+    """Whether all files of a model of the catalogue are on this machine."""
+    folder = entries()[name].path() if name in entries() else None
+    return folder is not None and not store.missing_files(folder)
+
+
+def known_row(name: str) -> Known:
+    """A row of the catalogue by name or hub id.
+
+    Raises:
+        UnknownModel: there is none.
+    """
+    row = entries().get(name) or next((row for row in entries().values() if row.hub == name), None)
+    if row is None:
+        raise UnknownModel(f"The catalogue has no model {name!r}.", hint="See: python launch.py models list")
+    return row
+
+
+def repositories(name: str) -> tuple[str, ...]:
+    """The hub ids of a model of the catalogue and of its draft, in this order; what is bundled has none."""
+    row = entries()[name]
+    rows = [row, entries()[row.draft]] if row.draft else [row]
+    return tuple(one.hub for one in rows if one.hub is not None)
+
+
+def recommended(name: str) -> Recommended | None:
+    """Speculation settings to start from, where the catalogue has some."""
+    known = entries().get(name)
+    return known.speculation if known is not None else None
+
+
+def not_here(name: str) -> ModelNotHere:
+    """The error of a model that was not downloaded."""
+    return ModelNotHere(f"The model {name} is not on this machine.", hint=f"Get it with: {get_command(name)}")
+
+
+def get_command(name: str) -> str:
+    """What downloads a model, or finishes a download."""
+    return f"python launch.py models get {name}"
+
+
+def require_files(folder: Path, name: str) -> None:
+    """See that a model folder has everything that loading needs.
+
+    Raises:
+        IncompleteModel, DamagedAssets: files are missing, of a download or a folder, or of a bundled model.
+    """
+    missing = store.missing_files(folder)
+    if not missing:
+        return
+    if folder.is_relative_to(ROOT / "assets"):
+        raise DamagedAssets(
+            f"The bundled model in {folder.relative_to(ROOT)} is incomplete.", hint=restore_hint(folder)
+        )
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    hint = f"Finish it with: {get_command(name)}" if store.is_in_cache(folder) else "Copy the missing files there."
+    raise IncompleteModel(f"The model {name} is incomplete: it lacks {missing[0]}{more}.", hint=hint)
+
+
+def restore_hint(folder: Path) -> str:
+    """What to do about missing or damaged files of a model folder."""
+    if folder.is_relative_to(ROOT):
+        return f"Restore it with: git checkout -- {folder.relative_to(ROOT).as_posix()}"
+    return "Fetch the model again."

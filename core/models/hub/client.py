@@ -1,0 +1,144 @@
+"""What a model hub says about a model: which files are needed, how large they are, their digests; and its refusals.
+
+The address, the token and offline mode are those of huggingface_hub (HF_ENDPOINT, HF_TOKEN or a login, HF_HUB_OFFLINE).
+Whatever the hub answers is checked before it names a file on this disk.
+"""
+
+import re
+from dataclasses import dataclass
+
+import httpx2  # what huggingface_hub speaks HTTP with
+from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.hf_api import RepoSibling
+
+from core.errors import CoreError, HubRefused, HubUnreachable, UnsupportedModel
+from core.models.hub.store import INDEXES
+
+PLAIN_NAME = re.compile(r"\w[\w.-]*")  # top-level files only: no folder, nothing hidden
+HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+ALWAYS = re.compile(r".*\.(json|jinja)|tokenizer\.model|merges\.txt|vocab\.txt")
+SAFETENSORS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")  # read without running code (weights only)
+NEVER = re.compile(r"consolidated.*|adapter_.*|.*\.safetensors\.index\.fp\d+\.json|params\.json")
+SECONDS_TO_ANSWER = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file as the hub announces it."""
+
+    name: str
+    size_bytes: int
+    digest: str  # SHA-256 of its bytes, or git's SHA-1 of small files
+    is_sha256: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The files of a model that are needed to run it, at one commit."""
+
+    repo: str
+    commit: str
+    files: tuple[HubFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Exact size of all of them."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def look_up(repo: str) -> Repository:
+    """Ask the hub what a model consists of.
+
+    Raises:
+        HubRefused: unknown, gated or private. HubUnreachable: no answer, or offline.
+        UnsupportedModel: no files that this engine could load.
+    """
+    try:
+        told = HfApi(endpoint=constants.ENDPOINT).model_info(repo, files_metadata=True, timeout=SECONDS_TO_ANSWER)
+    except (httpx2.HTTPError, OfflineModeIsEnabled, HFValidationError, OSError) as error:
+        raise explain(error, repo) from error
+    except (ValueError, KeyError, TypeError) as error:  # JSON that is none, or says something else
+        raise garbled(repo) from error
+    files = _needed([file for sibling in told.siblings or () if (file := _checked(sibling)) is not None])
+    if told.sha is None or not HEX.fullmatch(told.sha):
+        raise garbled(repo)
+    names = {file.name for file in files}
+    if "config.json" not in names or not any(SAFETENSORS.fullmatch(n) or PICKLED.fullmatch(n) for n in names):
+        raise UnsupportedModel(
+            f"{repo} has no config.json with weights that transformers can load.",
+            hint="Choose the original model, not a conversion to another program's format.",
+        )
+    return Repository(repo, told.sha, files)
+
+
+def _checked(sibling: RepoSibling) -> HubFile | None:
+    """A file that may be stored; None for others, whatever the hub calls them."""
+    name, size = sibling.rfilename, sibling.size
+    digest = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
+    if not PLAIN_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
+        return None
+    if not isinstance(digest, str) or not HEX.fullmatch(digest):
+        return None
+    return HubFile(name, size, digest, sibling.lfs is not None)
+
+
+def _needed(files: list[HubFile]) -> tuple[HubFile, ...]:
+    """Configuration, tokenizer and one kind of weights, small files first."""
+    weights = SAFETENSORS if any(SAFETENSORS.fullmatch(file.name) for file in files) else PICKLED
+    other_index = INDEXES[1] if weights is SAFETENSORS else INDEXES[0]
+    chosen = [
+        file
+        for file in files
+        if (ALWAYS.fullmatch(file.name) or weights.fullmatch(file.name))
+        and not NEVER.fullmatch(file.name)
+        and file.name != other_index
+    ]
+    return tuple(sorted(chosen, key=lambda file: (bool(weights.fullmatch(file.name)), file.name)))
+
+
+def explain(error: Exception, repo: str) -> CoreError:
+    """The user's situation behind an error of the hub or of the network: one problem, one action."""
+    page = f"{constants.ENDPOINT}/{repo}"
+    login = "log in (hf auth login) or set HF_TOKEN"
+    if isinstance(error, OfflineModeIsEnabled):
+        return HubUnreachable(f"{repo} cannot be fetched offline.", hint="Start without --offline and HF_HUB_OFFLINE.")
+    if isinstance(error, HFValidationError):
+        return HubRefused(f"{repo!r} is no name of a model on a hub.", hint="Write it like Qwen/Qwen3-8B.")
+    status = status_of(error)
+    if isinstance(error, GatedRepoError) or status == 403:
+        return HubRefused(f"{repo} is gated.", hint=f"Accept its licence at {page}, then {login}, and start again.")
+    if isinstance(error, RepositoryNotFoundError) and status == 404:
+        return HubRefused(f"The hub has no model {repo}.", hint=f"Look for its name at {constants.ENDPOINT}.")
+    if status == 401:
+        return HubRefused(
+            f"The hub does not hand out {repo}: it is unknown, private or gated, or the token is not valid.",
+            hint=f"See {page}, then {login}.",
+        )
+    if status == 404:
+        return HubRefused(f"A file of {repo} is no longer on the hub.", hint="Start again: its files have changed.")
+    if status == 429:
+        return HubUnreachable("The hub asks for fewer requests.", hint=f"Wait some minutes, or {login}.")
+    reason = f"answers with error {status}" if status is not None else "does not answer"
+    return HubUnreachable(
+        f"The hub at {constants.ENDPOINT} {reason}.", hint="See to the network or HF_ENDPOINT and start again."
+    )
+
+
+def status_of(error: Exception) -> int | None:
+    """The HTTP status that an error tells of."""
+    return error.response.status_code if isinstance(error, (HfHubHTTPError, httpx2.HTTPStatusError)) else None
+
+
+def garbled(repo: str) -> HubUnreachable:
+    """Something answers that is no hub."""
+    return HubUnreachable(
+        f"What answers at {constants.ENDPOINT} does not describe {repo} as a hub would.", hint="See to HF_ENDPOINT."
+    )

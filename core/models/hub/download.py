@@ -1,0 +1,279 @@
+"""Fetching a model: every file resumed where it was cut, checked against the hub's digest, then put into the cache.
+
+A file is written to `blobs/DIGEST.incomplete` and gets its name only when size and digest are right; the commit becomes
+the model's when all files are there. Whatever ends a download, at any moment, leaves parts that the next one goes on
+with and nothing that looks finished. (huggingface_hub's own download deletes its parts when it ends early.)
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import httpx2
+from huggingface_hub import constants
+from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, but its types do not export them
+    WeakFileLock,
+    build_hf_headers,
+    get_session,
+    hf_raise_for_status,
+)
+
+from core.errors import CoreError, DamagedDownload, NotEnoughDisk
+from core.models.hub.client import HubFile, Repository, explain, status_of
+from core.models.hub.store import PART, cache_folder, repository_folder
+
+PIECE_BYTES = 1 << 20
+ATTEMPTS = 5  # in a row that bring nothing new
+SECONDS_OF_SILENCE = 30.0
+FIRST_PAUSE_SECONDS = 0.5  # doubled for every attempt
+SPARE_BYTES = 64 << 20  # left free on the disk
+TRY_AGAIN = (408, 429, 500, 502, 503, 504)
+
+
+class _Hash(Protocol):
+    def update(self, piece: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadProgress:
+    """How far a download is: the file at work, and all of them."""
+
+    name: str
+    number: int  # of the file, from 1
+    num_files: int
+    file_bytes: int
+    file_total_bytes: int
+    done_bytes: int
+    total_bytes: int
+    kept_bytes: int  # that were there before
+    elapsed_seconds: float
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Over the network, since the start."""
+        return (self.done_bytes - self.kept_bytes) / self.elapsed_seconds if self.elapsed_seconds > 0 else 0.0
+
+
+def still_to_come(repository: Repository) -> int:
+    """Bytes that a download would fetch: all but what is there, parts included."""
+    blobs = repository_folder(repository.repo) / "blobs"
+    return sum(file.size_bytes - _held_bytes(blobs, file) for file in repository.files)
+
+
+def free_bytes() -> int:
+    """Room on the disk that downloads go to."""
+    folder = cache_folder()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def check_disk(*repositories: Repository) -> None:
+    """See that what is still to come of all of them fits.
+
+    Raises:
+        NotEnoughDisk: it does not.
+    """
+    free, needed = free_bytes(), sum(still_to_come(repository) for repository in repositories)
+    if needed + SPARE_BYTES > free:
+        names, verb = (
+            " and ".join(repository.repo for repository in repositories),
+            "need" if repositories[1:] else "needs",
+        )
+        room = f"{cache_folder()} has room for {free / 1e9:.2f} GB"
+        raise NotEnoughDisk(
+            f"{names} {verb} {needed / 1e9:.2f} GB more, {room}.",
+            hint="Free some space, or set HF_HOME to a folder on a larger disk.",
+        )
+
+
+def download(repository: Repository, cancel: threading.Event | None = None) -> Iterator[DownloadProgress]:
+    """Fetch what is missing of a model. Ends early where `cancel` is set; parts are kept, as by any other end.
+
+    Raises:
+        NotEnoughDisk: before anything is fetched, or when the disk is full.
+        HubRefused, HubUnreachable: the hub, or the network. DamagedDownload: a file is not what was announced.
+    """
+    check_disk(repository)
+    folder = repository_folder(repository.repo)
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / repository.commit
+    kept = repository.size_bytes - still_to_come(repository)
+    started, before = time.perf_counter(), 0
+
+    def progress(number: int, file: HubFile, file_bytes: int) -> DownloadProgress:
+        return DownloadProgress(
+            name=file.name,
+            number=number,
+            num_files=len(repository.files),
+            file_bytes=file_bytes,
+            file_total_bytes=file.size_bytes,
+            done_bytes=before + file_bytes,
+            total_bytes=repository.size_bytes,
+            kept_bytes=kept,
+            elapsed_seconds=time.perf_counter() - started,
+        )
+
+    try:
+        for path in (blobs, snapshot):
+            path.mkdir(parents=True, exist_ok=True)
+        for number, file in enumerate(repository.files, 1):
+            with _only_one(folder, file):
+                if not _is_whole(blobs, file):
+                    for size in _fetch(repository, file, blobs / f"{file.digest}{PART}", cancel):
+                        yield progress(number, file, size)
+                    if cancel is not None and cancel.is_set():
+                        return
+                    os.replace(blobs / f"{file.digest}{PART}", blobs / file.digest)
+                _show(blobs / file.digest, snapshot / file.name)
+            yield progress(number, file, file.size_bytes)
+            before += file.size_bytes
+        _write_ref(folder, repository.commit)
+    except OSError as error:
+        raise _disk_error(error, repository) from error
+
+
+def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
+    """Bring a part to its whole and check it. Yields its size in bytes as it grows."""
+    fresh = not part.exists()
+    while True:
+        yield from _fill(repository, file, part, cancel)
+        if (cancel is not None and cancel.is_set()) or _digest(part, file) == file.digest:
+            return
+        part.unlink()
+        if fresh:
+            raise DamagedDownload(
+                f"{file.name} of {repository.repo} arrived with another checksum than the hub announced.",
+                hint="Start again; if it happens again, something between here and the hub changes files.",
+            )
+        fresh = True  # what an earlier download left may be at fault: once more, from nothing
+
+
+def _fill(repository: Repository, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
+    """Append to a part until it has its size, over as many connections as that takes."""
+    idle, pause = 0, FIRST_PAUSE_SECONDS
+    cause: Exception | None
+    told = 0
+    with part.open("ab") as out:
+        if out.tell() > file.size_bytes:
+            _empty(out)
+        while out.tell() < file.size_bytes and not (cancel is not None and cancel.is_set()):
+            before = out.tell()
+            try:
+                for piece in _stream(repository, file, out):
+                    out.write(piece[: file.size_bytes - out.tell()])
+                    if out.tell() >= told + PIECE_BYTES or out.tell() < told:
+                        told = out.tell()
+                        yield told
+                    if cancel is not None and cancel.is_set():
+                        break
+                problem, cause = _cut_short(repository, file), None
+            except (httpx2.HTTPError, OfflineModeIsEnabled) as error:
+                status = status_of(error)
+                problem, cause = explain(error, repository.repo), error
+                if isinstance(error, OfflineModeIsEnabled) or (status is not None and status not in TRY_AGAIN):
+                    raise problem from error
+            idle, pause = (0, FIRST_PAUSE_SECONDS) if out.tell() > before else (idle + 1, 2 * pause)
+            if idle == ATTEMPTS:
+                raise problem from cause
+            if out.tell() < file.size_bytes and not (cancel is not None and cancel.is_set()):
+                time.sleep(pause if idle else 0)
+
+
+def _stream(repository: Repository, file: HubFile, out: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a file behind what `out` has, over one connection; `out` is emptied if they come from the start."""
+    url = f"{constants.ENDPOINT}/{repository.repo}/resolve/{repository.commit}/{file.name}"
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+    if out.tell():
+        headers["Range"] = f"bytes={out.tell()}-"
+    with get_session().stream("GET", url, headers=headers, timeout=SECONDS_OF_SILENCE) as response:
+        hf_raise_for_status(response)
+        if out.tell() and response.headers.get("Content-Range", "").split("-")[0] != f"bytes {out.tell()}":
+            _empty(out)  # no such range: everything comes again, or what comes cannot be placed
+            if response.status_code != 200:
+                return
+        yield from response.iter_raw()  # as it comes: what was gathered into pieces would be lost with the line
+
+
+def _empty(out: BinaryIO) -> None:
+    out.seek(0)
+    out.truncate()
+
+
+def _cut_short(repository: Repository, file: HubFile) -> CoreError:
+    return DamagedDownload(
+        f"The hub sends less of {file.name} of {repository.repo} than it announced.", hint="Start again later."
+    )
+
+
+# -------------------- files
+
+
+def _digest(part: Path, file: HubFile) -> str:
+    """SHA-256 of the bytes, or git's SHA-1, which covers the size too."""
+    sums: _Hash = hashlib.sha256() if file.is_sha256 else hashlib.sha1(usedforsecurity=False)
+    if not file.is_sha256:
+        sums.update(b"blob %d\0" % part.stat().st_size)
+    with part.open("rb") as bytes_of:
+        while piece := bytes_of.read(8 * PIECE_BYTES):
+            sums.update(piece)
+    return sums.hexdigest()
+
+
+def _is_whole(blobs: Path, file: HubFile) -> bool:
+    blob = blobs / file.digest  # has its name since its digest was checked
+    return blob.is_file() and blob.stat().st_size == file.size_bytes
+
+
+def _held_bytes(blobs: Path, file: HubFile) -> int:
+    if _is_whole(blobs, file):
+        return file.size_bytes
+    part = blobs / f"{file.digest}{PART}"
+    held = part.stat().st_size if part.is_file() else 0
+    return held if held <= file.size_bytes else 0
+
+
+def _show(blob: Path, pointer: Path) -> None:
+    """Let the file of a snapshot point to its blob; a copy where links are not allowed (Windows)."""
+    target = Path(os.path.relpath(blob, pointer.parent))
+    if pointer.is_symlink() and Path(os.readlink(pointer)) == target:
+        return
+    pointer.unlink(missing_ok=True)
+    try:
+        pointer.symlink_to(target)
+    except OSError:
+        shutil.copyfile(blob, pointer)
+
+
+def _write_ref(folder: Path, commit: str) -> None:
+    ref = folder / "refs" / "main"
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    new = ref.with_name(f"main.{os.getpid()}")
+    new.write_text(commit, encoding="utf-8")
+    os.replace(new, ref)
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path, file: HubFile) -> Iterator[None]:
+    """One process at a time writes a file; a second one waits and finds it there. Locks as the hub's library has."""
+    locks = cache_folder() / ".locks" / folder.name
+    locks.mkdir(parents=True, exist_ok=True)
+    with WeakFileLock(locks / f"{file.digest}.lock"):
+        yield
+
+
+def _disk_error(error: OSError, repository: Repository) -> CoreError:
+    if isinstance(error, httpx2.HTTPError):
+        return explain(error, repository.repo)
+    return NotEnoughDisk(
+        f"The download cannot be written to {cache_folder()}: {error.strerror or error}.",
+        hint="See that there is room and that you may write there, then start again; what arrived is kept.",
+    )

@@ -1,0 +1,88 @@
+"""Which draft guesses for a target: the one asked for, the catalogue's, or one on this machine with the same tokens.
+
+A draft of other tokens would be of no use, and one that is not much smaller of little; neither could make a text wrong.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from core.errors import CoreError, UnsupportedModel
+from core.models.hub import store
+from core.models.hub.catalog import ModelEntry, entries, find, require_files
+from core.models.loader import load_tokenizer, read_dims, same_tokens
+
+AUTO, NONE = "auto", "none"
+MOST_SHARE = 0.25  # of the target's weights: a larger draft costs more than its guesses save
+PADDING = 1024  # rows that vocabularies of the same tokens differ by (Qwen2.5: 151,936 and 152,064)
+
+
+def pair(name: str, wish: str = AUTO) -> ModelEntry:
+    """The target called `name`, complete, and its draft.
+
+    Args:
+        wish: "auto", "none", or a draft by name, folder or hub id.
+    Raises:
+        UnknownModel, ModelNotHere, IncompleteModel, DamagedAssets: as `find`, of either model.
+        UnsupportedModel: the draft asked for does not use the target's tokens, or cannot be a draft.
+    """
+    entry = find(name)
+    require_files(entry.target, name)
+    if wish == NONE:
+        return replace(entry, draft=None, draft_because="none was wanted")
+    if wish != AUTO:
+        draft = find(wish).target
+        require_files(draft, wish)
+        if not same_tokens(load_tokenizer(entry.target), load_tokenizer(draft)):
+            raise UnsupportedModel(
+                f"The draft {wish} does not use the tokens of {entry.name}.",
+                hint="Choose a draft of the same family, or --draft none.",
+            )
+        if not read_dims(draft).drafts:
+            raise UnsupportedModel(
+                f"The keys of {wish} cannot be moved to other positions, as a draft's must be.",
+                hint="Choose another draft, or --draft none.",
+            )
+        return replace(entry, draft=draft, draft_because="asked for")
+    if entry.draft is not None or name in entries():
+        return entry
+    found = find_draft(entry.target)
+    if found is None:
+        return replace(entry, draft_because="no small model here has its tokens")
+    return replace(entry, draft=found[1], draft_because=f"{found[0]} has the same tokens")
+
+
+def find_draft(target: Path) -> tuple[str, Path] | None:
+    """Name and folder of the smallest model on this machine that has a target's tokens and is much smaller."""
+    dims = read_dims(target)
+    fitting: list[tuple[int, str, Path]] = []
+    for name, folder in _candidates():
+        try:
+            small = read_dims(folder)
+        except CoreError:
+            continue
+        near = small.drafts and abs(small.vocab_size - dims.vocab_size) <= PADDING
+        if near and 0 < small.weight_bytes <= MOST_SHARE * dims.weight_bytes and folder != target:
+            fitting.append((small.weight_bytes, name, folder))
+    tokenizer: PreTrainedTokenizerBase | None = None
+    for _, name, folder in sorted(fitting):
+        tokenizer = tokenizer or load_tokenizer(target)
+        if same_tokens(tokenizer, load_tokenizer(folder)):
+            return name, folder
+    return None
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    """Complete models that are on this machine."""
+    seen = set()
+    for row in entries().values():
+        folder = row.path()
+        if folder is not None and folder not in seen and not store.missing_files(folder):
+            seen.add(folder)
+            yield row.name, folder
+    for repo in store.downloaded():
+        folder = store.locate(repo)
+        if folder is not None and folder not in seen and not store.missing_files(folder):
+            yield repo, folder

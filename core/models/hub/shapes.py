@@ -1,0 +1,33 @@
+"""Published sizes of the catalogue's models, to plan for before their files are here."""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from core.models.hub.catalog import entries
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model as its config.json would describe it."""
+
+    name: str
+    config: PreTrainedConfig
+    draft: "Shape | None"
+    description: str
+
+
+def shape_names() -> tuple[str, ...]:
+    """All names."""
+    return tuple(name for name, row in entries().items() if row.config is not None)
+
+
+def find_shape(name: str) -> Shape | None:
+    """The shape with a name, and its draft's."""
+    row = entries().get(name)
+    if row is None or row.config is None:
+        return None
+    fields = {**row.config, **row.overrides}
+    config = cast(Any, AutoConfig).for_model(fields.pop("model_type"), **fields)
+    return Shape(name, config, find_shape(row.draft) if row.draft else None, row.description)

@@ -1,0 +1,95 @@
+"""What a model weighs, from its configuration alone: parameters are counted, none is loaded or allocated.
+
+transformers builds the module without memory (torch's meta device), so every family is counted as it really is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from core.errors import UnsupportedModel
+from core.models import self_draft
+from core.models.head_layout import is_divisible
+from core.models.loader import NOTHING, ModelDims, dims_of, read_config
+
+# Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
+# parameters (arXiv 2305.14314, section 3, without its double quantisation).
+STORED_BITS = {32: 32.0, 16: 16.0, 8: 8.0, 4: 4.5}
+UNQUANTISED_BITS = 16  # of what quantisation leaves alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """Sizes of a model, and its parameters by what quantisation and several GPUs do to them."""
+
+    dims: ModelDims
+    layer_parameters: int  # linear weights of the layers: quantised, and shared out between GPUs
+    other_parameters: int  # embeddings, output layer, norms, biases: kept whole on every GPU
+    divisible: bool = True  # whether the layers can be shared between GPUs by heads
+
+    @property
+    def num_parameters(self) -> int:
+        """All of them."""
+        return self.layer_parameters + self.other_parameters
+
+    def quantised_bytes(self, bits: int, rest: torch.dtype) -> int:
+        """Bytes of the weights on one device, with what is not quantised in the type `rest`."""
+        return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
+
+    @property
+    def output_parameters(self) -> int:
+        """Of the output layer, which may share them with the embeddings."""
+        return self.dims.vocab_size * self.dims.hidden_size
+
+    @property
+    def drafting_bytes(self) -> int:
+        """Bytes of all linear weights once more, the output layer's too, for drafting."""
+        return int((self.layer_parameters + self.output_parameters) * self_draft.STORED_BITS / 8)
+
+    @property
+    def drafting_pass_bytes(self) -> int:
+        """Bytes of the weights that a pass with drafting weights reads."""
+        rest = max(0, self.other_parameters - self.output_parameters)
+        return self.drafting_bytes + rest * UNQUANTISED_BITS // 8
+
+    def weight_bytes(self, bits: int, num_gpus: int = 1) -> int:
+        """Bytes of the weights on each device."""
+        layers = self.layer_parameters * STORED_BITS[bits] / 8 / num_gpus
+        return int(layers + self.other_parameters * max(bits, UNQUANTISED_BITS) / 8)
+
+
+def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
+    """Count the parameters that a configuration describes.
+
+    Raises:
+        UnsupportedModel: as `dims_of`, or sizes that make no model.
+    """
+    dims = dims_of(config, name, weight_bytes=0)
+    try:
+        with torch.device("meta"):
+            module = cast(nn.Module, cast(Any, AutoModelForCausalLM).from_config(config))
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise UnsupportedModel(
+            f"{name} is no text model that can be planned for.", hint="Choose a decoder-only text model."
+        ) from error
+    output = cast(Any, module).get_output_embeddings()
+    layers = sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear) and part is not output)
+    total = sum(parameter.numel() for parameter in module.parameters())
+    return ModelSize(
+        dims=dims, layer_parameters=layers, other_parameters=total - layers, divisible=is_divisible(config)
+    )
+
+
+def size_in(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelSize:
+    """Count the parameters of the model whose config.json is in `folder`.
+
+    Raises:
+        DamagedAssets: config.json is unreadable.
+        UnsupportedModel: as `size_of`.
+    """
+    return size_of(read_config(folder, overrides), folder.name)

@@ -1,0 +1,314 @@
+"""The other ranks as rank 0 sees them: started, told what to do, asked, watched, ended.
+
+A rank that is lost ends the run: the pass it was missing in raises WorkerLost with what the rank has said, and so does
+every later one. No rank outlives rank 0.
+"""
+
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from core.caches.full import Offload
+from core.config import EngineConfig
+from core.errors import WorkerLost
+from core.models.loader import NOTHING, LoadedModel, ModelDims
+from core.ops.backend import Backend
+from core.ops.link import LINK_BYTES
+from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
+from core.parallel.group import PATIENCE, Group, RankLost, require_group
+from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
+from core.planning.planner import Choice, Plan
+
+LAST_WORDS_SECONDS = 5.0  # in which a rank that fails says why, or is seen to be dead
+LEAVE_SECONDS = 2.0  # in which a rank ends by itself
+WATCH_SECONDS = 0.5
+
+Said = TypeVar("Said")
+
+
+class Crew:
+    """Ranks 1 to n - 1 of a target. Not thread-safe: who owns the engine owns it."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        """Start the processes and meet them. Cost: seconds, as each imports torch and transformers.
+
+        Raises:
+            WorkerLost: one of them did not come up.
+        """
+        self.num_ranks, self.device = assignment.num_ranks, assignment.device
+        self._failure: WorkerLost | None = None
+        self._reports: dict[int, Failed] = {}
+        self._lines: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        self._done, self._noticed = threading.Event(), threading.Event()
+        self._threads_before = torch.get_num_threads()
+        self._end = weakref.finalize(self, _end, self._processes, self._lines, self._done, assignment.meeting.parent)
+        context = get_context("spawn")
+        for rank in range(1, assignment.num_ranks):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(replace(assignment, rank=rank), theirs), daemon=True)
+            process.start()
+            theirs.close()  # so that the end of the process is the end of the line
+            self._lines.append(ours)
+            self._processes.append(process)
+        self._hear(Here)
+        try:
+            self.group = Group(assignment.meeting, 0, assignment.num_ranks, assignment.device)
+        except RankLost as error:
+            raise self._lost() from error
+        if self.device.type != "cuda":
+            torch.set_num_threads(assignment.num_threads)
+        sentinels = [process.sentinel for process in self._processes]
+        self._passes = PassClock()
+        watch = partial(watch_ranks, sentinels, self._noticed, self._done, self.group.abort, self._passes)
+        threading.Thread(target=watch, name="ranks", daemon=True).start()
+
+    @classmethod
+    def load(cls, assignment: Assignment, backend: Backend) -> "tuple[Crew, LoadedModel]":
+        """Start the processes and load every share, rank 0's here, all at the same time.
+
+        Raises:
+            WorkerLost: a process did not come up. DamagedAssets, UnsupportedModel: see `load_model`.
+        """
+        crew = cls(assignment)
+        try:
+            model = assignment.load(crew.group, backend)
+            crew._hear(Loaded)
+        except BaseException:
+            crew.close()
+            raise
+        return crew, model
+
+    # -------------------- telling
+
+    def tell(self, order: Order) -> None:
+        """Let every rank do what rank 0 does outside of a pass. A rank that is lost shows in the next pass."""
+        if self._failure is not None or not self._end.alive:
+            return
+        try:
+            for line in self._lines:
+                line.send(order)
+        except OSError:
+            self._failure = self._lost()
+
+    @contextmanager
+    def leading(self, judge: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
+        """Around rank 0's pass: every rank does the same one.
+
+        Raises:
+            WorkerLost: a rank is gone, before the pass or in it.
+        """
+        self.tell(Feed(judge, start, tuple(tokens)))
+        self._check()
+        try:
+            if self.device.type != "cuda":  # gloo itself gives up on a rank that hangs
+                yield
+            else:
+                with self._passes.running():
+                    yield
+                    torch.cuda.current_stream(self.device).synchronize()
+                if self._noticed.is_set():
+                    raise RankLost("was aborted")  # what was drawn from after that would be junk
+        except RankLost as error:
+            self._failure = self._lost()
+            raise self._failure from error
+        except BaseException as error:  # the other ranks are in the middle of a pass that this one has left
+            self._failure = WorkerLost(0, self.num_ranks, f"left a pass ({type(error).__name__})")
+            self.close()
+            raise
+
+    def _check(self) -> None:
+        if self._failure is None and not self._end.alive:
+            self._failure = WorkerLost(1, self.num_ranks, "was ended")
+        if self._failure is not None:
+            raise self._failure
+
+    # -------------------- asking
+
+    def held_chunks(self, own: Tensor) -> Tensor:
+        """Chunk numbers of all heads, [L, H_kv, n], beside rank 0's own."""
+        return torch.cat([own, *self._ask(HeldChunks(), own)], 1)
+
+    def chunk_weights(self, own: Tensor) -> Tensor:
+        """Weights [C] averaged over all heads, with rank 0's own."""
+        return torch.stack([own, *self._ask(ChunkWeights(), own)]).mean(0)
+
+    def link(self, own: Callable[[], Choice[float]], size_bytes: int = LINK_BYTES) -> Choice[float]:
+        """The slowest of all ranks' links, measured at the same time by copies of one size; `own` measures rank 0's.
+
+        Raises:
+            Whatever `own` raises.
+        """
+        self.tell(MeasureLink(size_bytes))
+        self._check()
+        try:
+            mine = own()
+        finally:
+            rates = [float(said.values[0]) for said in self._hear(Reply)]
+        return slowest_link(mine, rates, "GPU" if self.device.type == "cuda" else "process")
+
+    def _ask(self, order: Order, like: Tensor) -> list[Tensor]:
+        self.tell(order)
+        self._check()
+        return [torch.tensor(said.values, dtype=like.dtype, device=like.device) for said in self._hear(Reply)]
+
+    def _hear(self, kind: type[Said]) -> list[Said]:
+        """What every rank says, which must be of one kind."""
+        heard = []
+        for rank, (line, process) in enumerate(zip(self._lines, self._processes, strict=True), 1):
+            wait([line, process.sentinel])
+            try:
+                said = line.recv()
+            except (EOFError, OSError):
+                said = None
+            if isinstance(said, Failed):
+                self._reports[rank] = said
+            if not isinstance(said, kind):
+                self._failure = self._lost()
+                raise self._failure
+            heard.append(said)
+        return heard
+
+    # -------------------- losing
+
+    def _lost(self) -> WorkerLost:
+        """Find out which rank was lost and why, and end the others."""
+        until = time.monotonic() + LAST_WORDS_SECONDS
+        while (found := self._cause()) is None and time.monotonic() < until:
+            time.sleep(0.02)
+        self.close()
+        rank, reason = found or next(
+            ((rank, said.reason) for rank, said in self._reports.items()), (1, "does not answer")
+        )
+        return WorkerLost(rank, self.num_ranks, reason)
+
+    def _cause(self) -> tuple[int, str] | None:
+        """The rank that failed first: one that says so, or one that died without a word."""
+        for rank, line in enumerate(self._lines, 1):
+            try:
+                while line.poll():
+                    said = line.recv()
+                    if isinstance(said, Failed):
+                        self._reports[rank] = said
+            except (EOFError, OSError):
+                continue
+        for rank, said in self._reports.items():
+            if not said.after_another:
+                return rank, said.reason
+        for rank, process in enumerate(self._processes, 1):
+            code = process.exitcode
+            if code is not None and rank not in self._reports:
+                return rank, f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return None
+
+    def close(self) -> None:
+        """End every process. Closing twice is harmless."""
+        if self._end.alive and self.device.type != "cuda":
+            torch.set_num_threads(self._threads_before)
+        self._end()
+
+
+def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Choice[float]:
+    """Of several links the one that a pass waits for; those of 0 bytes per second could not be measured."""
+    rates = [own.value, *others]
+    each = ", ".join(
+        f"{which} {rank} {rate / 1e9:.1f} GB/s" if rate else f"{which} {rank} not measured"
+        for rank, rate in enumerate(rates)
+    )
+    return Choice(min(filter(None, rates)), f"{own.because}; all at once, the slowest counts: {each}")
+
+
+class PassClock:
+    """How long rank 0's pass has been running; one thread runs passes, another one looks."""
+
+    def __init__(self) -> None:
+        self._begun: float | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a pass, until the device is done with it."""
+        self._begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._begun = None
+
+    @property
+    def seconds(self) -> float:
+        """0 between passes."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
+
+
+def watch_ranks(
+    sentinels: Sequence[int],
+    noticed: threading.Event,
+    done: threading.Event,
+    abort: Callable[[], None],
+    passes: PassClock,
+) -> None:
+    """Wait until a process has ended, a pass lasts too long or all is done; then let go on whoever waits for others."""
+    while not done.is_set():
+        lost = wait(sentinels, WATCH_SECONDS) or passes.seconds > PATIENCE.total_seconds()
+        if lost and not done.is_set():
+            noticed.set()
+            abort()
+            return
+
+
+def _end(processes: Sequence[BaseProcess], lines: Sequence[Connection], done: threading.Event, meeting: Path) -> None:
+    done.set()
+    for line in lines:
+        line.close()
+    until = time.monotonic() + LEAVE_SECONDS
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+    shutil.rmtree(meeting, ignore_errors=True)
+
+
+def load_shared(
+    folder: Path,
+    dims: ModelDims,
+    config: EngineConfig,
+    plan: Plan,
+    backend: Backend,
+    offload: Offload | None = None,
+    overrides: Mapping[str, Any] = NOTHING,
+) -> tuple[Crew, LoadedModel]:
+    """Load a target over `config.num_gpus` ranks; `dims` and `plan` are those of one share.
+
+    Raises:
+        WorkerLost, DamagedAssets, UnsupportedModel: see `Crew.load`. InvalidSetting: torch cannot do it here.
+    """
+    require_group(plan.device.value)
+    possible = min(dims.max_context, plan.most_context)
+    assignment = Assignment(
+        num_ranks=config.num_gpus,
+        meeting=Path(tempfile.mkdtemp(prefix="triforce-ranks-")) / "ranks",
+        folder=folder,
+        overrides=dict(overrides),
+        dims=dims,
+        dtype=plan.dtype.value,
+        device_type=plan.device.value,
+        backend=backend.name,
+        num_threads=max(1, torch.get_num_threads() // config.num_gpus),
+        sizes=CacheSizes(context=plan.context.value, possible=possible, retrieval=config.retrieval, offload=offload),
+    )
+    return Crew.load(assignment, backend)

@@ -1,0 +1,173 @@
+"""What a pass should cost, from bytes and bandwidth: the yardstick that `doctor` shows and benchmarks meet.
+
+A pass reads its weights and its keys and values once and pays a fixed overhead per layer. Predictions, never results;
+rounds of sampled texts are shaped by the same function that forecasts. What the link carries and what the host attends
+to meanwhile are measured, and the host's share follows from both.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.config import MOST_GUESSES, MOST_HOST_SHARE
+from core.decoding.adaptive import PassCost
+from core.ops.host_attention import HostAttention
+from core.ops.link import LINK_BYTES, link_rate
+from core.ops.transfer import HostRows
+from core.planning.planner import Bandwidths, Choice
+
+# Fixed cost of a layer in a pass, in seconds: module calls and small kernels. CPU: 2.4 ms for 6 layers, measured on
+# two server cores; CUDA: eager launches.
+LAYER_OVERHEAD = {"cpu": 4e-4, "cuda": 2.5e-4}
+# Relative cost of each further row in a pass over the cache. CPU: 12 rows cost 1.6 times one; CUDA: the paper's A100.
+ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}
+SHARING_BYTES = 128 << 20  # of blocks, beyond the caches of processors
+SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: where the link bounds a pass, rounds are long
+LEAST_GAIN = 0.1  # of the link's time: less is not worth a thread
+SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one machine choose the same
+
+
+@dataclass(frozen=True, slots=True)
+class PassReads:
+    """What a pass through one model reads, in bytes, on each device."""
+
+    layers: int
+    here: int  # weights, keys and values where the device computes
+    link: int = 0  # keys and values that come from host memory
+    host: int = 0  # that the host attends to where they lie
+
+    @classmethod
+    def of(cls, layers: int, weights: int, kv: int, resident: int | None = None, attended: float = 0.0) -> "PassReads":
+        """Of a cache of `kv` bytes.
+
+        Args:
+            resident: layers of it that lie on the device; None: all.
+            attended: share of the others' bytes that the host attends to.
+        """
+        away = 0 if resident is None else kv - kv * resident // layers
+        host = round(attended * away)
+        return cls(layers, weights + kv - away, away - host, host)
+
+
+def fixed_seconds(device: str, num_layers: int) -> float:
+    """What a pass takes whatever it reads."""
+    return LAYER_OVERHEAD[device] * num_layers
+
+
+def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
+    """Fixed cost, and the slowest of three beside each other: device, link and host.
+
+    Further rows make the device's part longer; the link carries the same bytes for one row and for many. Where there is
+    no link (on a processor both memories are one) everything is read here.
+    """
+    fixed, here = fixed_seconds(device, reads.layers), reads.here
+    here += 0 if rates.link else reads.link
+    here += 0 if rates.host else reads.host
+    carried = reads.link / rates.link.value if rates.link else 0.0
+    attended = reads.host / rates.host.value if rates.host else 0.0
+    beside = fixed + max(carried, attended) if max(carried, attended) else 0.0
+    return PassCost(fixed + here / rates.memory.value, ROW_SLOPE[device], beside)
+
+
+def measure_bandwidth(device: torch.device, size_bytes: int = 256 << 20) -> float:
+    """Bytes per second at which matmuls of one row read a matrix larger than any cache; the median of five."""
+    matrix = torch.ones(size_bytes // 4 // 1024, 1024, device=device)
+    vector = torch.ones(1024, 1, device=device)
+    seconds = []
+    for _ in range(6):
+        _wait(device)
+        started = time.perf_counter()
+        matrix @ vector
+        _wait(device)
+        seconds.append(time.perf_counter() - started)
+    return matrix.numel() * 4 / sorted(seconds[1:])[2]
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[float]:
+    """Bytes per second that a plain copy from host memory to a device carries; the median of five.
+
+    From pinned memory to a GPU, or from pageable memory where pinning is refused. On a processor: of a copy within RAM.
+    """
+    rate, refused = link_rate(device, size_bytes or LINK_BYTES)
+    because = "a copy from pinned memory" if not refused else f"a copy from pageable memory: {refused}"
+    if device.type == "cpu":
+        because = "a copy within memory: there is no GPU"
+    return Choice(rate, f"measured here, {because}")
+
+
+class Sharing(NamedTuple):
+    """Seconds for one block of keys and values, both at work at the same time."""
+
+    link: float  # to carry it to the device
+    host: float  # to attend to it where it lies
+
+
+def share_of(seconds: Sharing) -> Choice[float | None]:
+    """The host's share of the blocks with which both end together; 0 where that would save less than a tenth.
+
+    With a share s the link needs (1 - s) of its time and the host s of its own, beside each other.
+    """
+    best = seconds.link / (seconds.link + seconds.host)
+    share = min(MOST_HOST_SHARE, round(int(best / SHARE_STEP + 1e-9) * SHARE_STEP, 2))
+    times = f"the link carries a block in {1e3 * seconds.link:.3g} ms, the host attends to it in "
+    times += f"{1e3 * seconds.host:.3g} ms"
+    if share < LEAST_GAIN:
+        return Choice(0.0, f"measured: {times}, so sharing would save less than {LEAST_GAIN:.0%}")
+    return Choice(share, f"measured: {times}, so both end together")
+
+
+def measure_sharing(piece: Sequence[int], num_heads: int, dtype: torch.dtype, device: torch.device) -> Sharing:
+    """Let a link carry blocks while the host attends to others of the same shape with the queries of a round.
+
+    Args:
+        piece: shape of a block, [2, H_kv, R, D].
+    Raises:
+        torch.OutOfMemoryError: the device has no room for one block.
+    Cost: SHARING_BYTES of host memory for a moment, and four readings of it; medians of three.
+    """
+    size_bytes = dtype.itemsize * torch.Size(piece).numel()
+    memory = HostRows((max(1, SHARING_BYTES // size_bytes), *piece), dtype, device)
+    blocks, slot = memory.rows.fill_(0.01), torch.empty(tuple(piece), dtype=dtype, device=device)
+    helper = HostAttention(num_heads, piece[-1], SHARING_ROWS, dtype, device)
+    q = torch.full((1, num_heads, SHARING_ROWS, piece[-1]), 0.01, dtype=dtype, device=device)
+    beside = _beside_on_cuda if device.type == "cuda" else _one_after_the_other
+    taken = [beside(blocks, slot, helper, q) for _ in range(4)]
+    link, host = (sorted(seconds)[1] for seconds in zip(*taken[1:], strict=True))
+    return Sharing(link / len(blocks), host / len(blocks))
+
+
+def _beside_on_cuda(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+    """All blocks by each of both, begun together."""
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    stream = torch.cuda.Stream(slot.device)  # type: ignore[no-untyped-call]
+    _wait(slot.device)
+    started = time.perf_counter()
+    helper.ask(q, blocks, 1.0)
+    with torch.cuda.stream(stream):
+        start.record(stream)
+        for block in blocks:
+            slot.copy_(block, non_blocking=True)
+        stop.record(stream)
+    helper.answer()
+    host = time.perf_counter() - started
+    _wait(slot.device)
+    return Sharing(start.elapsed_time(stop) / 1e3, host)
+
+
+def _one_after_the_other(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
+    started = time.perf_counter()
+    for block in blocks:
+        slot.copy_(block)
+    copied = time.perf_counter()
+    helper.ask(q, blocks, 1.0)
+    helper.answer()
+    return Sharing(copied - started, time.perf_counter() - copied)

@@ -1,0 +1,247 @@
+"""What the machine has: processors, memory, devices. Reads, never decides."""
+
+import contextlib
+import ctypes
+import gc
+import os
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from core.planning.nvidia import (
+    REPAIR,
+    DriverAnswer,
+    UnusedGpu,
+    ask_driver,
+    compare,
+    dotted,
+    hidden_on_purpose,
+    installed_torch,
+)
+
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One CUDA device."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What planning needs to know."""
+
+    cpu: str
+    num_cores: int
+    ram_bytes: int
+    free_ram_bytes: int
+    gpus: tuple[Gpu, ...]
+    unused_gpu: UnusedGpu | None = None  # where there is none of those, but a GPU that torch cannot use
+
+
+def this_machine() -> Machine:
+    """Look at the machine we run on. Of several GPUs only the current one gets a CUDA context by that."""
+    gpus, unused = _gpus()
+    total_ram, free_ram = _ram_bytes()
+    return Machine(_cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device with a name of a plan ("cpu", "cuda"), its index included: torch refuses some calls without one."""
+    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], UnusedGpu | None]:
+    """GPUs that torch computes on, up to the first that it does not; if there is none, one that it cannot use."""
+    # Without CUDA being ready the count may come from the driver alone, even where that is too old to compute
+    count, gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0, []
+    answer = ask_driver() if count > 1 else DriverAnswer()
+    free = {gpu.uuid: gpu.free_bytes for gpu in answer.gpus}
+    for index in range(count):
+        properties = torch.cuda.get_device_properties(index)
+        if not has_kernels((properties.major, properties.minor), torch.cuda.get_arch_list()):
+            break
+        told = free.get(str(properties.uuid)) if index != torch.cuda.current_device() else None
+        if told is None:  # asking CUDA itself takes some 0.5 GB of that GPU for as long as this process lives
+            told, _ = torch.cuda.mem_get_info(index)
+        gpus.append(Gpu(properties.name, properties.total_memory, told))
+    return tuple(gpus), None if gpus else _unused(found=count > 0)
+
+
+def has_kernels(capability: tuple[int, int], compiled_for: Sequence[str]) -> bool:
+    """Whether a build of torch can compute on a GPU.
+
+    Args:
+        compiled_for: `torch.cuda.get_arch_list()`: sm_86 runs on 8.6 to 8.9, compute_90 on 9.0 and all newer ones.
+    """
+    for name in compiled_for:
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name)
+        if found is None:
+            continue
+        built = (int(found[2]), int(found[3]))
+        if built <= capability and (found[1] == "compute" or built[0] == capability[0]):
+            return True
+    return not compiled_for
+
+
+def _unused(*, found: bool) -> UnusedGpu | None:
+    """A GPU that the driver tells of and torch does not compute on, and why. `found`: by torch at least."""
+    installed = installed_torch()
+    if installed is None or hidden_on_purpose():
+        return None
+    answer = ask_driver()
+    known = compare(answer, installed)
+    if known is not None or not answer.gpus:
+        return known
+    capability = dotted(answer.gpus[0].capability or ())
+    suits = f"torch {installed.version} and driver {dotted(answer.gpus[0].driver, width=2)} should suit it"
+    if found:
+        problem, hint = (
+            f"torch {installed.version} has no kernels for compute capability {capability}.",
+            f"Run: {REPAIR}",
+        )
+    else:
+        problem, hint = f"torch does not find it, although {suits}.", "Restart this computer."
+    return UnusedGpu(gpu=answer.gpus[0].name, problem=problem, hint=hint, known_from="torch")
+
+
+def gpus_in_words(count: int) -> str:
+    """no GPU, one GPU, 3 GPUs."""
+    return "no GPU" if count == 0 else "one GPU" if count == 1 else f"{count} GPUs"
+
+
+def _num_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _ram_bytes() -> tuple[int, int]:
+    """Total and available RAM, no more of either than the control groups of this process allow."""
+    memory = psutil.virtual_memory()
+    total, available = int(memory.total), int(memory.available)
+    for limit, used in _group_limits():
+        total, available = min(total, limit), min(available, max(0, limit - used))
+    return total, available
+
+
+def _group_limits() -> list[tuple[int, int]]:
+    """Limit and use, in bytes, of each control group around this process that limits memory; Linux only.
+
+    Containers are limited by these, and the system's own figures do not say so. Pages of files that can be dropped at
+    once do not count as used.
+    """
+    if not OWN_CGROUPS.is_file():
+        return []
+    found = []
+    for line in OWN_CGROUPS.read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            mount, names = CGROUPS, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            mount, names = CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        own = mount / path.lstrip("/")
+        for group in (own, *own.parents):
+            if not group.is_relative_to(mount):
+                break
+            limit = _group_figure(group / names[0])
+            if limit is not None:
+                used = (_group_figure(group / names[1]) or 0) - _reclaimable(group / "memory.stat", names[2])
+                found.append((limit, max(0, used)))
+    return found
+
+
+def _group_figure(file: Path) -> int | None:
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:  # the top has no limit, and inside a container what is above cannot be seen
+        return None
+    return int(text) if text.isdecimal() else None  # "max"
+
+
+def _reclaimable(file: Path, name: str) -> int:
+    try:
+        rows = dict(line.split(" ", 1) for line in file.read_text(encoding="ascii").splitlines() if " " in line)
+    except OSError:
+        return 0
+    return int(rows.get(name, 0))
+
+
+def free_memory_bytes() -> int:
+    """RAM that is free now."""
+    return _ram_bytes()[1]
+
+
+def cap_memory(device: torch.device, gib: float | None) -> None:
+    """Let this process take at most `gib` of a CUDA device; None: all of it. On a processor nothing is enforced.
+
+    Args:
+        device: with its index, see `resolve_device`.
+    """
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        share = 1.0 if gib is None else min(1.0, gib * (1 << 30) / total)
+        torch.cuda.set_per_process_memory_fraction(share, device)
+
+
+def return_memory() -> None:
+    """Give back what nobody uses any more, to the system and to the devices. Cost: a full garbage collection.
+
+    glibc keeps freed blocks below 32 MB for itself: of a model of 240 MB nothing went back before it was asked to.
+    """
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # absent in other C libraries
+        if trim is not None:
+            trim(0)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Most memory this process has used: on CUDA the allocator's peak, else the peak resident set (0 if unknown)."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    process = psutil.Process().memory_info()
+    return _status_bytes("VmHWM") or int(getattr(process, "peak_wset", 0))  # Linux; Windows
+
+
+def used_memory_bytes(device: torch.device) -> int:
+    """Memory this process uses now: on CUDA what the allocator gave out, else the resident set."""
+    return int(torch.cuda.memory_allocated(device) if device.type == "cuda" else psutil.Process().memory_info().rss)
+
+
+def _status_bytes(field: str) -> int:
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        return 0
+    rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines() if ":" in line)
+    return int(rows[field].split()[0]) * 1024
+
+
+def reset_peak_memory() -> None:
+    """Start a new peak for `peak_memory_bytes`, where the system can (Linux, CUDA)."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak stays that of the whole process
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -1,0 +1,121 @@
+"""Machines to plan for: this one, or one that somebody describes because it is not there yet. Decides nothing."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from core.config import MOST_GPUS
+from core.errors import InvalidSetting
+from core.planning.hardware import Gpu, Machine, gpus_in_words
+
+DEVICES_FILE = Path(__file__).with_name("devices.json")
+LIKE = "4090"  # whose nominal bandwidths a GPU has of which only the memory is given, or whose name is not known
+HOST_BANDWIDTH = 12e9  # nominal, of the memory of two server cores, bytes per second
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKind:
+    """A GPU as its data sheet has it; the link is what 16 PCIe lanes of its generation carry in practice."""
+
+    name: str
+    gib: int
+    memory_gb_per_second: float
+    link_gb_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rig:
+    """A machine to plan for."""
+
+    machine: Machine  # with the GPUs that are to be used; their free memory is what a plan may count on
+    assumed: tuple[str, ...] = ()  # what was described, not found; empty: all of it is this machine
+    kind: GpuKind | None = None  # of GPUs that are not here
+
+    @property
+    def gpus_are_here(self) -> bool:
+        """Bandwidths of its GPUs can be measured."""
+        return self.kind is None
+
+
+def gpu_kinds() -> dict[str, GpuKind]:
+    """The GPUs that can be named, by their short name."""
+    rows = cast("dict[str, Any]", json.loads(DEVICES_FILE.read_text(encoding="utf-8")))
+    return {key: GpuKind(**row) for key, row in rows.items()}
+
+
+def kind_of(name: str) -> GpuKind | None:
+    """What is known of a GPU with this name, the driver's or a data sheet's."""
+    found = (kind for key, kind in gpu_kinds().items() if re.search(rf"(?<!\w){key}(?!\d)", name.lower()))
+    return next(found, None)
+
+
+def make_rig(
+    here: Machine,
+    *,
+    assume: str | None = None,
+    gpu_gib: float | None = None,
+    num_gpus: int | None = None,
+    host_gib: float | None = None,
+) -> Rig:
+    """This machine with what was said about another one in place of its own parts.
+
+    Args:
+        assume: "cpu", or a number and a kind of GPU such as "2x4090".
+        gpu_gib: memory of each GPU.
+        num_gpus: how many; None stands for one.
+        host_gib: memory of the machine itself.
+    Raises:
+        InvalidSetting: a description that describes nothing, or GPUs that are not here.
+    """
+    _check(assume, gpu_gib, num_gpus, host_gib)
+    machine, assumed, kind = here, [], None
+    if assume == "cpu":
+        machine = replace(machine, gpus=(), unused_gpu=None)
+        assumed.append("no GPU")
+    elif assume is not None or gpu_gib is not None:
+        count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu_kinds()[LIKE])
+        gib = kind.gib if gpu_gib is None else gpu_gib
+        name = kind.name if assume is not None else f"{gib:g} GiB GPU"
+        gpu = Gpu(name, int(gib * GIB), int(gib * GIB))
+        machine = replace(machine, gpus=(gpu,) * count, unused_gpu=None)
+        assumed.append(f"{count} x {name} with {gib:g} GiB" if assume is not None else f"{count} x {name}")
+    elif num_gpus is not None and num_gpus > len(here.gpus):
+        if here.unused_gpu is not None:
+            raise InvalidSetting(here.unused_gpu.because, hint=here.unused_gpu.hint)
+        raise InvalidSetting(
+            f"This machine has {gpus_in_words(len(here.gpus))}.",
+            hint="Add --gpu-memory N to plan for a machine with more.",
+        )
+    else:
+        machine = replace(machine, gpus=machine.gpus[: num_gpus or 1])
+    if host_gib is not None:
+        machine = replace(machine, ram_bytes=int(host_gib * GIB), free_ram_bytes=int(host_gib * GIB))
+        assumed.append(f"{host_gib:g} GiB of host memory")
+    elif assumed:  # a machine of its own: what other programs hold here now says nothing about it
+        machine = replace(machine, free_ram_bytes=machine.ram_bytes)
+        assumed.append(f"host memory as here, {machine.ram_bytes / GIB:.1f} GiB")
+    return Rig(machine=machine, assumed=tuple(assumed), kind=kind)
+
+
+def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host_gib: float | None) -> None:
+    if assume is not None and (gpu_gib is not None or num_gpus is not None):
+        raise InvalidSetting(
+            "--assume names the GPUs already.", hint="Leave out --gpu-memory and --gpus, or leave out --assume."
+        )
+    for name, value in (("--gpu-memory", gpu_gib), ("--host-memory", host_gib)):
+        if value is not None and not 0 < value < 1 << 20:
+            raise InvalidSetting(f"{name} {value:g} is not usable.", hint="Give it in GiB, for example 24.")
+    if num_gpus is not None and not 1 <= num_gpus <= MOST_GPUS:
+        raise InvalidSetting(f"--gpus {num_gpus} is not usable.", hint=f"Use 1 to {MOST_GPUS}.")
+
+
+def _described(assume: str) -> tuple[int, GpuKind]:
+    kinds = gpu_kinds()
+    found = re.fullmatch(r"(?:(\d)x)?(\w+)", assume.strip().lower())
+    if found is None or found[2] not in kinds or not 1 <= int(found[1] or 1) <= MOST_GPUS:
+        names = ", ".join(f"1x{name}" for name in kinds)
+        raise InvalidSetting(f"The machine {assume!r} is unknown.", hint=f"Use cpu, {names}, or 2x for two of them.")
+    return int(found[1] or 1), kinds[found[2]]

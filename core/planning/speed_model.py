@@ -1,0 +1,148 @@
+"""How fast a planned machine should decode, from bytes, bandwidths and acceptance. Predictions, never results.
+
+A pass over the full cache takes as long as the slowest of three, beside each other: the GPU reading its own memory, the
+link carrying the layers that wait in host memory, the host reading what it attends to there. TriForce's round is
+modelled as in arXiv 2211.17192 with the best round shape. Where the figures come from is said with them: measured here,
+nominal, published, or seen.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from core.config import EngineConfig, SpeculationConfig
+from core.decoding.adaptive import best_gamma, cost_per_token
+from core.models.param_count import ModelSize
+from core.models.self_draft import BITS as DRAFTING_BITS
+from core.planning.cost_model import PassReads, fixed_seconds, measure_bandwidth, measure_link, pass_cost
+from core.planning.hardware import resolve_device
+from core.planning.machine_spec import Rig
+from core.planning.planner import Bandwidths, Choice, choose_most_guesses, kv_bytes_per_token
+from core.planning.tiers import TierPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Accepted / tested guesses of both levels, and where the figures come from."""
+
+    level1: float
+    level2: float
+    because: str
+
+
+# TriForce on PG-19 at 120K tokens, temperature 0: level 2 with a budget of 4,096 tokens; level 1 is its 68M draft's.
+PUBLISHED_BUDGET = 4096
+PUBLISHED = Acceptance(
+    0.3, 0.923, f"published for Llama2-7B-128K with a budget of {PUBLISHED_BUDGET:,} tokens (arXiv 2404.11912)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Modelled decoding at the planned context."""
+
+    context: int
+    bandwidth_bytes_per_second: float
+    bandwidth_because: str
+    link_bytes_per_second: float | None
+    link_because: str | None
+    link_bytes_per_full_pass: int  # over each link
+    host_bytes_per_full_pass: int = 0  # that the host attends to where they lie
+    host_bytes_per_second: float | None = None
+    host_because: str | None = None
+    plain_ms_per_token: float
+    triforce_ms_per_token: float
+    plain_tokens_per_second: float
+    triforce_tokens_per_second: float
+    acceptance1: float | None  # None: there is no draft, the retrieval cache guesses
+    acceptance2: float
+    acceptance_because: str
+    gamma1: int
+    gamma2: int
+
+
+def bandwidths(plan: TierPlan, rig: Rig) -> Bandwidths:
+    """Measured where the machine is this one, nominal where it is described."""
+    if plan.device.value == "cpu":
+        return Bandwidths(Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor"), None)
+    host = plan.nominal.host if plan.coattention.value else None
+    if host and not rig.assumed:
+        host = Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor, in 32 bit")
+    if rig.kind is None:
+        device = resolve_device("cuda")
+        return Bandwidths(Choice(measure_bandwidth(device), "measured here"), measure_link(device), host)
+    return replace(plan.nominal, host=host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What passes over each cache read."""
+
+    full: PassReads
+    retrieval: PassReads
+    draft: PassReads | None = None  # there is none
+
+
+def predict(
+    target: ModelSize,
+    draft: ModelSize | None,
+    config: EngineConfig,
+    plan: TierPlan,
+    rates: Bandwidths,
+    acceptance: Acceptance,
+) -> Prediction:
+    """Model plain decoding and TriForce at the planned context."""
+    context, shares, layers = plan.context.value, max(1, plan.num_gpus), target.dims.num_layers
+    kv = kv_bytes_per_token(target.dims, plan.dtype.value)
+    weights = target.weight_bytes(plan.bits.value, shares)
+    resident = plan.resident_layers if plan.num_gpus else layers
+    drafts_apart = config.drafting_bits == DRAFTING_BITS and plan.device.value == "cuda"  # a processor gains nothing
+    guessing = target.drafting_pass_bytes // shares if drafts_apart else weights
+    reads = Reads(
+        full=PassReads.of(layers, weights, kv * context // shares, resident, plan.coattention.value or 0.0),
+        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget) // shares),
+    )
+    if draft is not None:
+        window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)
+        weights = draft.weight_bytes(8 * plan.dtype.value.itemsize)
+        reads = replace(reads, draft=PassReads.of(draft.dims.num_layers, weights, window))
+    return predict_reads(plan.device.value, context, reads, rates, acceptance)
+
+
+def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, acceptance: Acceptance) -> Prediction:
+    """Model plain decoding and TriForce from what their passes read."""
+    full, retrieval = (pass_cost(device, part, rates) for part in (reads.full, reads.retrieval))
+    gamma1, guess = 0, retrieval.of(0)
+    if reads.draft is not None:
+        guess = pass_cost(device, reads.draft, rates).of(0)
+        gamma1 = best_gamma(acceptance.level1, guess, retrieval, SpeculationConfig().max_gamma1)
+        guess = cost_per_token(acceptance.level1, guess, retrieval, gamma1)
+    most = choose_most_guesses(device, away=bool(reads.full.link or reads.full.host)).value
+    gamma2 = best_gamma(acceptance.level2, guess, full, most)
+    plain, fast = full.of(0), cost_per_token(acceptance.level2, guess, full, gamma2)
+    return Prediction(
+        context=context,
+        bandwidth_bytes_per_second=rates.memory.value,
+        bandwidth_because=rates.memory.because,
+        link_bytes_per_second=rates.link.value if rates.link else None,
+        link_because=rates.link.because if rates.link else None,
+        link_bytes_per_full_pass=reads.full.link,
+        host_bytes_per_full_pass=reads.full.host,
+        host_bytes_per_second=rates.host.value if rates.host else None,
+        host_because=rates.host.because if rates.host else None,
+        plain_ms_per_token=1e3 * plain,
+        triforce_ms_per_token=1e3 * fast,
+        plain_tokens_per_second=1 / plain,
+        triforce_tokens_per_second=1 / fast,
+        acceptance1=acceptance.level1 if reads.draft else None,
+        acceptance2=acceptance.level2,
+        acceptance_because=acceptance.because,
+        gamma1=gamma1,
+        gamma2=gamma2,
+    )
+
+
+def bandwidth_of(device: str, num_layers: int, num_passes: int, bytes_read: int, seconds: float) -> float | None:
+    """Bytes per second that passes of one row read with, their fixed cost left out; None where nothing can be told."""
+    reading = seconds - num_passes * fixed_seconds(device, num_layers)
+    return bytes_read / reading if num_passes and reading > 0 else None

@@ -1,0 +1,77 @@
+"""What one of several ranks holds of a model, and what it may use of a machine. Pure arithmetic and refusals."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from core.config import EngineConfig
+from core.errors import InvalidSetting
+from core.models.head_layout import division_of
+from core.models.loader import ModelDims, read_config
+from core.models.param_count import size_in
+from core.planning.hardware import Machine, gpus_in_words
+from core.planning.planner import Choice, Plan, choose_device
+
+ON_WINDOWS = sys.platform == "win32"
+WITHOUT_NCCL = "GPUs cannot share a model under Windows, where torch comes without NCCL."
+USE_WSL = "Start it in WSL2, or leave out --gpus."
+
+
+def check_heads(num_kv_heads: int, num_ranks: int) -> None:
+    """See that every rank gets whole KV heads with the query heads of their groups, and as many as the others.
+
+    Raises:
+        InvalidSetting: it would not.
+    """
+    if num_kv_heads % num_ranks:
+        raise InvalidSetting(
+            f"{num_kv_heads} heads of keys and values cannot be shared by {num_ranks} GPUs.",
+            hint="Use a number of GPUs that divides them.",
+        )
+
+
+def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Machine) -> tuple[ModelDims, Machine]:
+    """The model and the machine as each of `config.num_gpus` ranks sees them; plans made of them are per rank.
+
+    Linear weights of the layers are divided, embeddings, norms and output layer are on each. A share of the machine is
+    its fullest GPU and an equal part of host memory; on the processor, an equal part of memory.
+
+    Raises:
+        InvalidSetting: fewer GPUs than asked for, heads that cannot be shared evenly, or GPUs under Windows.
+        UnsupportedModel: a family whose layers are not divided by heads.
+        NotEnoughMemory: CUDA was asked for and is not there.
+    """
+    ranks = config.num_gpus
+    gpus = machine.gpus
+    if config.device != "cpu" and not gpus and machine.unused_gpu is not None:
+        raise InvalidSetting(machine.unused_gpu.because, hint=machine.unused_gpu.hint)
+    if config.device != "cpu" and len(gpus) < ranks:
+        raise InvalidSetting(
+            f"--gpus {ranks} asks for {ranks} GPUs, this machine has {gpus_in_words(len(gpus))}.",
+            hint="Leave out --gpus.",
+        )
+    on_gpus = choose_device(config, machine).value == "cuda"
+    if on_gpus and ON_WINDOWS:
+        raise InvalidSetting(WITHOUT_NCCL, hint=USE_WSL)
+    division_of(read_config(folder))
+    check_heads(dims.num_kv_heads, ranks)
+    size = size_in(folder)
+    share = replace(
+        dims,
+        num_heads=dims.num_heads // ranks,
+        num_kv_heads=dims.num_kv_heads // ranks,
+        weight_bytes=dims.disk_dtype.itemsize * (-(-size.layer_parameters // ranks) + size.other_parameters),
+    )
+    if on_gpus:
+        gpus = (min(gpus[:ranks], key=lambda gpu: gpu.free_bytes),)
+    ram, free = machine.ram_bytes // ranks, machine.free_ram_bytes // ranks
+    return share, replace(machine, gpus=gpus, ram_bytes=ram, free_ram_bytes=free)
+
+
+def told(plan: Plan, num_ranks: int) -> Plan:
+    """The plan of one rank, with words for what it is a part of."""
+    if num_ranks == 1:
+        return plan
+    which = "GPUs" if plan.device.value == "cuda" else "processes"
+    shared = f"{plan.placement.because}; {num_ranks} {which} share the model by heads, sizes are those of one"
+    return replace(plan, placement=Choice(plan.placement.value, shared))

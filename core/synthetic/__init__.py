@@ -1,0 +1,1 @@
+"""Generated books whose facts are recorded, for benchmarks and training."""

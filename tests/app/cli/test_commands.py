@@ -1,0 +1,137 @@
+"""The command line as a user runs it: exit codes, one line on stderr, one JSON document on stdout."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import launch as launcher
+from app.cli import ask
+from core.decoding.registry import EXACT_METHODS
+
+ROOT = Path(__file__).parents[3]
+BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
+
+
+class Done(NamedTuple):
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def launch(*arguments: object, code: int = 0) -> Done:
+    """A command in a process of its own, as a user starts it."""
+    command = [sys.executable, str(ROOT / "launch.py"), *map(str, arguments), "--no-venv"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return Done(done.stdout, done.stderr)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """A command in this process, without the seconds that imports take; returns its JSON."""
+
+    def run(*arguments: object) -> Any:
+        assert launcher.main([*map(str, arguments), "--json", "--no-venv"]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("books") / "small.txt"
+    file.write_text("Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. " * 60, encoding="utf-8")
+    return file
+
+
+def test_race_reports_speed_acceptance_and_equality_of_both_methods(
+    small_book: Path, command: Callable[..., Any]
+) -> None:
+    report = command("race", small_book, "-q", "Who kept the light?", "--max-new-tokens", 40)
+    assert {"model", "device", "dtype", "prompt_tokens", "prefill_seconds", "placement", "speedup"} <= set(report)
+    plain, fast = report["methods"]["autoregressive"], report["methods"]["triforce"]
+    for method in (plain, fast):
+        assert method["new_tokens"] == len(method["token_ids"]) and method["stop_reason"] and method["ms_per_token"] > 0
+    assert plain["token_ids"] == fast["token_ids"]
+    assert report["equality"] == {"verdict": "identical", "first_divergence": None}
+    assert set(fast["acceptance"]) == {"level1", "level2"} and fast["tokens_per_full_pass"] >= 1
+
+
+def test_ask_answers_many_questions_with_one_reading(
+    small_book: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    questions = tmp_path / "q.json"
+    questions.write_text(json.dumps([{"question": "Who kept the light?"}, {"question": "Where?", "book": "small.txt"}]))
+    report = command("ask", small_book, "--questions", questions, "--max-new-tokens", 8, "--temperature", 0.8)
+    first, second = report["answers"]
+    assert first["reused_tokens"] == 0 and second["question"] == "Where?"
+    assert second["prompt_tokens"] - second["reused_tokens"] < 20, "the book is not read again"
+    assert {"text", "token_ids", "acceptance", "decode_seconds"} <= set(first)
+
+
+def test_ask_streams_the_answer_to_people(small_book: Path) -> None:
+    done = launch("ask", small_book, "-q", "Who kept the light?", "--max-new-tokens", 12, "--method", "autoregressive")
+    assert done.stdout.strip() and "tokens/s" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "named"), [("  \n   ", True), (" Martha.", False)])
+def test_an_answer_that_nobody_can_see_is_named(
+    text: str, named: bool, small_book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ask.answer
+    monkeypatch.setattr(ask, "answer", lambda *given, shown: replace(real(*given, shown=shown), text=text))
+    assert launcher.main(["ask", str(small_book), "-q", "Who?", "--max-new-tokens", "4", "--no-venv"]) == 0
+    assert ("white space alone" in capsys.readouterr().err) == named
+
+
+def test_doctor_says_what_fits_and_why(command: Callable[..., Any]) -> None:
+    report = command("doctor", "--context", 4096, "--device", "cpu")
+    assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
+    assert sum(report["plan"]["memory"].values()) == report["plan"]["total_bytes"]
+    assert report["prediction"]["plain_ms_per_token"] > 0
+
+
+@pytest.mark.slow
+def test_bench_measures_methods_in_one_run(command: Callable[..., Any]) -> None:
+    rows = command("bench", "--contexts", 2048, "--repeats", 1, "--max-new-tokens", 16)["rows"]
+    assert {row["method"] for row in rows} == set(EXACT_METHODS)
+    assert all(row["identical_to_autoregressive"] for row in rows)
+
+
+WRONG: list[tuple[tuple[object, ...], str]] = [
+    (("ask", "missing.pdf", "-q", "x"), "missing.pdf"),
+    (("ask", BOOK, "-q", " "), "question is empty"),
+    (("ask", BOOK, "-q", "x", "--temperature", -1), "Temperature -1"),
+    (("ask", BOOK, "-q", "x", "--model", "nope"), "no model 'nope'"),
+    (("ask", BOOK, "-q", "x", "--context", 1000), "the context holds 1,000"),
+    (("ask", BOOK, "-q", "x", "--method", "magic"), "no method 'magic'"),
+    (("ask", BOOK, "-q", "x", "--max-new-tokens", 0), "one new token"),
+    (("race", BOOK, "-q", "x", "--methods", "magic"), "no method 'magic'"),
+    (("race", BOOK, "-q", "", "--json"), "question is empty"),
+    (("doctor", "--context", 999_999), "999,999"),
+    (("bench", "--repeats", 0), "repeat"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), WRONG, ids=[" ".join(map(str, a[:1])) + ": " + w for a, w in WRONG])
+def test_each_mistake_gets_one_line_with_an_action_and_exit_code_1(
+    arguments: tuple[object, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = launcher.main([*map(str, arguments), "--no-venv"])
+    captured = capsys.readouterr()
+    problem = [line for line in captured.err.splitlines() if line.startswith("error:")]
+    assert code == 1 and len(problem) == 1 and words in problem[0], captured.err
+    assert captured.out == ""
+
+
+def test_a_mistake_in_a_real_process_leaves_no_traceback() -> None:
+    done = launch("ask", "missing.pdf", "-q", "x", code=1)
+    assert done.stderr.startswith("error:") and done.stdout == ""

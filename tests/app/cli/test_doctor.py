@@ -1,0 +1,157 @@
+"""The doctor command: this machine, and machines that are only described."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launch as launcher
+from app.cli import doctor
+from core.planning.speed_model import PUBLISHED
+from tests.app.fakes import MACHINE, UNUSED_GPU
+
+
+@pytest.fixture(autouse=True)
+def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bandwidth is measured over 256 MiB, which other work on these cores need not wait for."""
+    monkeypatch.setattr("core.planning.speed_model.measure_bandwidth", lambda device: 10e9)
+
+
+def told(capsys: pytest.CaptureFixture[str], *options: object) -> Any:
+    assert launcher.main(["doctor", *map(str, options), "--json", "--no-venv"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = ("--gpu-memory", 24, "--gpus", 2, "--host-memory", 128)
+    report = told(capsys, "--model", "llama2-7b-128k", *machine, "--context", 131072)
+    assert report["machine"]["assumed"] == ["2 x 24 GiB GPU", "128 GiB of host memory"]
+    plan = report["plan"]
+    assert plan["placement"]["value"] == "split" and plan["resident_layers"] == 10
+    assert [tier["name"] for tier in plan["tiers"]] == ["GPU 0: 24 GiB GPU", "GPU 1: 24 GiB GPU", "host memory"]
+    assert sum(plan["memory"].values()) == plan["total_bytes"] == sum(tier["used_bytes"] for tier in plan["tiers"])
+    assert plan["runs_in_this_version"]["value"] is True and "--gpus 2" in plan["runs_in_this_version"]["because"]
+    assert report["sizes"]["weight_bytes"]["16"] == 13_476_831_232
+    assert "nominal" in report["prediction"]["bandwidth_because"]
+    assert report["prediction"]["acceptance_because"] == PUBLISHED.because, "no budget given: that of the figures"
+    assumed = told(capsys, "--model", "llama2-7b-128k", "--assume", "2x4090", "--host-memory", 128, "--context", 131072)
+    assert assumed["prediction"] == {
+        **report["prediction"],
+        "bandwidth_because": assumed["prediction"]["bandwidth_because"],
+        "link_because": assumed["prediction"]["link_because"],
+    }
+
+
+def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "128", "--context", "16384"]
+    report = told(capsys, *options, "--draft-bits", 4)
+    assert report["plan"]["memory"]["drafting weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
+    assert report["plan"]["drafting_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
+    assert launcher.main(["doctor", *options, "--draft-bits", "4", "--no-venv"]) == 0
+    shown = capsys.readouterr().out
+    assert "Drafting   4 bits: asked for" in shown and "3.46 GiB  drafting weights, 4 bit" in shown
+    assert launcher.main(["doctor", *options, "--draft-bits", "4", "--bits", "4", "--no-venv"]) == 1
+    assert "would only add" in capsys.readouterr().err
+
+
+def test_a_config_file_is_enough(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8}
+    file.write_text(json.dumps({"model_type": "llama", "vocab_size": 1000, **sizes}))
+    for name in (file, tmp_path / "config.json"):
+        if name != file:
+            file.rename(name)
+        report = told(capsys, "--model", name, "--context", 1024, "--bits", 4, "--acceptance", "0.5,0.9")
+        assert report["sizes"]["parameters"] == 2 * 1000 * 512 + 4 * (4 * 512**2 + 3 * 512 * 1024) + 9 * 512
+        assert report["plan"]["bits"] == {"value": 4, "because": "asked for"} and not report["sizes"]["files_here"]
+        assert report["prediction"]["acceptance2"] == 0.9 and report["prediction"]["acceptance_because"] == "as given"
+    folder = told(capsys, "--model", tmp_path, "--context", 1024, "--budget", 512)
+    assert folder["sizes"] == report["sizes"]
+    assert "512, so it differs" in folder["prediction"]["acceptance_because"]
+
+
+def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "128", "--context", "131072"]
+    assert launcher.main(["doctor", *options, "--no-venv"]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "no plan for the machine you are at",
+        "12.6 / 6.5 / 3.9 GiB at 16 / 8 / 4 bits; 512 KiB of keys and values a token",
+        "offloaded: landmarks and buffers leave no room",
+        "64.00 GiB  full cache, host",
+        "its share of the attention is measured when the model is loaded; predicted without",
+        "link 25.0 GB/s, nominal, as of an RTX 4090; 68.7 GB cross it",
+    ):
+        assert words in shown, words
+    assert launcher.main(["doctor", "--context", "4096", "--device", "cpu", "--no-venv"]) == 0
+    shown = capsys.readouterr().out
+    assert "Assumed" not in shown and "Note" not in shown and "measured on this processor" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model", "llama2-13b-128k", "--assume", "1x4090"], "weights do not fit"),
+        (
+            ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "32", "--context", "131072"],
+            "a context of 131,072 tokens does not",
+        ),
+        (["--assume", "3x5090"], "3x5090"),
+        (["--assume", "cpu", "--gpus", "2"], "--assume names the GPUs"),
+        (["--gpu-memory", "-1"], "--gpu-memory -1"),
+        (["--acceptance", "0.9"], "--acceptance"),
+        (["--acceptance", "0.3,1.5"], "--acceptance"),
+        (["--budget", "100"], "budget of 100"),
+        (["--host-share", "0.95"], "--host-share 0.95"),
+        (["--model", "nope.json"], "no model 'nope.json'"),
+        (["--device", "cuda", "--assume", "cpu"], "no CUDA device"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.main(["doctor", *options, "--no-venv"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert captured.err.startswith("error:") and words in captured.err
+
+
+def test_a_broken_config_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "broken.json"
+    file.write_text("{")
+    assert launcher.main(["doctor", "--model", str(file), "--no-venv"]) == 1
+    assert "broken.json is unreadable" in capsys.readouterr().err
+
+
+def test_a_measured_pair_is_planned_with_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    subject = doctor.find_subject("harbour")
+    assert subject.acceptance.because.startswith("measured") and subject.draft is not None and subject.has_files
+    report = told(capsys, "--context", 4096, "--device", "cpu")
+    assert report["plan"]["context"] == {"value": 4096, "because": "asked for"}
+    assert report["plan"]["runs_in_this_version"]["value"] and report["machine"]["assumed"] == []
+
+
+def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "this_machine", lambda: replace(MACHINE, unused_gpu=UNUSED_GPU))
+    report = told(capsys)
+    assert report["machine"]["unused_gpu"]["problem"] == "torch 2.13.0+cpu is a build without CUDA."
+    assert report["machine"]["unused_gpu"]["hint"] == "Run: python launch.py repair"
+    assert report["plan"]["device"] == {"value": "cpu", "because": UNUSED_GPU.because}
+    assert launcher.main(["doctor", "--no-venv"]) == 0
+    assert f"GPU        {UNUSED_GPU.because} {UNUSED_GPU.hint}\n" in capsys.readouterr().out
+    assert launcher.main(["doctor", "--device", "cuda", "--no-venv"]) == 1
+    assert capsys.readouterr().err == f"error: {UNUSED_GPU.because} {UNUSED_GPU.hint}\n"
+    assert told(capsys, "--assume", "1x4090")["machine"]["unused_gpu"] is None
+
+
+def test_a_described_machine_that_lacks_host_memory_may_only_lack_its_description(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "this_machine", lambda: MACHINE)
+    options = ["doctor", "--model", "llama2-7b-128k", "--context", "131072", "--assume", "1x4090", "--no-venv"]
+    for more, told_of in (([], True), (["--host-memory", "32"], False)):
+        assert launcher.main([*options, *more]) == 1
+        message = capsys.readouterr().err
+        assert "Use --context" in message and ("that machine's --host-memory" in message) is told_of

@@ -1,0 +1,124 @@
+"""`models` on a hub of this machine: listed, shown, fetched with its draft, stopped, removed."""
+
+import json
+import random
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+import launch
+from app.cli import models
+from core.errors import CoreError, InvalidSetting, UnknownModel
+from core.models.hub import store
+from core.models.hub.download import DownloadProgress
+from tests.core.models.hub.toy_hub import ToyHub, serving
+
+REPO = "mistralai/Mistral-Nemo-Instruct-2407"  # of the catalogue, without a draft
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyHub]:
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": random.Random(2).randbytes(3 << 20)}
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with serving(ToyHub(REPO, files)) as toy:
+        monkeypatch.setattr(constants, "ENDPOINT", toy.endpoint)
+        yield toy
+
+
+def arguments(*words: str) -> Namespace:
+    return launch.parse_arguments(["models", *words])
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert models.run(arguments(*words, "--json")) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_model_is_fetched_shown_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    got = told(capsys, "get", "mistral-nemo")
+    (row,) = got["repositories"]
+    assert row["repository"] == REPO and row["fetched_bytes"] == row["size_bytes"] == (3 << 20) + 4
+    shown = told(capsys, "show", "mistral-nemo")
+    assert shown["state"] == "here" and shown["path"] == row["path"] and shown["kv_bytes_per_token"] == 160 << 10
+    assert shown["kv_bytes"]["131072"] == shown["kv_bytes_per_token"] * 131072
+    assert told(capsys, "get", "mistral-nemo")["repositories"][0]["fetched_bytes"] == 0
+    assert told(capsys, "remove", "mistral-nemo")["freed_bytes"] >= 3 << 20
+    assert told(capsys, "show", REPO)["state"] == "none"
+    with pytest.raises(UnknownModel):
+        models.run(arguments("remove", "mistral-nemo"))
+
+
+def test_the_size_is_told_before_and_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    models.run(arguments("get", REPO))
+    out, err = capsys.readouterr()
+    first, *middle, last = err.splitlines()
+    assert out == "" and first == f"{REPO}: 3.15 MB in 3 files" and str(store.cache_folder()) in last
+    assert any("[3/3] model.safetensors 100%" in line for line in middle)
+
+
+def test_stopping_keeps_what_arrived_and_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: object, progress: DownloadProgress) -> None:
+        if 0 < progress.file_bytes < progress.file_total_bytes:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(models.DownloadLine, "show", stop)
+        with pytest.raises(KeyboardInterrupt):
+            models.run(arguments("get", REPO))
+    assert f"models get {REPO}" in capsys.readouterr().err
+    assert told(capsys, "show", "mistral-nemo")["state"] == "part"
+    models.run(arguments("get", REPO))
+    assert "are here already" in capsys.readouterr().err
+
+
+def test_a_draft_that_cannot_be_had_is_told_after_its_target(hub: ToyHub) -> None:
+    hub.repo = "Qwen/Qwen3-8B"
+    with pytest.raises(CoreError, match=r"Qwen/Qwen3-8B is here, its draft is not"):
+        models.run(arguments("get", "qwen3-8b"))
+
+
+def test_names_that_cannot_be_fetched(hub: ToyHub) -> None:
+    with pytest.raises(InvalidSetting, match="comes with this project"):
+        models.run(arguments("get", "harbour"))
+    for action in ("get", "remove", "show"):
+        with pytest.raises(UnknownModel):
+            models.run(arguments(action, "no-such-model"))
+
+
+def test_offline_is_said_in_one_line(tmp_path: Path) -> None:
+    """Through launch.py, where --offline must be set before anything is imported."""
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "launch.py", "models", "get", "qwen3-8b", "--no-venv", "--offline"],
+        cwd=Path(launch.__file__).parent,
+        env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and "offline" in line
+
+
+def test_progress_reads_well() -> None:
+    progress = DownloadProgress(
+        name="model.safetensors",
+        number=2,
+        num_files=3,
+        file_bytes=500_000_000,
+        file_total_bytes=1_000_000_000,
+        done_bytes=600_000_000,
+        total_bytes=1_100_000_000,
+        kept_bytes=100_000_000,
+        elapsed_seconds=10.0,
+    )
+    text = models.progress_text(progress)
+    assert text == "[2/3] model.safetensors 50% · 600.00 MB of 1.10 GB, 54% · 50.0 MB/s · 10 s left"

@@ -1,0 +1,295 @@
+"""The shelf: joined text, the way back from it, what it costs and what fits."""
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cli.reading import whole_text
+from app.context.context_documents import (
+    LEFT_OUT,
+    AlreadyThere,
+    Chapters,
+    Choice,
+    Costs,
+    Meter,
+    Pages,
+    Shelf,
+    Span,
+    Whole,
+    fits,
+    label,
+    offers,
+    page_text,
+    spans,
+)
+from app.documents.document import Chapter, Document, make_pages
+
+
+def count(text: str) -> int:
+    """Words, standing in for tokens."""
+    return len(text.split())
+
+
+def a_document(name: str, pages: list[str], chapter_starts: list[int] | None = None) -> Document:
+    """A document of pages; chapters begin at the offsets given."""
+    text = "".join(pages)
+    starts = [sum(map(len, pages[:n])) for n in range(len(pages))]
+    bounds = list(pairwise([*(chapter_starts or []), len(text)]))
+    made = make_pages(starts, len(text))
+    chapters = [
+        Chapter(title=f"C{n}", first_page=max(p.number for p in made if p.char_start <= a), char_start=a, char_end=b)
+        for n, (a, b) in enumerate(bounds, 1)
+    ]
+    return Document(
+        name=name, title=name, format="text", text=text, pages=made, has_own_pages=True, chapters=tuple(chapters)
+    )
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> Document:
+    pages = draw(st.lists(st.text("ab \n", max_size=6), min_size=1, max_size=6).filter(lambda pages: any(pages)))
+    length = sum(map(len, pages))
+    starts = draw(st.lists(st.integers(0, length - 1), unique=True, max_size=4).map(sorted))
+    return a_document(draw(st.text("xyz", min_size=1, max_size=3)), pages, starts)
+
+
+@st.composite
+def choices(draw: st.DrawFn, document: Document) -> Choice:
+    kinds = ["whole", "pages", *(["chapters"] if document.chapters else [])]
+    match draw(st.sampled_from(kinds)):
+        case "pages":
+            first = draw(st.integers(1, len(document.pages)))
+            return Pages(first, draw(st.integers(first, len(document.pages))))
+        case "chapters":
+            numbers = st.sets(st.integers(1, len(document.chapters)), min_size=1)
+            return Chapters(tuple(sorted(draw(numbers))))
+        case _:
+            return Whole()
+
+
+@st.composite
+def shelves(draw: st.DrawFn) -> Shelf:
+    shelf = Shelf()
+    for document in draw(st.lists(documents(), min_size=1, max_size=3, unique_by=lambda document: document.text)):
+        shelf = shelf.add(document)
+    for index, book in enumerate(shelf.books):
+        shelf = shelf.choose(index, draw(choices(book.document)))
+    return shelf
+
+
+# -------------------- the joined text
+
+
+@given(st.lists(documents(), min_size=1, max_size=4, unique_by=lambda document: document.text))
+def test_whole_books_are_joined_as_the_command_line_joins_them(books: list[Document]) -> None:
+    shelf = Shelf()
+    for document in books:
+        shelf = shelf.add(document)
+    assert shelf.text == whole_text(books)
+
+
+@given(shelves())
+def test_every_placed_page_and_chapter_is_the_document_s_own_text(shelf: Shelf) -> None:
+    for placed in shelf.pages:
+        document = shelf.books[placed.book].document
+        page = document.pages[placed.number - 1]
+        assert shelf.text[placed.start : placed.end] in document.page_text(page)
+    for placed in shelf.chapters:
+        document = shelf.books[placed.book].document
+        chapter = document.chapters[placed.number - 1]
+        assert shelf.text[placed.start : placed.end] in document.text[chapter.char_start : chapter.char_end]
+    chosen = [spans(book.document, book.choice) for book in shelf.books]
+    assert sum(p.end - p.start for p in shelf.pages) == sum(b - a for each in chosen for a, b in each)
+
+
+@given(shelves())
+def test_a_chosen_character_is_found_and_leads_back_to_its_page(shelf: Shelf) -> None:
+    for index, book in enumerate(shelf.books):
+        chosen = spans(book.document, book.choice)
+        for char, letter in enumerate(book.document.text):
+            joined = shelf.find(index, char)
+            assert (joined is not None) == any(start <= char < end for start, end in chosen)
+            if joined is not None:
+                assert shelf.text[joined] == letter
+                place = shelf.place(joined)
+                assert (place.book, place.page) == (index, book.document.page_at(char))
+
+
+def test_titles_and_gaps_belong_to_the_page_that_follows() -> None:
+    shelf = Shelf().add(a_document("one", ["aa", "bb"])).add(a_document("two", ["cc"]))
+    between = "\n\n[End of: one]\n\n# two\n\n"
+    assert shelf.text == f"aabb{between}cc"
+    where = [(shelf.place(char).book, shelf.place(char).page.number) for char in range(len(shelf.text))]
+    assert where == [(0, 1)] * 2 + [(0, 2)] * 2 + [(1, 1)] * (len(between) + 2)
+
+
+@given(documents(), documents().filter(lambda document: document.text))
+def test_a_book_at_the_end_changes_nothing_before_it(first: Document, second: Document) -> None:
+    """What the model has read of the first book stays read: also part by part, as a tokenizer sees it."""
+    shelf = Shelf().add(first)
+    if first.text == second.text:
+        return
+    longer = shelf.add(second)
+    assert longer.text.startswith(shelf.text) and longer.parts[: len(shelf.parts)] == shelf.parts
+
+
+def test_parts_that_do_not_touch_are_seen_to_be_parts() -> None:
+    document = a_document("a", ["one two ", "three four"], [0, 4, 8])
+    shelf = Shelf().add(document).choose(0, Chapters((1, 3)))
+    assert shelf.text == f"one {LEFT_OUT}three four"
+    assert Shelf().add(document).choose(0, Chapters((1, 2, 3))).text == document.text
+
+
+def test_books_move_and_go() -> None:
+    shelf = Shelf()
+    for name in "abc":
+        shelf = shelf.add(a_document(name, [name]))
+    assert [book.document.name for book in shelf.move(0, 2).books] == ["b", "c", "a"]
+    assert [book.document.name for book in shelf.move(2, 0).books] == ["c", "a", "b"]
+    assert shelf.remove(2).remove(0).text == "b"
+    assert Shelf().text == ""
+
+
+def test_the_same_text_is_refused_under_any_name() -> None:
+    shelf = Shelf().add(a_document("a.txt", ["words"]))
+    with pytest.raises(AlreadyThere, match=r"^b\.txt holds the same text as a\.txt\. Choose"):
+        shelf.add(a_document("b.txt", ["wo", "rds"]))
+    with pytest.raises(AlreadyThere, match=r"^a\.txt is already there\."):
+        shelf.add(a_document("a.txt", ["words"]))
+    assert len(shelf.add(a_document("a.txt", ["other words"])).books) == 2
+
+
+@pytest.mark.parametrize(
+    "choice", [Pages(0, 1), Pages(2, 1), Pages(1, 3), Chapters(()), Chapters((2, 1)), Chapters((3,)), Chapters((0,))]
+)
+def test_what_a_document_has_not_cannot_be_chosen(choice: Choice) -> None:
+    with pytest.raises(ValueError, match="of 2"):
+        Shelf().add(a_document("a", ["one", "two"], [0, 3])).choose(0, choice)
+
+
+def test_choices_are_named_by_the_document_s_own_page_labels() -> None:
+    text = "abc"
+    document = Document(
+        name="a", title="a", format="pdf", text=text, pages=make_pages([0, 1, 2], 3, ["i", "ii", "1"]),
+        has_own_pages=True,
+        chapters=tuple(Chapter(title=f"T{n}", first_page=n + 1, char_start=n, char_end=n + 1) for n in range(3)),
+    )  # fmt: skip
+    names = [label(document, choice) for choice in (Whole(), Pages(1, 3), Pages(2, 2), Chapters((2,)))]
+    assert names == ["everything", "pages i–1", "page ii", "chapter 2: T1"]
+    assert label(document, Chapters((1, 2))) == "chapters 1–2"
+    assert label(document, Chapters((1, 3))) == "chapters 1, 3"
+
+
+def test_a_preview_copies_a_page_and_never_more() -> None:
+    document = a_document("a", ["short", "x" * 100_000, "end"])
+    assert [page_text(document, n) for n in (-5, 1, 3, 99)] == ["short", "short", "end", "end"]
+    assert len(page_text(document, 2)) == 20_000
+
+
+# -------------------- tokens
+
+
+def ten_pages() -> Document:
+    """Ten pages of ten words; chapters of 5, 30, 45 and 15 words begin in and between pages, after a preface of 5."""
+    page = "word " * 10
+    return a_document("a", [page] * 10, [25, 50, 200, 425])
+
+
+def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> None:
+    counted: list[str] = []
+
+    def recording(text: str) -> int:
+        counted.append(text)
+        return count(text)
+
+    shelf, meter = Shelf().add(ten_pages()), Meter(recording)
+    book = shelf.books[0]
+    for _ in range(3):
+        assert meter.shelf(shelf) == 100
+        assert [meter.page(book, n) for n in (1, 5, 10)] == [10, 10, 10]
+        assert [meter.chapter(book, n) for n in (1, 2, 3, 4)] == [5, 30, 45, 15]
+        assert meter.shelf(shelf.choose(0, Chapters((1, 2)))) == 35
+        assert meter.shelf(shelf.choose(0, Chapters((1, 4)))) == 20 + count(LEFT_OUT)
+    assert "".join(counted).replace(LEFT_OUT, "") == book.document.text
+
+
+def test_several_books_cost_their_titles_too() -> None:
+    shelf = Shelf().add(a_document("one", ["a b"])).add(a_document("two", ["c"]))
+    assert Meter(count).shelf(shelf) == count(shelf.text) == 3 + 3 + 2
+
+
+def test_a_warm_meter_counts_nothing_more() -> None:
+    shelf = Shelf().add(ten_pages()).add(a_document("b", ["other " * 20]))
+    counted: list[str] = []
+    meter = Meter(lambda text: counted.append(text) or count(text))
+    meter.warm(shelf)
+    before = len(counted)
+    for one in (shelf, shelf.move(0, 1), shelf.choose(0, Chapters((1, 3)))):
+        assert meter.shelf(one) == count(one.text)
+    assert len(counted) == before
+
+
+def test_token_offsets_give_the_same_costs_without_counting_again() -> None:
+    document = ten_pages()
+    starts = [match.start() for match in re.finditer(r"\S+", document.text)]
+    exact, counted = Costs.of_tokens(document, starts), Costs.counted(document, count)
+    parts = [Span(page.char_start, page.char_end) for page in document.pages]
+    parts += [Span(chapter.char_start, chapter.char_end) for chapter in document.chapters]
+    assert [exact.of(part) for part in parts] == [counted.of(part) for part in parts]
+
+    def fail(text: str) -> int:
+        raise AssertionError(text)
+
+    shelf, meter = Shelf().add(document), Meter(fail)
+    meter.know(shelf.books[0], exact)
+    assert meter.shelf(shelf) == 100
+    meter.forget(Shelf())
+    with pytest.raises(AssertionError, match="word"):
+        meter.shelf(shelf)
+
+
+# -------------------- offers
+
+
+def test_what_fits_is_offered_first_and_every_chapter_is_there() -> None:
+    given_offers = offers(Shelf().add(ten_pages()), 0, Meter(count), budget=46)
+    assert [(offer.label, offer.num_tokens, offer.fits) for offer in given_offers] == [
+        ("everything", 100, False),
+        ("pages 1–4", 40, True),
+        ("chapters 1–2", 35, True),
+        ("chapter 3: C3", 45, True),
+        ("chapter 4: C4", 15, True),
+        ("chapter 1: C1", 5, True),
+        ("chapter 2: C2", 30, True),
+    ]
+
+
+def test_a_document_without_chapters_is_offered_in_runs_of_pages() -> None:
+    document = a_document("a", ["word " * n for n in (3, 3, 9, 3, 3, 3)])
+    names = [offer.label for offer in offers(Shelf().add(document), 0, Meter(count), budget=7)]
+    assert names == ["everything", "pages 1–2", "pages 4–5", "page 6"]
+
+
+def test_when_everything_fits_chapters_are_still_there_to_choose() -> None:
+    names = [offer.label for offer in offers(Shelf().add(ten_pages()), 0, Meter(count), budget=100)]
+    assert names == ["everything", *(f"chapter {n}: C{n}" for n in (1, 2, 3, 4))]
+
+
+def test_other_books_take_their_share_of_the_budget() -> None:
+    shelf = Shelf().add(ten_pages()).add(a_document("b", ["other " * 20]))
+    for offer in fits(shelf, Meter(count), budget=70):
+        assert offer.total_tokens == Meter(count).shelf(shelf.choose(offer.book, offer.choice))
+        assert offer.fits == (offer.total_tokens <= 70)
+    labels = [offer.label for offer in fits(shelf, Meter(count), budget=70)]
+    assert "pages 1–4" in labels
+    assert shelf.text == whole_text([book.document for book in shelf.books])
+
+
+@given(documents(), st.integers(0, 12))
+def test_no_offer_claims_to_fit_that_does_not(document: Document, budget: int) -> None:
+    shelf, meter = Shelf().add(document), Meter(len)
+    for offer in offers(shelf, 0, meter, budget):
+        assert offer.fits == (len(shelf.choose(0, offer.choice).text) <= budget)

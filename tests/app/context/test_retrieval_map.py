@@ -1,0 +1,266 @@
+"""From chunks of the retrieval cache to pages and passages; quotations; the strip that shows both."""
+
+import re
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.context.context_documents import Shelf
+from app.context.quotes import Quote, quotes_in
+from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_pages, mean
+from app.conversations.tree import ROOT, BookRef, Dialogue
+from app.documents.document import Document, make_pages
+from app.runtime.sessions import Book, Session
+from app.ui.retrieval_map.panel import opened
+from app.ui.retrieval_map.view import MOST_BARS, where
+
+NOTHING = [0.0] * 30_000  # is usual
+SIZE, FRAME = 4, 3  # tokens of a chunk, tokens before the book; a token is a character here
+
+
+def a_book(*pages: str, title: str = "A") -> Book:
+    text = "".join(pages)
+    starts = [sum(map(len, pages[:n])) for n in range(len(pages))]
+    made = make_pages(starts, len(text))
+    document = Document(name="a", title=title, format="pdf", text=text, pages=made, has_own_pages=True)
+    return book_of(Shelf().add(document))
+
+
+def book_of(shelf: Shelf) -> Book:
+    starts = array("I", range(len(shelf.text)))
+    return Book(
+        shelf.books[0].document,
+        len(starts),
+        len(starts) + FRAME,
+        9999,
+        shelf=shelf,
+        starts=starts,
+        chunk_size=SIZE,
+        chunk_pages=chunk_pages(shelf, starts, FRAME, SIZE),
+    )
+
+
+def loaded(*chunks: int, at: float = 0.2) -> Loaded:
+    """These chunks have a weight, and the sink has."""
+    weights = [0.0] * (max(chunks) + 1)
+    for chunk in (0, *chunks):
+        weights[chunk] = at
+    return Loaded("Q?", "triforce", True).seen(weights)
+
+
+def a_session(book: Book, was: Loaded | None, usual: list[float] | None = None) -> Session:
+    session = Session("x", book=book, digest="d", usual=array("d", usual) if usual is not None else None)
+    if was is not None:
+        dialogue, node = Dialogue.begin(BookRef.of(book, "d"), "Q?").ask(ROOT, "Q?")
+        session.dialogue = dialogue
+        session.loads.put(node.id, was)
+    return session
+
+
+# -------------------- weights
+
+
+@given(st.lists(st.lists(st.floats(0, 1, allow_subnormal=False), max_size=4), min_size=1, max_size=5))
+def test_a_running_mean_is_the_mean(rows: list[list[float]]) -> None:
+    total: Any = array("d")
+    for number, row in enumerate(rows):
+        total = mean(total, number, row)
+    for at, value in enumerate(total):
+        assert value == pytest.approx(sum(row[at] for row in rows if at < len(row)) / len(rows))
+
+
+def test_what_is_chosen_for_any_question_weighs_nothing() -> None:
+    """Chunk 0 is the sink; chunks 1 and 4 are chosen whatever is asked; only chunk 6 is of this question."""
+    book = a_book("a" * 10, "b" * 10, "c" * 10)
+    was = loaded(1, 4, 6)
+    corrected = Weights(book, was, [0.2, 0.2, 0, 0, 0.2, 0, 0])
+    assert [number for number, value in enumerate(corrected.excess) if value] == [6]
+    assert list(corrected.pages()) == [0, 0, 1]
+    assert not Weights(book, was, [0.2, 0.2, 0, 0, 0.2, 0, 0.2]).tells
+
+
+def test_a_head_that_looks_a_fixed_way_back_tells_nothing() -> None:
+    """Regression: on the bundled pair such heads outweighed the page that holds the answer in every question.
+
+    Twenty chunks were there for the usual questions and 23, then 25 for this one: what was usual at 8 is expected at
+    8 + 3 to 8 + 5 too, and 16, of which nothing is known to be usual, is of this question.
+    """
+    book = a_book("a" * 120, "b" * 120)
+    usual = [0.0] * 8 + [0.1] + [0.0] * 11
+    first, then = [0.0] * 23, [0.0] * 25
+    first[11], then[13], then[16] = 0.12, 0.12, 0.05
+    was = Loaded("Q?", "triforce", True).seen(first).seen(then)
+    assert [chunk for chunk, value in enumerate(Weights(book, was, usual).excess) if value] == [16]
+
+
+def test_without_a_measured_usual_the_mean_chunk_is_the_measure() -> None:
+    weights = Weights(a_book("a" * 20, "b" * 20), loaded(7, 8), None)
+    assert weights.excess[0] == 0 and weights.excess[7] == pytest.approx(0.2 - 0.4 / 10) and weights.excess[3] == 0
+
+
+def test_a_page_weighs_what_its_chunks_weigh_together() -> None:
+    weights = Weights(a_book("a" * 20, "b" * 20), loaded(2, 6, 7, 8), NOTHING)
+    assert list(weights.pages()) == pytest.approx([1 / 3, 1])
+
+
+def test_a_book_that_fits_into_the_cache_says_so() -> None:
+    book, was = a_book("a" * 9), replace(loaded(1, 2), all_held=True)
+    assert not Weights(book, was, None).tells
+    assert "so short that all of it" in where(a_session(book, was))
+
+
+@given(
+    st.lists(st.text("ab ", min_size=1, max_size=9), min_size=1, max_size=8), st.sets(st.integers(1, 15), min_size=1)
+)
+def test_marked_passages_are_the_loaded_tokens_and_no_more_than_their_words(pages: list[str], chunks: set[int]) -> None:
+    book = a_book(*pages)
+    real = [chunk for chunk in sorted(chunks) if chunk < len(book.chunk_pages)]
+    weights = Weights(book, loaded(*(real or [0])), NOTHING)
+    chosen = {char for c in real for char in range(c * SIZE - FRAME, (c + 1) * SIZE - FRAME) if char < len(book.starts)}
+    marked = {c for page in book.shelf.pages for one in weights.passages(page) for c in range(one.start, one.end)}
+    assert marked >= chosen if weights.tells else not marked
+    text = book.shelf.text
+    for char in marked - chosen:
+        assert text[char].isalnum(), "only the rest of a word is added"
+
+
+def test_chunks_belong_to_the_page_of_their_middle() -> None:
+    book = a_book("a" * 6, "b" * 6)
+    assert list(book.chunk_pages) == [0, 0, 1, 1]  # middles: before the book, 3, 7, 11
+
+
+# -------------------- the strip
+
+
+def test_the_strip_names_pages_and_says_that_it_is_no_proof() -> None:
+    book = a_book(*("x" * 8 for _ in range(5)))
+    html = where(a_session(book, loaded(9), NOTHING))
+    assert html.count("bar-page") == 5 and "not a proof" in html
+    assert 'aria-label="Page 5: most loaded"' in html and 'aria-label="Page 1: nothing loaded"' in html
+    assert re.search(r"Most loaded</span><button[^>]*page:4[^>]*>page 5</button></p>", html)
+
+
+@pytest.mark.parametrize("num_pages", [1, 1000])
+def test_one_page_or_a_thousand_make_a_strip_of_bounded_size(num_pages: int) -> None:
+    book = a_book(*("word " * 8 for _ in range(num_pages)))
+    chunk = len(book.chunk_pages) - 2
+    html = where(a_session(book, loaded(chunk), NOTHING))
+    assert html.count("bar-page") <= MOST_BARS and len(html) < 40_000
+    if num_pages == 1000:
+        assert 'aria-label="Page 991 to page 999: ' in html or "to page 1000: most loaded, most on page 1000" in html
+        assert 'data-act="page:999"' in html
+
+
+def test_the_strip_says_when_there_is_nothing_to_show() -> None:
+    book = a_book("a" * 50)
+    assert where(Session("x")) == ""
+    for early in (None, Loaded("Q?", "triforce", True)):
+        html = where(a_session(book, early))
+        assert html.count("bar-page nothing") == 1 and 'class="top"></p>' in html, "room for what comes"
+    assert "Ask a question" in where(a_session(book, None))
+    assert "loads no pages" in where(a_session(book, Loaded("Q?", "autoregressive", False)))
+    assert "show with the first words" in where(a_session(book, Loaded("Q?", "triforce", True)))
+    assert "the same pages" in where(a_session(book, loaded(3), [1, 0, 0, 1, *NOTHING]))
+    silent = replace(book, chunk_pages=array("I"), starts=array("I"))
+    assert "does not tell" in where(a_session(silent, loaded(3)))
+
+
+def test_of_an_answer_of_before_a_restart_nothing_is_claimed() -> None:
+    session = a_session(a_book("The carved teapot was lost."), Loaded("Q?", "triforce", False, kept=False))
+    assert "was not kept" in where(session)
+    assert "Nothing of this page" not in opened(session, "page:0"), "that is not known"
+
+
+def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
+    loads = Loads()
+    for number in range(MOST_LOADS + 1):
+        loads.put(str(number), loaded(number))
+    assert loads.get("0") is None and loads.get("1") is not None
+    loads.clear()
+    assert loads.get("1") is None
+
+
+def test_pages_of_several_books_are_told_apart() -> None:
+    shelf = Shelf()
+    for title in ("One & all", "Two"):
+        text = title * 9
+        document = Document(
+            name=title, title=title, format="pdf", text=text, pages=make_pages([0], len(text)), has_own_pages=True
+        )
+        shelf = shelf.add(document)
+    html = where(a_session(book_of(shelf), loaded(34), NOTHING))
+    assert "Two, page 1: most loaded" in html and "One &amp; all, page 1: nothing loaded" in html and "begins" in html
+
+
+# -------------------- a page
+
+
+def test_an_opened_page_marks_what_was_loaded_and_turns() -> None:
+    book = a_book("The first page. ", "Here is <b>the teapot</b>, lost. ", "The end.")
+    at = book.shelf.text.index("the teapot") + FRAME
+    session = a_session(book, loaded(at // SIZE, at // SIZE + 1), NOTHING)
+    html = opened(session, "page:1")
+    assert "<b>" not in html and re.search(r'<mark class="strong">[^<]*teapot', html)
+    assert 'data-act="page:0"' in html and 'data-act="page:2"' in html and "1 passage of this page" in html
+    assert "Nothing of this page" in opened(session, "page:0")
+    assert "Page 3" in opened(session, "page:99")
+    for nothing in ("close", "", "page:", "quote:0", "quote:77", "page:-1"):
+        assert opened(session, nothing) == ""
+    assert opened(None, "page:1") == opened(Session("x"), "page:1") == ""
+
+
+def test_a_very_long_page_is_shown_around_its_first_mark() -> None:
+    book = a_book("word " * 20_000)
+    html = opened(a_session(book, loaded(20_000), NOTHING), "page:0")
+    assert "<mark" in html and len(html) < 25_000
+
+
+# -------------------- quotations
+
+TEXT = "It began so.\n\n“The carved teapot\nwas lost in the spring tide”, he said – and it’s gone."
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ('They say "the carved teapot was lost".', "The carved teapot\nwas lost"),
+        ("“The carved  teapot was lost in the spring tide.”", "The carved teapot\nwas lost in the spring tide"),
+        ("«he said - and it's gone»", "he said – and it’s gone"),
+        ('"The carved … the spring tide"', "The carved teapot\nwas lost in the spring tide"),
+        ('"the carved teapot [...] in the spring"', "The carved teapot\nwas lost in the spring"),
+    ],
+)
+def test_a_quotation_is_found_whatever_its_signs(answer: str, found: str) -> None:
+    (quote,) = quotes_in(answer, TEXT)
+    assert quote.start is not None and TEXT[quote.start : quote.end] == found
+
+
+@pytest.mark.parametrize(
+    "answer", ['"the carved teapot was found"', '"spring tide … the carved teapot"', '"teapot was lost in spring"']
+)
+def test_words_that_are_not_in_the_book_are_not_found(answer: str) -> None:
+    assert [quote.start for quote in quotes_in(answer, TEXT)] == [None]
+
+
+def test_a_quotation_knows_where_it_stands_in_the_answer() -> None:
+    said = "the carved teapot was lost"
+    answer = f'First "{said}", then “{said}”; "the carved pot was lost".'
+    assert [[answer[:place] for place in quote.places] for quote in quotes_in(answer, TEXT)] == [
+        [f'First "{said}"', f'First "{said}", then “{said}”'],
+        [answer[:-1]],
+    ]
+
+
+def test_short_ones_and_repeated_ones_are_not_counted() -> None:
+    assert quotes_in('"the carved teapot" and “teapot”', TEXT) == ()
+    assert len(quotes_in('"the carved teapot was" and "the carved  teapot was"', TEXT)) == 1
+
+
+def test_hostile_quotations_neither_hang_nor_match() -> None:
+    assert quotes_in('"' + "(a+)+ " * 3000 + '"', "a" * 20_000) == (Quote(("(a+)+ " * 3000).strip()),)
+    assert quotes_in('"' * 5000 + "“" * 5000, TEXT) == ()
+    assert quotes_in('"... … ... …"', TEXT)[0].start is None

@@ -1,0 +1,48 @@
+"""Sample books and their questions."""
+
+import json
+from pathlib import Path
+
+from app.context.samples import load_samples, open_questions, race_questions
+
+
+def write_samples(folder: Path) -> None:
+    for name in ("tale-32k.txt", "tale-8k.pdf", "tale-8k.epub", "notes.json"):
+        (folder / name).write_text("x", encoding="utf-8")
+    rows = [{"book": "tale-8k.pdf", "question": f"Question {number}?", "answer": "Yes."} for number in range(5)] + [
+        {"book": "tale-32k", "question": "Long?", "answer": "Yes."}
+    ]
+    (folder / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def test_samples_come_smallest_first_with_their_questions(tmp_path: Path) -> None:
+    write_samples(tmp_path)
+    samples = load_samples(tmp_path)
+    assert [sample.file.name for sample in samples] == ["tale-8k.epub", "tale-8k.pdf", "tale-32k.txt"]
+    assert [len(sample.questions) for sample in samples] == [0, 5, 1], "of this file, or of its name in any format"
+
+
+def test_asked_questions_are_not_offered_again(tmp_path: Path) -> None:
+    write_samples(tmp_path)
+    samples = load_samples(tmp_path)
+    assert open_questions(samples, "tale-8k.pdf", ("Question 0?",), 2) == ("Question 1?", "Question 2?")
+    assert open_questions(samples, "mine.pdf", (), 3) == ()
+
+
+def test_no_folder_no_samples(tmp_path: Path) -> None:
+    assert load_samples(tmp_path / "nothing") == ()
+
+
+def test_the_bundled_samples_have_questions() -> None:
+    samples = load_samples()
+    assert samples and all(sample.questions for sample in samples)
+
+
+def test_a_race_begins_with_the_question_that_has_the_longest_answer(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x", encoding="utf-8")
+    rows = [
+        {"book": "a.txt", "question": q, "answer": a} for q, a in (("One?", "x"), ("Two?", "xxx"), ("Three?", "xx"))
+    ]
+    (tmp_path / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
+    samples = load_samples(tmp_path)
+    assert race_questions(samples, "a.txt", 2) == ("Two?", "One?") and race_questions(samples, "b.txt", 2) == ()

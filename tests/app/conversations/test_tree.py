@@ -1,0 +1,210 @@
+"""Conversations as trees, and as JSON."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.conversations.schema import MOST_MOMENT, VERSION, Damaged, NewerVersion, dump, load
+from app.conversations.tree import ROOT, BookRef, Dialogue, Node, title_of
+from app.runtime.sessions import Exchange
+from core.config import SamplingParams
+from tests.app.fakes import finished
+
+EVIL = '"><img src=x onerror=alert(1)>\n\u202e\ud800'
+BOOK = BookRef(names=("book.txt",), title="A book", digest="ab" * 32, num_tokens=8123)
+
+
+def exchange(question: str, text: str) -> Exchange:
+    return Exchange(
+        question,
+        finished(text),
+        first_token_seconds=0.4,
+        num_reread=3,
+        methods=("triforce", "autoregressive"),
+        sampling=SamplingParams(temperature=0.6, top_p=0.9, top_k=40),
+        seed=2**40,
+        model="fake",
+        weights="float32",
+    )
+
+
+def said(dialogue: Dialogue, question: str, text: str = "Yes.", parent: str | None = None) -> tuple[Dialogue, Node]:
+    dialogue, node = dialogue.ask(dialogue.tip if parent is None else parent, question)
+    return dialogue.answer(node.id, exchange(question, text)), node
+
+
+def a_dialogue(*questions: str) -> Dialogue:
+    dialogue = Dialogue.begin(BOOK, questions[0] if questions else "?", tab="0123")
+    for question in questions:
+        dialogue, _ = said(dialogue, question)
+    return dialogue
+
+
+def shown(dialogue: Dialogue) -> list[str]:
+    return [node.question for node in dialogue.path]
+
+
+def test_an_edited_question_keeps_the_earlier_branch() -> None:
+    dialogue = a_dialogue("One?", "Two?", "Three?")
+    old = dialogue.path
+    dialogue, new = said(dialogue, "Two, differently?", parent=old[0].id)
+    assert shown(dialogue) == ["One?", "Two, differently?"]
+    assert [node.id for node in dialogue.children(old[0].id)] == [old[1].id, new.id]
+    assert shown(dialogue.show(dialogue.newest_below(old[1].id))) == ["One?", "Two?", "Three?"]
+
+
+def test_the_first_question_can_be_edited_too() -> None:
+    dialogue, _ = said(a_dialogue("One?", "Two?"), "Another one?", parent=ROOT)
+    assert shown(dialogue) == ["Another one?"] and len(dialogue.children(ROOT)) == 2
+
+
+def test_a_branch_shows_what_it_goes_on_from() -> None:
+    dialogue = a_dialogue("One?", "Two?")
+    assert shown(dialogue.show(dialogue.path[0].id)) == ["One?"]
+
+
+def test_deleting_takes_what_follows_and_shows_what_is_left() -> None:
+    dialogue = a_dialogue("One?", "Two?", "Three?")
+    first, second, _ = dialogue.path
+    dialogue, _ = said(dialogue, "Two again?", parent=first.id)
+    both = dialogue.show(dialogue.newest_below(second.id)).remove(second.id)
+    assert shown(both) == ["One?", "Two again?"] and len(both.nodes) == 2
+    assert dialogue.remove(first.id).nodes == () and dialogue.remove("unknown").nodes == dialogue.nodes
+
+
+def test_an_unanswered_question_is_shown_and_not_followed() -> None:
+    dialogue, node = a_dialogue("One?").ask(a_dialogue("One?").tip, "Two?")
+    dialogue = a_dialogue("One?")
+    dialogue, node = dialogue.ask(dialogue.tip, "Two?")
+    assert shown(dialogue) == ["One?", "Two?"] and dialogue.tip == dialogue.path[0].id != node.id
+    assert [one.question for one in dialogue.exchanges] == ["One?"]
+
+
+def test_two_states_of_one_conversation_are_joined_and_nothing_deleted_returns() -> None:
+    base = a_dialogue("One?")
+    here, mine = said(base, "Mine?")
+    there, theirs = said(base, "Theirs?")
+    there, below = said(there, "Below?")
+    joined = here.joined(there)
+    assert {node.question for node in joined.nodes} == {"One?", "Mine?", "Theirs?", "Below?"}
+    assert shown(joined) == ["One?", "Mine?"]
+    for kept in (joined.remove(theirs.id).joined(there), there.joined(joined.remove(theirs.id))):
+        assert {node.id for node in kept.nodes} == {base.head, mine.id} and below.id in kept.removed
+
+
+def test_ids_are_not_guessable() -> None:
+    ids = {node.id for _ in range(20) for node in a_dialogue("One?").nodes}
+    assert len(ids) == 20 and all(len(one) >= 12 for one in ids)
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [("  What\n is it? ", "What is it?"), ("", ""), ("a\u202eb\x00c", "a b c"), ("x" * 100, "x" * 79 + "…")],
+)
+def test_a_title_is_one_line(text: str, title: str) -> None:
+    assert title_of(text) == title
+
+
+# -------------------- JSON
+
+
+def test_a_conversation_survives_the_round_trip() -> None:
+    dialogue = a_dialogue(EVIL, "Two?")
+    dialogue, _ = said(dialogue, "Branch?", EVIL, parent=dialogue.path[0].id)
+    dialogue, _ = dialogue.ask(dialogue.tip, "Unanswered")
+    read = load(dump(dialogue), dialogue.id)
+    lost = exchange(EVIL.replace("\ud800", "\ufffd"), EVIL.replace("\ud800", "\ufffd"))
+    assert [node.question for node in read.nodes] == [lost.question, "Two?", "Branch?", "Unanswered"]
+    assert read.nodes[2].exchange is not None and read.nodes[2].exchange.finished == lost.finished
+    assert load(dump(read), dialogue.id) == read, "but for halves of characters, which no page can show"
+
+
+def test_what_joins_two_states_is_written_and_files_without_it_are_read() -> None:
+    dialogue = a_dialogue("One?", "Two?").rename("Another title").remove("unknown")
+    dialogue = dialogue.remove(dialogue.path[1].id)
+    assert dialogue.titled and dialogue.nodes[0].answered and len(dialogue.removed) == 1
+    assert load(dump(dialogue), dialogue.id) == dialogue
+    old = json.loads(dump(dialogue))
+    del old["titled"], old["removed"], old["nodes"][0]["answered"]
+    read = load(json.dumps(old), dialogue.id)
+    assert read.titled == 0 == read.nodes[0].answered and read.removed == frozenset()
+    assert load(dump(read.joined(dialogue)), dialogue.id) == dialogue
+
+
+def test_no_text_of_the_book_is_kept() -> None:
+    data = json.loads(dump(a_dialogue("One?")))
+    assert set(data["book"]) == {"names", "title", "digest", "num_tokens", "parts"}
+
+
+def changed(path: tuple[Any, ...], value: object) -> str:
+    data = json.loads(dump(DIALOGUE))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    if value is None and isinstance(place, dict):
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return json.dumps(data)
+
+
+DIALOGUE = a_dialogue("One?", "Two?")
+ANSWER = ("nodes", 0, "answer")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "[" * 100_000,
+        dump(DIALOGUE)[:-40],
+        changed(("format",), "something else"),
+        changed(("version",), "1"),
+        changed(("version",), True),
+        changed(("id",), "f" * 32),
+        changed(("title",), 3),
+        changed(("book",), None),
+        changed(("book", "names"), [1]),
+        changed(("nodes",), {}),
+        changed(("nodes", 0), 3),
+        changed(("nodes", 0, "parent"), "unknown"),
+        changed(("nodes", 1, "id"), DIALOGUE.nodes[0].id),
+        changed((*ANSWER, "token_ids"), [-1]),
+        changed((*ANSWER, "token_ids"), [1.5]),
+        changed((*ANSWER, "exact"), 1),
+        changed((*ANSWER, "stop_reason"), "boredom"),
+        changed((*ANSWER, "prefill_seconds"), float("nan")),
+        changed((*ANSWER, "sampling", "top_p"), 7),
+        changed((*ANSWER, "stats", "new_tokens"), -1),
+        changed((*ANSWER, "stats", "level1", "committed_per_round"), {"x": 1}),
+        changed((*ANSWER, "stats", "level1", "committed_per_round"), {"9" * 5_000: 1}),
+        changed((*ANSWER, "stats", "decode_seconds"), 10**400),
+        changed((*ANSWER, "stats", "new_tokens"), 10**400),
+        changed((*ANSWER, "token_ids"), [10**2_600]),
+        changed((*ANSWER, "seed"), -(10**400)),
+        changed(("titled",), -1),
+        changed(("nodes", 0, "answered"), MOST_MOMENT + 1),
+        changed(("removed",), [1]),
+        changed(("nodes",), [DIALOGUE.nodes[0].id] * 20_000),
+        changed(("version",), 1).replace('"version": 1', '"version": ' + "1" * 5_000),
+    ],
+    ids=range(35),
+)
+def test_what_is_not_a_conversation_is_damaged(text: str) -> None:
+    with pytest.raises(Damaged):
+        load(text, DIALOGUE.id)
+
+
+def test_a_newer_version_is_no_damage() -> None:
+    with pytest.raises(NewerVersion):
+        load(changed(("version",), VERSION + 1), DIALOGUE.id)
+
+
+def test_a_lost_head_shows_nothing_and_loses_nothing() -> None:
+    dialogue = load(dump(replace(DIALOGUE, head="gone")), DIALOGUE.id)
+    assert dialogue.path == () and dialogue.nodes == DIALOGUE.nodes

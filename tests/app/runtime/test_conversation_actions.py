@@ -1,0 +1,557 @@
+"""Conversations as a reader has them: branches, edits, restarts, incognito; on a scripted engine and on a real one."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from app.context.context_documents import Pages, Shelf
+from app.conversations.store import ConversationGone, Conversations
+from app.conversations.tree import ROOT, Dialogue, digest_of
+from app.documents import read_document
+from app.runtime.context_loader import talk_tokens
+from app.runtime.conversation_actions import Conversing, file_name
+from app.runtime.prompts import with_past
+from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
+from app.runtime.sessions import OtherBook, Session
+from app.runtime.worker import EngineWorker, PagesLoaded, WorkerEvent
+from app.ui.reading.chat_view import ChatView
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.engine import Engine
+from core.errors import EmptyQuestion
+from core.generation.events import Finished, PrefillProgress, RoundDone
+from core.generation.session import Conversation
+from tests.app.fakes import SECONDS, FakeEngine, finished, opened, round_done, worker_of, write_book
+from tests.app.ui.test_page import with_words
+from tests.app.ui.test_views import a_session
+from tests.core.toys import tiny_engine
+
+PLAIN = GenerationConfig()
+Start = Callable[..., tuple[EngineWorker, Conversing]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, engine: FakeEngine) -> Iterator[Start]:
+    """Start the program on the test's data folder; again: after a restart."""
+    workers: list[EngineWorker] = []
+
+    def begin(on: Any = None) -> tuple[EngineWorker, Conversing]:
+        if workers:
+            workers[-1].close()
+        workers.append(worker_of(on or engine, conversations=Conversations(tmp_path / "conversations")))
+        return workers[-1], Conversing(workers[-1])
+
+    yield begin
+    for worker in workers:
+        worker.close()
+
+
+class Opened(NamedTuple):
+    """A program that runs, and a page with a book."""
+
+    worker: EngineWorker
+    conversing: Conversing
+    session: Session
+
+
+@pytest.fixture
+def reader(start: Start, tmp_path: Path) -> Opened:
+    """A page on the scripted engine whose book was read."""
+    worker, conversing = start()
+    return Opened(worker, conversing, worker.sessions.get(opened(worker, write_book(tmp_path))))
+
+
+def ask(worker: EngineWorker, engine: FakeEngine, session_id: str, question: str, answer: str, **how: Any) -> Finished:
+    engine.enqueue(answer)
+    *_, end = worker.answer(session_id, question, PLAIN, **how)
+    assert isinstance(end, Finished)
+    return end
+
+
+def shown(session: Session) -> list[str]:
+    return [node.question for node in session.dialogue.path] if session.dialogue else []
+
+
+def first_progress(events: Iterator[WorkerEvent]) -> PrefillProgress:
+    return next(event for event in list(events) if isinstance(event, PrefillProgress))
+
+
+# -------------------- branches
+
+
+def test_an_edited_question_goes_on_from_there_and_keeps_the_old_branch(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
+    for question in ("One?", "Two?", "Three?"):
+        ask(worker, engine, session.id, question, f"{question} Yes.")
+    assert session.dialogue is not None
+    _, second, third = session.dialogue.path
+    assert conversing.edit(session.id, second.id) == "Two?" and session.editing == second.id
+    parent = conversing.parent_for(session, "Two, differently?")
+    ask(worker, engine, session.id, "Two, differently?", "No.", parent=parent)
+    assert shown(session) == ["One?", "Two, differently?"] and session.editing is None
+    text = "".join(chr(token) for token in engine.prompts[-1] if 31 < token < 1000)
+    assert "One?" in text and "Two, differently?" in text and "Three?" not in text and "Two?" not in text
+    conversing.switch(session.id, second.id)
+    assert shown(session) == ["One?", "Two?", "Three?"]
+    conversing.branch(session.id, second.id)
+    assert shown(session) == ["One?", "Two?"]
+    ask(worker, engine, session.id, "Another three?", "Maybe.")
+    assert shown(session) == ["One?", "Two?", "Another three?"]
+    conversing.remove(session.id, second.id)
+    assert shown(session) == ["One?", "Two, differently?"]
+    with pytest.raises(ExchangeGone):
+        conversing.switch(session.id, third.id)
+
+
+def test_an_edit_that_was_cancelled_asks_a_further_question(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
+    ask(worker, engine, session.id, "One?", "Yes.")
+    conversing.edit(session.id, session.dialogue.head if session.dialogue else "")
+    conversing.stop_editing(session.id)
+    assert conversing.parent_for(session, "Two?") is None
+    with pytest.raises(EmptyQuestion):
+        conversing.parent_for(session, " ")
+
+
+def test_regenerating_an_earlier_answer_makes_a_branch(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
+    for question in ("One?", "Two?"):
+        ask(worker, engine, session.id, question, "Yes.")
+    assert session.dialogue is not None
+    engine.enqueue("No.")
+    list(worker.regenerate(session.id, PLAIN, session.dialogue.path[0].id))
+    assert shown(session) == ["One?"] and session.exchanges[0].finished.text == "No. "
+    assert len(session.dialogue.children(ROOT)) == 2 and len(session.dialogue.nodes) == 3
+
+
+def test_a_branch_and_an_edit_read_no_token_of_the_book_again(start: Start, tmp_path: Path) -> None:
+    worker, conversing = start(with_words(tiny_engine(context=1024)))
+    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+    short = GenerationConfig(max_new_tokens=8)
+    for question in ("One?", "Two?"):
+        list(worker.answer(session.id, question, short))
+    assert session.dialogue is not None and session.book is not None
+    first, second = session.dialogue.path
+    conversing.branch(session.id, first.id)
+    branched = first_progress(worker.answer(session.id, "Branched?", short))
+    edited = first_progress(worker.answer(session.id, "One, differently?", short, parent=first.parent))
+    assert branched.reused_tokens > session.book.num_opening and edited.reused_tokens >= session.book.num_opening - 1
+    assert session.exchanges[-1].num_reread == 0 and second.id in {node.id for node in session.dialogue.nodes}
+
+
+# -------------------- continuing
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_continued_answer_equals_one_long_answer(temperature: float, start: Start, tmp_path: Path) -> None:
+    """Greedy by TriForce, and with a seed by plain decoding, where one token takes one draw."""
+    worker, _ = start(with_words(tiny_engine(context=1024)))
+    session = worker.sessions.get(opened(worker, write_book(tmp_path)))
+    how = {
+        "sampling": SamplingParams(temperature=temperature),
+        "method": "autoregressive" if temperature else "triforce",
+        "speculation": SpeculationConfig(adaptive=False),
+        "seed": 5,
+    }
+    list(worker.answer(session.id, "Tell!", GenerationConfig(max_new_tokens=40, **how), own_seed=False))  # type: ignore[arg-type]
+    long = session.exchanges[0]
+    worker.clear(session.id)
+    list(worker.answer(session.id, "Tell!", GenerationConfig(max_new_tokens=13, **how), own_seed=False))  # type: ignore[arg-type]
+    cut = session.exchanges[0]
+    assert cut.finished.stop_reason == "max_new_tokens"
+    rest = GenerationConfig(max_new_tokens=27, **how)  # type: ignore[arg-type]
+    events = list(worker.go_on(session.id, rest))
+    progress = next(event for event in events if isinstance(event, PrefillProgress))
+    assert progress.reused_tokens == progress.total_tokens, "nothing is read again"
+    (whole,) = session.exchanges
+    assert whole.finished.token_ids == long.finished.token_ids and whole.finished.text == long.finished.text
+    assert whole.finished.stats.new_tokens == 40 and whole.num_reread == 0 and whole.seed == 5
+    assert whole.finished.prompt_tokens == long.finished.prompt_tokens
+
+
+def test_a_stopped_answer_goes_on_where_it_stopped(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
+    engine.enqueue("One two | three.")
+    stream = worker.answer(session.id, "Count!", PLAIN)
+    next(event for event in stream if isinstance(event, RoundDone))
+    worker.stop_answer(session.id)
+    list(stream)
+    engine.writing.set()
+    engine.enqueue("three four.")
+    *_, end = worker.go_on(session.id, GenerationConfig(method="autoregressive"))
+    (exchange,) = session.exchanges
+    assert engine.written[-1] == [1000, 1001] and isinstance(end, Finished)
+    assert exchange.finished.text == end.text == "One two three four. " and len(exchange.finished.token_ids) == 4
+    assert exchange.methods == ("triforce", "autoregressive") and exchange.finished.stats.new_tokens == 4
+    assert session.trace is not None and session.trace.text == "three four. ", "inside: what is new"
+    with pytest.raises(AnswerComplete):
+        worker.go_on(session.id, PLAIN)
+    with pytest.raises(ExchangeGone):
+        worker.regenerate(session.id, PLAIN, "unknown")
+
+
+# -------------------- on disk
+
+
+def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
+    start: Start, engine: FakeEngine, tmp_path: Path
+) -> None:
+    worker, conversing = start()
+    session_id = opened(worker, write_book(tmp_path))
+    ask(worker, engine, session_id, "One?", "First answer.")
+    told = worker.sessions.get(session_id).exchanges
+    worker, conversing = start()
+    session = worker.sessions.enter(session_id)
+    conversing.arrive(session)
+    assert shown(session) == ["One?"] and session.exchanges == () and not session.fits, "the text is there"
+    with pytest.raises(OtherBook, match="Open that book again"):
+        worker.answer(session.id, "Two?", PLAIN)
+    other = write_book(tmp_path, "Another book. " * 9, "other.txt")
+    same = write_book(tmp_path, name="renamed.txt")
+    list(worker.open_book(session.id, same))
+    assert session.exchanges == told and session.fits, "what counts is the text"
+    ask(worker, engine, session.id, "Two?", "Second answer.")
+    ids = list(told[0].finished.token_ids)
+    assert any(engine.prompts[-1][at : at + len(ids)] == ids for at in range(len(engine.prompts[-1])))
+    kept = session.dialogue
+    list(worker.arrange(session.id, lambda _: Shelf().add(read_document(other))))
+    assert session.dialogue is None and len(worker.conversations.listing().summaries) == 1
+    assert kept is not None
+    conversing.open(session.id, kept.id)
+    assert not session.fits and shown(session) == ["One?", "Two?"]
+    list(worker.open_book(session.id, same))
+    assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
+    assert "Only what it is about" in session.intake.note, "beside the other book it would be another text"
+
+
+@pytest.mark.parametrize("wrong", [[600_000], [2**62] * 40, [10**400]])
+def test_tokens_that_the_model_has_not_never_reach_it(wrong: list[int], start: Start, tmp_path: Path) -> None:
+    """A file was changed, or the model was: its answer goes on, and is gone on from, as the text that it is."""
+    worker, conversing = start(with_words(tiny_engine(context=1024)))
+    book, short = write_book(tmp_path), GenerationConfig(max_new_tokens=8)
+    session_id = opened(worker, book)
+    list(worker.answer(session_id, "One?", short))
+    worker.close()
+    (file,) = (tmp_path / "conversations").glob("*.json")
+    written = json.loads(file.read_text(encoding="utf-8"))
+    answer = written["nodes"][0]["answer"]
+    answer["token_ids"], text = answer["token_ids"] + wrong, answer["text"]
+    file.write_text(json.dumps(written), encoding="utf-8")
+
+    worker, conversing = start(with_words(tiny_engine(context=1024)))
+    session = worker.sessions.enter(session_id)
+    conversing.arrive(session)
+    list(worker.open_book(session.id, book))
+    before = session.exchanges[0]
+    assert set(wrong) <= set(before.finished.token_ids), "whether they are tokens, the file alone does not tell"
+    events = list(worker.go_on(session.id, short))
+    assert isinstance(events[-1], Finished) and ChatView([], "One?", before).apply(events).answered
+    assert session.exchanges[0].finished.text.startswith(text) and not set(wrong) & set(events[-1].token_ids)
+    *_, end = worker.answer(session.id, "Two?", short)
+    assert isinstance(end, Finished) and len(session.exchanges) == 2
+
+
+def test_each_tab_gets_its_own_conversation_back(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, _ = start()
+    one, two = opened(worker, write_book(tmp_path)), opened(worker, write_book(tmp_path))
+    ask(worker, engine, one, "From one?", "Yes.")
+    ask(worker, engine, two, "From two?", "Yes.")
+    worker, conversing = start()
+    sessions = [worker.sessions.enter(name) for name in ("", one, two, "")]
+    for session in sessions:
+        conversing.arrive(session)
+    assert [shown(session) for session in sessions] == [["From two?"], ["From one?"], ["From two?"], []], (
+        "the first page of all gets the newest, a further new one begins anew"
+    )
+
+
+def test_another_model_reads_earlier_answers_as_text(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
+    ask(worker, engine, session.id, "One?", "Answer.")
+    engine.info.model = "another"
+    ask(worker, engine, session.id, "Two?", "Answer.")
+    text = [ord(char) for char in "Answer. "]
+    assert any(engine.prompts[-1][at : at + len(text)] == text for at in range(len(engine.prompts[-1])))
+
+
+def test_a_question_is_on_disk_before_its_answer(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, _ = start()
+    session_id = opened(worker, write_book(tmp_path))
+    engine.writing.clear()
+    stream = worker.answer(session_id, "Will it be lost?", PLAIN)
+    next(event for event in stream if isinstance(event, PrefillProgress))
+    assert worker.conversations.flush(SECONDS)
+    killed = Conversations(tmp_path / "conversations")
+    (summary,) = killed.listing().summaries
+    (node,) = killed.open(summary.id).path
+    assert node.question == "Will it be lost?" and node.exchange is None
+    stream.close()  # type: ignore[attr-defined]
+
+
+def test_an_unanswered_question_is_answered_where_it_stands(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
+    ask(worker, engine, session.id, "One?", "Yes.")
+    assert session.dialogue is not None
+    session.dialogue, node = session.dialogue.ask(session.dialogue.tip, "Two?")
+    engine.enqueue("Late.")
+    list(worker.regenerate(session.id, PLAIN))
+    assert session.exchanges[-1].finished.text == "Late. " and len(session.dialogue.nodes) == 2
+    assert session.dialogue.head == node.id and conversing.answer_text(session.id, node.id) == "Late. "
+
+
+def test_an_answer_is_saved_every_few_seconds() -> None:
+    time_now = 0.0
+    store = Conversations()
+    session = Session("x", book=a_session().book, digest="d")
+    recording = Recording(session, store, Place(question="Long?"), PLAIN, clock=lambda: time_now)
+    states: list[str] = []
+    for number in range(10):
+        time_now += PARTIAL_SECONDS / 4
+        recording.apply(round_done("word ", number))
+        states.append(session.exchanges[0].finished.text if session.exchanges else "")
+    assert states[3] == "" and states[4].count("word") == 5 and len(set(states)) == 3, "not at every round"
+    recording.apply(finished("word " * 10))
+    recording.end()
+    (exchange,) = session.exchanges
+    assert exchange.finished.text == "word " * 10 and exchange.first_token_seconds == PARTIAL_SECONDS / 4
+    assert store.open(store.listing().summaries[0].id).exchanges == session.exchanges
+
+
+def test_recording_takes_under_a_millisecond_of_the_engine() -> None:
+    session = Session("x", book=a_session().book, digest="d")
+    recording = Recording(session, Conversations(), Place(question="Long?"), PLAIN)
+    started = time.process_time()
+    for number in range(1000):
+        recording.apply(round_done("word ", number))
+    assert (time.process_time() - started) / 1000 < 1e-3
+
+
+def test_stopped_before_the_first_word_nothing_is_left(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, _, session = reader
+    ask(worker, engine, session.id, "One?", "Yes.")
+    for question in ("Two?", None):
+        engine.writing.clear()
+        stream = worker.answer(session.id, question, PLAIN) if question else worker.regenerate(session.id, PLAIN)
+        next(event for event in stream if isinstance(event, PrefillProgress))
+        worker.end_answer(session.id)
+        list(stream)
+        engine.writing.set()
+        assert shown(session) == ["One?"] and session.exchanges[0].finished.text == "Yes. "
+    assert worker.conversations.flush(SECONDS)
+    (summary,) = Conversations(tmp_path / "conversations").listing().summaries
+    assert summary.num_exchanges == 1
+
+
+def test_an_answer_goes_into_its_conversation_when_the_page_has_left_it(
+    reader: Opened, start: Start, engine: FakeEngine
+) -> None:
+    worker, conversing, session = reader
+    engine.enqueue("One two | three.")
+    stream = worker.answer(session.id, "Long?", PLAIN)
+    next(event for event in stream if isinstance(event, RoundDone))
+    draining = threading.Thread(target=lambda: list(stream), daemon=True)
+    draining.start()
+    conversing.new(session.id)
+    draining.join(SECONDS)
+    assert session.dialogue is None
+    (summary,) = worker.conversations.listing().summaries
+    assert worker.conversations.open(summary.id).exchanges[0].finished.text == "One two "
+
+
+def test_incognito_writes_nothing(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, conversing, session = reader
+    conversing.incognito(session.id)
+    ask(worker, engine, session.id, "A secret?", "Yes.")
+    ask(worker, engine, session.id, "Another?", "Yes.")
+    assert session.dialogue is not None
+    conversing.rename(session.id, session.dialogue.id, "Secret title")
+    conversing.branch(session.id, session.dialogue.path[0].id)
+    conversing.remove(session.id, session.dialogue.nodes[1].id)
+    assert shown(session) == ["A secret?"] and session.dialogue.title == "Secret title"
+    assert worker.conversations.flush(SECONDS) and list((tmp_path / "conversations").iterdir()) == []
+    assert worker.conversations.listing().summaries == ()
+    conversing.incognito(session.id)
+    assert session.dialogue is None and not session.incognito
+    ask(worker, engine, session.id, "Open?", "Yes.")
+    assert worker.conversations.flush(SECONDS) and len(list((tmp_path / "conversations").iterdir())) == 1
+
+
+def test_open_rename_export_delete(reader: Opened, engine: FakeEngine) -> None:
+    worker, conversing, session = reader
+    ask(worker, engine, session.id, "One? <b>", "Some *answer*.")
+    dialogue = session.dialogue
+    assert dialogue is not None
+    conversing.new(session.id)
+    conversing.rename(session.id, dialogue.id, "../Of <books>")
+    conversing.open(session.id, dialogue.id)
+    assert shown(session) == ["One? <b>"] and session.exchanges and session.dialogue is not None
+    assert session.dialogue.title == "../Of <books>"
+    markdown = conversing.export(session.id, dialogue.id, "markdown")
+    assert markdown.name == "Of-books.md" and "# ../Of \\<books\\>" in markdown.text
+    assert "> One? <b>" in markdown.text and "Some *answer*." in markdown.text and "exact" in markdown.text
+    packed = json.loads(conversing.export(session.id, dialogue.id, "json").packed())
+    assert json.loads(packed["text"])["nodes"][0]["answer"]["token_ids"] == [1000, 1001]
+    conversing.delete(session.id, dialogue.id)
+    assert session.dialogue is None and worker.conversations.listing().summaries == ()
+    with pytest.raises(ConversationGone):
+        conversing.open(session.id, dialogue.id)
+
+
+def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(
+    start: Start, engine: FakeEngine, tmp_path: Path
+) -> None:
+    worker, conversing = start()
+    here = worker.sessions.get(opened(worker, write_book(tmp_path)))
+    ask(worker, engine, here.id, "One?", "Yes.")
+    old = here.dialogue
+    assert isinstance(old, Dialogue)
+    conversing.delete(worker.sessions.enter("").id, old.id)
+    ask(worker, engine, here.id, "Two?", "Yes.")
+    assert shown(here) == ["One?", "Two?"] and here.dialogue is not None and here.dialogue.id != old.id
+    assert [one.id for one in worker.conversations.listing().summaries] == [here.dialogue.id]
+
+
+# -------------------- conversations and the shelf
+
+
+ONE, OTHER = "It was a dark and stormy night. " * 8, "Another book. " * 9
+
+
+def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its_last_question(
+    start: Start, engine: FakeEngine, tmp_path: Path
+) -> None:
+    worker, conversing = start()
+    one, other = write_book(tmp_path, ONE), write_book(tmp_path, OTHER, "other.txt")
+    session = worker.sessions.get(opened(worker, one))
+    ask(worker, engine, session.id, "One?", "First answer.")
+    list(worker.open_book(session.id, other))
+    assert session.fits and len(session.exchanges) == 1 and session.dialogue is not None and session.book is not None
+    assert session.dialogue.book.names == ("book.txt",), "nothing was asked about both yet"
+    assert session.where is None and session.num_talk > 0
+    ask(worker, engine, session.id, "Both?", "Second answer.")
+    reference = session.dialogue.book
+    assert reference.digest == digest_of(session.book.shelf.text) == session.digest
+    assert reference.names == ("book.txt", "other.txt") and reference.title == "book and 1 more"
+    first, second = session.exchanges
+    assert first.digest == digest_of(ONE) != second.digest == session.digest
+
+    worker, conversing = start()
+    again = worker.sessions.enter(session.id)
+    conversing.arrive(again)
+    list(worker.open_book(again.id, one))
+    assert shown(again) == ["One?", "Both?"] and not again.fits, "it waits for the rest of its shelf"
+    list(worker.open_book(again.id, other))
+    assert again.fits and again.num_talk == session.num_talk > 0
+    list(worker.arrange(again.id, lambda shelf: shelf.move(1, 0)))
+    assert again.fits and "goes on" in again.intake.note
+    assert again.dialogue is not None
+    for node in again.dialogue.path:  # the budget follows the branch that is shown
+        conversing.branch(again.id, node.id)
+        turns = with_past(Conversation(), again.exchanges, cast(Engine, engine)).turns
+        assert again.num_talk == talk_tokens(cast(Any, engine.text), turns) > 0
+
+
+def test_parts_of_a_book_are_another_text_than_the_whole(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, conversing = start()
+    file = write_book(tmp_path, "\f".join(f"Page {number} has words. " * 20 for number in (1, 2)))
+    session = worker.sessions.get(opened(worker, file))
+    list(worker.arrange(session.id, lambda shelf: shelf.choose(0, Pages(1, 1))))
+    assert session.book is not None and not session.book.shelf.books[0].is_whole
+    ask(worker, engine, session.id, "Of a part?", "Yes.")
+    worker, conversing = start()
+    session = worker.sessions.enter(session.id)
+    conversing.arrive(session)
+    list(worker.open_book(session.id, file))
+    assert not session.fits and shown(session) == ["Of a part?"] and session.dialogue is not None
+    assert session.dialogue.book.files == ("book.txt: page 1",), "the page says what to choose"
+    with pytest.raises(OtherBook):
+        worker.answer(session.id, "More?", PLAIN)
+    list(worker.arrange(session.id, lambda shelf: shelf.choose(0, Pages(1, 1))))
+    assert session.fits and len(session.exchanges) == 1
+
+
+def test_a_cut_answer_does_not_go_on_about_another_text(reader: Opened, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, _, session = reader
+    engine.enqueue("One two three.")
+    list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=2)))
+    list(worker.open_book(session.id, write_book(tmp_path, OTHER, "other.txt")))
+    before = session.exchanges
+    with pytest.raises(BegunElsewhere):
+        list(worker.go_on(session.id, PLAIN))
+    assert session.exchanges == before
+
+
+def test_an_answer_that_waits_while_its_book_goes_is_not_given_about_another(
+    reader: Opened, engine: FakeEngine, tmp_path: Path
+) -> None:
+    worker, _, session = reader
+    ask(worker, engine, session.id, "One?", "Yes.")
+    late = worker.regenerate(session.id, PLAIN)  # its turn comes when it is listened to
+    other = Shelf().add(read_document(write_book(tmp_path, OTHER, "other.txt")))
+    list(worker.arrange(session.id, lambda _: other))
+    with pytest.raises(OtherBook, match="book"):
+        list(late)
+    assert session.dialogue is None
+
+
+def test_what_was_loaded_follows_the_answer_that_is_shown(start: Start, engine: FakeEngine, tmp_path: Path) -> None:
+    worker, conversing = start()
+    file = write_book(tmp_path)
+    session = worker.sessions.get(opened(worker, file))
+    weights = {"One.": [0.5, 0.25], "Two.": [0.5, 0.0], "Three.": [0.25, 0.5]}
+    engine.weights = weights["One."]
+    ask(worker, engine, session.id, "One?", "One.")
+    assert session.dialogue is not None
+    first = session.dialogue.head
+    engine.weights = weights["Two."]
+    ask(worker, engine, session.id, "Two?", "Two.")
+    second = session.dialogue.head
+    engine.weights = weights["Three."]
+    engine.enqueue("Three.")
+    assert any(isinstance(event, PagesLoaded) for event in worker.regenerate(session.id, PLAIN))
+
+    def seen() -> list[float]:
+        assert session.where is not None
+        return list(session.where.weights)
+
+    assert seen() == weights["Three."]
+    conversing.switch(session.id, second)
+    assert seen() == weights["Two."]
+    conversing.branch(session.id, first)
+    assert seen() == weights["One."]
+    kept = session.dialogue
+    conversing.new(session.id)
+    assert session.where is None and session.num_talk == 0
+    conversing.open(session.id, kept.id)
+    assert seen() == weights["One."]
+
+    worker, conversing = start()
+    session = worker.sessions.enter(session.id)
+    conversing.arrive(session)
+    assert session.where is None
+    list(worker.open_book(session.id, file))
+    assert seen() == [] and session.where is not None and not session.where.kept
+
+
+def test_a_continued_answer_goes_on_with_what_was_loaded_for_it(reader: Opened, engine: FakeEngine) -> None:
+    worker, _, session = reader
+    engine.weights = [0.5, 0.5]
+    engine.enqueue("One two three four.")
+    list(worker.answer(session.id, "Count!", GenerationConfig(max_new_tokens=3)))
+    assert session.where is not None
+    num_seen = session.where.num_seen
+    engine.enqueue("four.")
+    told = [event.loaded for event in worker.go_on(session.id, PLAIN) if isinstance(event, PagesLoaded)]
+    assert told[-1].num_seen > num_seen and session.where is told[-1]
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [("What is it?", "What-is-it"), ("../..", "conversation"), ("é/\0x", "é-x"), ("a" * 99, "a" * 60)],
+)
+def test_names_of_exports_are_harmless(title: str, name: str) -> None:
+    assert file_name(title) == name

@@ -1,0 +1,94 @@
+"""Errors on their way to pages and clients: no folders of this machine, nothing that an exception said."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from gradio_client import Client, handle_file
+
+from app.context.uploads import Arrival
+from app.runtime.error_text import told, without_paths
+from app.runtime.worker import EngineFault, EngineWorker
+from app.ui import render
+from app.ui.models.view import not_loaded, refused
+from app.ui.reading.book_view import failure
+from core.errors import CoreError, DamagedAssets
+from core.models.hub import catalog
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.app.server.openai.servers import ServedEngine, served
+from tests.app.ui.test_page import SETTINGS, enter, run
+
+pytestmark = GRADIO_WARNINGS
+SECRET = "/srv/Reader Name/secret/model.safetensors"
+ServeOn = Callable[[EngineWorker], str]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("The shelf /srv/books/shelf cannot be made.", "The shelf …/shelf cannot be made."),
+        (r"The shelf D:\books\new\shelf cannot be made.", "The shelf …/shelf cannot be made."),
+        (r"No share \\server\books\shelf.", "No share …/shelf."),
+        ("~/.triforce-reader/shelf is full.", "…/shelf is full."),
+        (f"{Path.home()}/a b/c", "…/c"),
+        ("Neither /srv/a b/c d/e f nor /srv/g/h is there.", "Neither …/e f nor …/h is there."),
+        ("No /srv/it's mine/secret/b.txt", "No …/b.txt"),
+        ("No '/srv/secret/a.txt'.", "No '…/a.txt'."),
+        ("No /srv/a (old)/secret/b.txt (in /srv/secret/c.txt).", "No …/b.txt (in …/c.txt)."),
+        (r"No C:\Program Files (x86)\secret\b.txt", "No …/b.txt"),
+        (f"({tempfile.gettempdir()}/upload/a.txt)", "(…/a.txt)"),
+        (f"Restore {catalog.ROOT}/assets", "Restore …/assets"),
+        ("It is at https://example.org/a/b/c or in assets/models/harbour.", None),
+        ("Write and/or read 1/2 of --auth NAME:PASSWORD.", None),
+        ("Run: git checkout -- assets/models/harbour", None),
+    ],
+)
+def test_folders_are_left_out(text: str, shown: str | None) -> None:
+    assert without_paths(text) == (text if shown is None else shown)
+
+
+def test_everything_that_shows_an_error_leaves_them_out() -> None:
+    error = DamagedAssets("The weights /srv/secret/a.bin are damaged.", hint="Remove /srv/secret/a.bin.")
+    arrival = Arrival(1, "a.txt")
+    arrival.fail(error)
+    for html in (render.problem(error), failure(arrival), not_loaded(error), refused(error)):
+        assert "secret" not in html and html.count("…/a.bin") == 2
+    fault = EngineFault(OSError(2, "No such file", SECRET))
+    assert told(fault)[0] == "The engine stopped with an error (FileNotFoundError)." and "terminal" in told(fault)[1]
+    assert SECRET not in str(fault), "the terminal has it from the traceback"
+
+
+def test_the_page_is_told_no_more(serve: ServeOn, worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    address = serve(worker)
+    client = Client(address, verbose=False)
+    session_id = enter(client)
+    run(client, session_id, [handle_file(str(write_book(tmp_path)))], api="/open")
+    engine.enqueue(OSError(2, "No such file", SECRET))
+    seen = str(run(client, session_id, "Why?", *SETTINGS, api="/ask"))
+    assert (
+        "The engine stopped with an error (FileNotFoundError)." in seen
+        and "secret" not in seen
+        and "No such file" not in seen
+    )
+    client.close()
+    with httpx.Client(trust_env=False) as raw:
+        for path in ("/etc/passwd", str(catalog.ROOT / "README.md"), str(tmp_path / "nothing")):
+            message = {"data": [session_id, [{"path": path, "meta": {"_type": "gradio.FileData"}}]]}
+            answer = raw.post(f"{address}gradio_api/run/open", json=message)
+            assert answer.status_code >= 400 and answer.text.count("/") == 0, answer.text
+
+
+def test_a_client_of_the_server_is_told_no_more(start_worker: Callable[..., EngineWorker]) -> None:
+    engine = ServedEngine()
+    with served(start_worker(engine)) as url, httpx.Client(trust_env=False, base_url=url) as client:
+        ask = {"model": "fake", "messages": [{"role": "user", "content": "Why?"}]}
+        for error, status in ((OSError(2, "No such file", SECRET), 500), (CoreError(SECRET, hint="Look."), 400)):
+            engine.enqueue(error)
+            answer = client.post("/v1/chat/completions", json=ask)
+            assert answer.status_code == status and "secret" not in answer.text and "such file" not in answer.text
+        assert "character" in client.post("/v1/chat/completions", content=b'{"model": }').text
+        long: Any = {**ask, "model": "x" * 10_000}
+        assert len(client.post("/v1/chat/completions", json=long).text) < 300

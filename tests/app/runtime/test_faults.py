@@ -1,0 +1,134 @@
+"""Faults of the engine's thread, and more work than there is time for: the page goes on, nothing waits for ever."""
+
+from pathlib import Path
+
+import pytest
+
+from app.runtime.sessions import MOST_SESSIONS, SessionGone
+from app.runtime.throttle import Pause
+from app.runtime.worker import (
+    MOST_WAITING,
+    EngineFault,
+    EngineWorker,
+    LoadFailed,
+    Loading,
+    ModelState,
+    Ready,
+    TooMuchWaits,
+    Waiting,
+)
+from core.generation.events import Finished
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, worker_held, write_book
+from tests.app.runtime.test_worker import PLAIN, in_thread, wait_for
+
+
+class Panic(BaseException):
+    """What a library written in Rust raises: no Exception."""
+
+
+@pytest.mark.parametrize("fault", [Panic("poisoned"), SystemExit(1), MemoryError(), RuntimeError("/home/me/secret")])
+def test_a_fault_during_an_answer_is_told_and_the_thread_lives_on(
+    fault: BaseException, worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue(fault)
+    with pytest.raises(EngineFault) as told:
+        list(worker.answer(session_id, "Boom?", PLAIN))
+    assert str(fault) == "" or str(fault) not in str(told.value), "what a library says stays in the terminal"
+    if isinstance(fault, MemoryError):
+        assert "memory" in told.value.problem
+    (exchange,) = worker.sessions.get(session_id).exchanges
+    assert exchange.finished.text == "Half ", "what was written is kept"
+    assert isinstance(list(worker.answer(session_id, "Still there?", PLAIN))[-1], Finished)
+
+
+def test_a_panic_while_a_model_is_loaded_is_told_and_another_one_can_be_loaded(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    def panics() -> tuple[FakeEngine, object]:
+        raise Panic("a header of 9 exabytes")
+
+    worker = EngineWorker(panics)  # type: ignore[arg-type]
+    worker.start()
+    try:
+        state = last_state(worker)
+        assert isinstance(state, LoadFailed) and isinstance(state.error, EngineFault)
+        worker.switch(lambda: (engine, MACHINE), "other")  # type: ignore[arg-type,return-value]
+        assert isinstance(last_state(worker), Ready) and opened(worker, write_book(tmp_path))
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("fault", [Panic("poisoned"), RuntimeError("CUDA error")])
+def test_an_engine_that_cannot_be_closed_makes_way_all_the_same(
+    fault: BaseException, worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close() -> None:
+        raise fault
+
+    opened(worker, write_book(tmp_path))
+    monkeypatch.setattr(engine, "close", close)
+    other = FakeEngine()
+    worker.switch(lambda: (other, MACHINE), "other")  # type: ignore[arg-type,return-value]
+    state = last_state(worker)
+    assert isinstance(state, Ready) and state.info is other.info
+
+
+def test_pages_that_wait_for_a_model_leave_their_threads_to_others(
+    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine
+) -> None:
+    monkeypatch.setattr("app.runtime.worker.SIGN_OF_LIFE_SECONDS", 0.01)
+    worker, release = worker_held(engine)
+    try:
+        states = worker.states()
+        assert isinstance(next(states), Loading)
+        assert [type(next(states)) for _ in range(3)] == [Pause] * 3, "Gradio can only see at a yield that a page left"
+        release.set()
+        assert isinstance([state for state in states if not isinstance(state, Pause)][-1], Ready)
+    finally:
+        release.set()
+        worker.close()
+
+
+def test_a_page_that_is_answered_is_not_forgotten_for_others(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    idle = opened(worker, write_book(tmp_path, name="other.txt"))
+    engine.enqueue("One two.")
+    engine.writing.clear()
+    thread, events = in_thread(worker.answer(session_id, "Long?", PLAIN))
+    wait_for(lambda: worker.has_answer(session_id))
+    for _ in range(MOST_SESSIONS * 2):
+        worker.sessions.enter("")
+    assert len(worker.sessions.all()) == MOST_SESSIONS and worker.sessions.find(session_id)
+    with pytest.raises(SessionGone):
+        worker.sessions.get(idle)
+    engine.writing.set()
+    thread.join(SECONDS)
+    assert isinstance(events[-1], Finished)
+
+
+def test_one_page_cannot_fill_the_queue(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    one, two = opened(worker, write_book(tmp_path)), opened(worker, write_book(tmp_path))
+    engine.enqueue("One two.")
+    engine.writing.clear()
+    first = in_thread(worker.answer(one, "First?", PLAIN))
+    wait_for(lambda: worker.has_answer(one))
+    waiting = [worker.answer(one, f"Number {number}?", PLAIN) for number in range(1, MOST_WAITING)]
+    for stream in waiting:
+        next(stream)
+    with pytest.raises(TooMuchWaits):
+        next(worker.answer(one, "One too many?", PLAIN))
+    other = worker.answer(two, "Somebody else?", PLAIN)
+    assert isinstance(next(other), Waiting), "other pages are let in"
+    for stream in (*waiting, other):
+        stream.close()  # type: ignore[attr-defined]
+    engine.writing.set()
+    first[0].join(SECONDS)
+    assert isinstance(list(worker.answer(one, "Now?", PLAIN))[-1], Finished)
+
+
+def last_state(worker: EngineWorker) -> ModelState:
+    *_, state = (state for state in worker.states() if not isinstance(state, Pause))
+    return state

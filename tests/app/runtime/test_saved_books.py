@@ -1,0 +1,243 @@
+"""Books on disk, for the page: offered, kept, opened after a restart, and making way for whoever asks something."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from app.runtime.saved_books import LOST, BookMoving, Keeping, disk_state
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.ui.library.saved_tab import KeptHandlers, KeptParts
+from app.ui.library.saved_view import KeptLine, kept_list
+from app.ui.reading.book_view import BookView
+from core.config import GenerationConfig
+from core.engine import Engine
+from core.generation.events import Finished, PrefillProgress
+from core.kv_store.folder import Keeping as Mode
+from core.kv_store.folder import ShelfSettings
+from tests.app.fakes import opened, worker_of, write_book
+from tests.app.runtime.test_worker import wait_for
+from tests.app.ui.test_page import with_words
+from tests.core.toys import tiny_engine
+
+TEXT = "It was a dark and stormy night. " * 40
+PLAIN = GenerationConfig(max_new_tokens=6)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every reading is worth keeping; one thread."""
+    monkeypatch.setattr("core.kv_store.engine_store.WORTH_SECONDS", 0.0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], EngineWorker]]:
+    """A start of the program on the same data folder; each has an engine of its own."""
+    workers: list[EngineWorker] = []
+
+    def begin() -> EngineWorker:
+        engine = with_words(tiny_engine(context=2048, prefill_chunk=128))
+        workers.append(worker_of(engine, keeping=Keeping(tmp_path / "shelf")))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.close()
+
+
+def card(session: Session) -> str:
+    return BookView(session).html()
+
+
+def kept(worker: EngineWorker) -> list[str]:
+    assert worker.keeping.folder is not None
+    return [book.name for book in worker.keeping.folder.books()]
+
+
+def choose(worker: EngineWorker, mode: Mode) -> None:
+    assert worker.keeping.folder is not None
+    worker.keeping.folder.choose(ShelfSettings(keeping=mode))
+
+
+def answer(worker: EngineWorker, session_id: str) -> Finished:
+    *_, last = (e for e in worker.answer(session_id, "How was it?", PLAIN) if isinstance(e, Finished))
+    return last
+
+
+def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_restart(
+    start: Callable[[], EngineWorker], tmp_path: Path
+) -> None:
+    worker, file = start(), write_book(tmp_path, TEXT)
+    session = worker.sessions.get(opened(worker, file))
+    offer = disk_state(session).offer
+    assert offer is not None and "Keep it on disk?" in card(session) and "KiB" in card(session) and kept(worker) == []
+    first = answer(worker, session.id)  # an answer in between does not matter
+    moves = [event for event in worker.keep_book(session.id) if isinstance(event, BookMoving)]
+    assert moves[-1].done_tokens == moves[-1].total_tokens == len(offer.token_ids)
+    assert (
+        "Kept on disk: " in card(session) and "Keep it on disk?" not in card(session) and kept(worker) == ["book.txt"]
+    )
+
+    worker = start()
+    session = worker.sessions.get(worker.sessions.enter("").id)
+    events = list(worker.open_book(session.id, file))
+    reading = [event for event in events if isinstance(event, PrefillProgress)]
+    assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
+    assert any(isinstance(event, BookMoving) and event.what == "opening" for event in events)
+    assert session.is_read and "Opened from disk in" in card(session) and "Keep it on disk?" not in card(session)
+    assert answer(worker, session.id).token_ids == first.token_ids
+    assert session.exchanges[-1].num_reread == 0
+
+
+def test_always_keeps_without_asking_and_never_does_not_ask(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
+    worker = start()
+    choose(worker, "never")
+    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
+    assert disk_state(session).offer is None and kept(worker) == []
+    choose(worker, "always")
+    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
+    assert kept(worker) == ["two.txt"]
+
+
+def read_by_an_answer(worker: EngineWorker, file: Path) -> Session:
+    """A page whose reader stopped the reading early and asked all the same."""
+    session = worker.sessions.enter("")
+    for event in worker.open_book(session.id, file):
+        if isinstance(event, PrefillProgress) and event.done_tokens:
+            worker.stop_reading(session.id)
+    assert not session.is_read and disk_state(session).offer is None
+    answer(worker, session.id)
+    assert session.is_read
+    return session
+
+
+def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
+    start: Callable[[], EngineWorker], tmp_path: Path
+) -> None:
+    worker, file = start(), write_book(tmp_path, TEXT)
+    session = read_by_an_answer(worker, file)
+    assert "Keep it on disk?" in card(session) and session.read_seconds > 0
+    list(worker.keep_book(session.id))
+    assert kept(worker) == ["book.txt"]
+    wanted = session.exchanges[-1].finished.token_ids
+    worker = start()
+    session = worker.sessions.get(worker.sessions.enter("").id)
+    reading = [event for event in worker.open_book(session.id, file) if isinstance(event, PrefillProgress)]
+    assert [event.reused_tokens == event.total_tokens for event in reading] == [True], "nothing was read"
+    assert answer(worker, session.id).token_ids == wanted
+
+
+def test_a_book_that_an_answer_read_is_kept_without_asking_where_books_always_are(
+    start: Callable[[], EngineWorker], tmp_path: Path
+) -> None:
+    worker = start()
+    choose(worker, "always")
+    session = read_by_an_answer(worker, write_book(tmp_path, TEXT))
+    answer(worker, session.id)  # keeping makes way for it, and goes on afterwards
+    wait_for(lambda: disk_state(session).kept_bytes > 0)
+    assert kept(worker) == ["book.txt"] and "Kept on disk: " in card(session)
+
+
+def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
+    worker = start()
+    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT)))
+    disk_state(session).decline()
+    list(worker.keep_book(session.id))
+    assert "Keep it on disk?" not in card(session) and kept(worker) == []
+    hidden = worker.sessions.enter("")
+    hidden.incognito = True
+    list(worker.open_book(hidden.id, write_book(tmp_path, "Then came the day. " * 40, "two.txt")))
+    assert hidden.is_read and disk_state(hidden).offer is None
+
+
+def test_two_pages_with_two_books_read_each_once(start: Callable[[], EngineWorker], tmp_path: Path) -> None:
+    worker = start()
+    choose(worker, "always")
+    one = opened(worker, write_book(tmp_path, TEXT, "one.txt"))
+    two = opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
+    for page in (one, two, one):
+        answer(worker, page)
+        assert worker.sessions.get(page).exchanges[-1].num_reread == 0
+
+
+def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
+    start: Callable[[], EngineWorker], tmp_path: Path
+) -> None:
+    worker = start()
+    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
+    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
+    list(worker.keep_book(session.id))
+    assert LOST in card(session).replace("&#x27;", "'") and kept(worker) == []
+
+
+def a_read_book(tmp_path: Path) -> tuple[Keeping, Session, Engine]:
+    """Without a worker: what it does on the engine's thread, step by step."""
+    engine, keeping = with_words(tiny_engine(context=2048, prefill_chunk=128)), Keeping(tmp_path / "shelf")
+    session = Session("", incognito=False)
+    session.book = type("Anything", (), {"names": ("one.txt",), "num_opening": 700})()
+    ids = list(range(2, 60)) * 10
+    list(engine.read([*ids, 0]))
+    keeping.read_ended(session, ids, engine)
+    return keeping, session, engine
+
+
+def test_writing_makes_way_for_whoever_waits_and_goes_on_after_that(tmp_path: Path) -> None:
+    keeping, session, engine = a_read_book(tmp_path)
+    state = disk_state(session)
+    state.wanted, jobs = True, 0
+    while state.wanted:
+        moves = list(keeping.write(session, lambda: True, engine, threading.Event()))
+        assert len(moves) <= 1, "a step, then the others"
+        jobs += 1
+    assert jobs > 3 and state.kept_bytes > 0 and keeping.folder is not None and len(keeping.folder.books()) == 1
+
+
+def test_writing_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
+    keeping, session, engine = a_read_book(tmp_path)
+    state, cancel = disk_state(session), threading.Event()
+    state.wanted = True
+    list(keeping.write(session, lambda: True, engine, cancel))
+    assert len(list((tmp_path / "shelf").glob("*.part"))) == 1
+    cancel.set()
+    list(keeping.write(session, lambda: False, engine, cancel))
+    assert not state.wanted and state.note and not list((tmp_path / "shelf").glob("*.part"))
+
+
+def test_no_room_is_said_in_the_card(tmp_path: Path) -> None:
+    keeping, session, engine = a_read_book(tmp_path)
+    assert keeping.folder is not None
+    keeping.folder.choose(ShelfSettings(cap_bytes=1000))
+    disk_state(session).wanted = True
+    list(keeping.write(session, lambda: False, engine, threading.Event()))
+    assert "the shelf may take" in disk_state(session).note and not disk_state(session).wanted
+
+
+def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> None:
+    keeping, session, engine = a_read_book(tmp_path)
+    disk_state(session).wanted = True
+    list(keeping.write(session, lambda: False, engine, threading.Event()))
+    assert keeping.folder is not None
+    (book,) = keeping.folder.books()
+    parts = KeptParts(*("act", "keeping", "cap", "listing"))  # type: ignore[arg-type]
+    handlers = KeptHandlers(keeping, parts)
+    (drawn,) = handlers.show("")
+    assert "one.txt" in drawn["listing"] and f"unkeep:{book.id}" in drawn["listing"] and drawn["keeping"] == "ask"
+    assert handlers.choose("", "always", 7)["cap"] == 7 and keeping.folder.settings.keeping == "always"
+    assert 'role="alert"' in handlers.choose("", "always", None)["listing"]
+    assert 'role="alert"' in handlers.choose("", "sometimes", 7)["listing"]
+    assert "one.txt" not in handlers.act("", f"unkeep:{book.id}")["listing"] and keeping.folder.books() == []
+    handlers.act("", "unkeep:../../etc")
+    assert "keeps no books" in next(iter(KeptHandlers(Keeping(), parts).drawn().values()))
+
+
+def test_names_of_documents_are_escaped() -> None:
+    line = KeptLine("ab12", "<script>alert(1)</script>", 10, 2048, 0.0, 1.0)
+    shown = kept_list([line], 1 << 30, ["<b>"], now=60.0)
+    assert "<script>" not in shown and "&lt;b&gt;" in shown and "used 1 min" in shown

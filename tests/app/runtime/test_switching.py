@@ -1,0 +1,244 @@
+"""Another model in place of the one that runs: the old one goes first, and nothing of the reader's goes with it."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app.runtime.context_loader import OTHER_MODEL
+from app.runtime.worker import EngineWorker, LoadFailed, Loading, ModelBusy, Ready
+from app.ui.header import masthead
+from core.config import GenerationConfig
+from core.decoding.registry import PLAIN as PLAIN_LANE
+from core.errors import ContextTooSmall, CoreError, EmptyQuestion, NotEnoughMemory
+from tests.app.fakes import HOLD, MACHINE, FakeEngine, FakeText, opened, write_book
+from tests.app.runtime.test_worker import in_thread, wait_for
+
+PLAIN = GenerationConfig()
+TOO_LARGE = NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
+
+
+class WordyText(FakeText):
+    """Another tokenizer: two tokens a character."""
+
+    def encode(self, text: str) -> list[int]:
+        return [part for char in text for part in (7, ord(char))]
+
+    def offsets(self, text: str) -> list[int]:
+        return [at for at in range(len(text)) for _ in range(2)]
+
+
+def other(context: int = 4096) -> FakeEngine:
+    engine = FakeEngine(context=context, has_draft=False)
+    engine.text, engine.info.model = WordyText(), "other"
+    return engine
+
+
+class Script:
+    """Loads the engines that it is given, in turn; an error in their place is raised."""
+
+    def __init__(self, *steps: Callable[[], FakeEngine] | CoreError) -> None:
+        self.steps = list(steps)
+        self.alive: list[int] = []  # at each loading: how many of the engines loaded before were still there
+        self.gate = threading.Event()
+        self.gate.set()
+        self._loaded: list[weakref.ref[FakeEngine]] = []
+
+    def __call__(self) -> Any:
+        self.alive.append(sum(engine() is not None for engine in self._loaded))
+        self.gate.wait(10)
+        step = self.steps.pop(0)
+        if isinstance(step, CoreError):
+            raise step
+        engine = step()
+        self._loaded.append(weakref.ref(engine))
+        return engine, MACHINE
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[[Script], EngineWorker]]:
+    workers: list[EngineWorker] = []
+
+    def start(script: Script) -> EngineWorker:
+        workers.append(EngineWorker(cast(Any, script)))
+        workers[-1].start()
+        list(workers[-1].states())
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+Begin = Callable[[Script], EngineWorker]
+
+
+def turned(worker: EngineWorker, script: Script, model: str = "other") -> Ready | LoadFailed:
+    worker.switch(cast(Any, script), model)
+    *_, state = worker.states()
+    assert isinstance(state, Ready | LoadFailed)
+    return state
+
+
+def asked(worker: EngineWorker, session_id: str, question: str = "How was it?") -> None:
+    list(worker.answer(session_id, question, PLAIN))
+
+
+def test_the_old_model_is_gone_before_the_new_one_is_loaded(begin: Begin, tmp_path: Path) -> None:
+    """Errors that the page shows keep the frames they were raised in, and those held the engine: 1 instead of 0."""
+
+    def troubled() -> FakeEngine:
+        engine = FakeEngine()
+        engine.enqueue("Dark.")
+        engine.enqueue(EmptyQuestion())
+        return engine
+
+    script = Script(troubled, other)
+    worker = begin(script)
+    session_id = opened(worker, write_book(tmp_path))
+    asked(worker, session_id)
+    kept: list[CoreError] = []
+    try:
+        asked(worker, session_id)
+    except CoreError as error:
+        kept.append(error)
+    assert kept
+    list(worker.open_book(session_id, write_book(tmp_path, name="again.txt")))  # the same text: an error in the card
+    assert worker.sessions.get(session_id).intake.arrivals[-1].error is not None
+    state = turned(worker, script)
+    assert isinstance(state, Ready) and state.info.model == "other" and state.refused is None
+    assert script.alive == [0, 0]
+
+
+def test_books_are_counted_and_read_again_and_conversations_stay(begin: Begin, tmp_path: Path) -> None:
+    script = Script(FakeEngine, other)
+    worker = begin(script)
+    session_id = opened(worker, write_book(tmp_path))
+    asked(worker, session_id)
+    session = worker.sessions.get(session_id)
+    assert session.book is not None and session.is_read
+    before, dialogue = session.book.num_tokens, session.dialogue
+    turned(worker, script)
+    assert session.is_stale and not session.is_read and session.intake.note == OTHER_MODEL
+    assert session.dialogue is dialogue and session.fits and len(session.exchanges) == 1
+    list(worker.read_book(session_id))
+    assert session.book.num_tokens == 2 * before and session.is_read and session.intake.note == OTHER_MODEL
+    asked(worker, session_id, "And then?")
+    assert [one.model for one in session.exchanges] == ["fake", "other"]
+
+
+def test_a_question_to_a_page_that_did_not_read_again_is_about_the_new_tokens(begin: Begin, tmp_path: Path) -> None:
+    engines: list[FakeEngine] = []
+
+    def seen() -> FakeEngine:
+        engines.append(other())
+        return engines[-1]
+
+    script = Script(FakeEngine, seen)
+    worker = begin(script)
+    session_id = opened(worker, write_book(tmp_path, "Night. " * 9))
+    turned(worker, script)
+    asked(worker, session_id)
+    (prompt,) = engines[0].prompts
+    assert prompt[1:5] == [7, ord("N"), 7, ord("i")]
+    assert len(worker.sessions.get(session_id).exchanges) == 1
+
+
+def test_a_page_without_books_keeps_its_conversation(begin: Begin) -> None:
+    script = Script(FakeEngine, other)
+    worker = begin(script)
+    session = worker.sessions.enter("")
+    turned(worker, script)
+    list(worker.read_book(session.id))
+    assert not session.is_stale and session.intake.note == "" and not session.intake.behind
+
+
+def test_a_book_that_is_too_long_for_the_new_model_stays_on_the_shelf(begin: Begin, tmp_path: Path) -> None:
+    script = Script(FakeEngine, lambda: other(context=600), FakeEngine)
+    worker = begin(script)
+    session_id = opened(worker, write_book(tmp_path))
+    asked(worker, session_id)
+    session = worker.sessions.get(session_id)
+    turned(worker, script)
+    with pytest.raises(ContextTooSmall):
+        asked(worker, session_id)
+    assert session.intake.too_long and session.intake.shelf.books and session.dialogue is not None
+    turned(worker, script, "fake")
+    list(worker.read_book(session_id))
+    assert session.is_read and len(session.exchanges) == 1, "the conversation goes on where its book is open again"
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_one_before(begin: Begin, tmp_path: Path) -> None:
+    script = Script(FakeEngine, TOO_LARGE, FakeEngine, other)
+    worker = begin(script)
+    session_id = opened(worker, write_book(tmp_path))
+    state = turned(worker, script)
+    assert isinstance(state, Ready) and state.info.model == "fake" and state.refused is TOO_LARGE
+    assert script.alive == [0, 0, 0]
+    asked(worker, session_id)
+    assert len(worker.sessions.get(session_id).exchanges) == 1
+    again = turned(worker, script)
+    assert isinstance(again, Ready) and again.info.model == "other" and again.refused is None
+
+
+def test_without_a_model_another_one_can_still_be_loaded(begin: Begin) -> None:
+    script = Script(TOO_LARGE, TOO_LARGE, other)
+    worker = begin(script)
+    assert isinstance(worker.state, LoadFailed)
+    assert isinstance(turned(worker, script), LoadFailed) and len(script.steps) == 1, "there is none to go back to"
+    assert isinstance(turned(worker, script), Ready)
+
+
+@pytest.mark.parametrize("what", ["answer", "race"])
+def test_nothing_is_changed_while_any_page_is_answered(begin: Begin, tmp_path: Path, what: str) -> None:
+    engines: list[FakeEngine] = []
+
+    def holding() -> FakeEngine:
+        engines.append(FakeEngine())
+        engines[0].enqueue(f"It was {HOLD}dark.")
+        engines[0].enqueue("It was dark.")  # the other lane of a race
+        return engines[0]
+
+    script = Script(holding, other)
+    worker = begin(script)
+    session_id = opened(worker, write_book(tmp_path))
+    lanes: Sequence[GenerationConfig] = [GenerationConfig(method=method) for method in (PLAIN_LANE, "triforce")]
+    stream = worker.answer(session_id, "How?", PLAIN) if what == "answer" else worker.race(session_id, "How?", lanes)
+    thread, _ = in_thread(stream)
+    wait_for(lambda: not engines[0].writing.is_set())
+    with pytest.raises(ModelBusy, match="answer" if what == "answer" else "race"):
+        worker.switch(cast(Any, script), "other")
+    assert isinstance(worker.state, Ready) and len(script.steps) == 1
+    engines[0].writing.set()
+    thread.join(10)
+    engines.clear()
+    wait_for(lambda: not worker._jobs)
+    assert isinstance(turned(worker, script), Ready)
+
+
+def test_reading_is_ended_and_what_waits_is_done_with_the_new_model(begin: Begin, tmp_path: Path) -> None:
+    engines: list[FakeEngine] = []
+
+    def slow() -> FakeEngine:
+        engines.append(FakeEngine())
+        engines[0].reading.clear()
+        return engines[0]
+
+    script = Script(slow, other)
+    worker = begin(script)
+    session = worker.sessions.enter("")
+    thread, _ = in_thread(worker.open_book(session.id, write_book(tmp_path)))
+    wait_for(lambda: session.intake.doing is not None and session.book is not None)
+    script.gate.clear()
+    worker.switch(cast(Any, script), "other")
+    assert isinstance(worker.state, Loading) and "Loading other" in masthead(worker.state)
+    with pytest.raises(ModelBusy):
+        worker.switch(cast(Any, script), "a third")
+    waiting, _ = in_thread(worker.answer(session.id, "How?", PLAIN))
+    script.gate.set()
+    waiting.join(10)
+    thread.join(10)
+    assert [one.model for one in session.exchanges] == ["other"]

@@ -1,0 +1,506 @@
+"""The worker: one thread, one queue, errors as values, nothing half-done."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from app.context.context_documents import Shelf
+from app.documents import read_document
+from app.documents.errors import EmptyDocument
+from app.runtime.context_events import BookOpened, ShelfTooLong
+from app.runtime.sessions import NoBook, SessionGone
+from app.runtime.throttle import Pause
+from app.runtime.worker import (
+    AnswerBegun,
+    EngineFault,
+    EngineWorker,
+    LoadFailed,
+    Loading,
+    PagesLoaded,
+    ReadingEnded,
+    Ready,
+    Waiting,
+    WorkerEvent,
+)
+from core.config import GenerationConfig, SamplingParams
+from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
+from core.generation.events import Finished, PrefillProgress, RoundDone
+from tests.app.fakes import SECONDS, FakeEngine, opened, worker_held, write_book
+
+PLAIN = GenerationConfig()
+
+
+def until(kind: type, stream: Iterator[WorkerEvent]) -> WorkerEvent:
+    """The next event of a kind."""
+    return next(event for event in stream if isinstance(event, kind))
+
+
+def in_thread(stream: Iterator[WorkerEvent]) -> tuple[threading.Thread, list[WorkerEvent]]:
+    """Drain a stream as a handler would, in a thread of its own."""
+    events: list[WorkerEvent] = []
+    thread = threading.Thread(target=lambda: events.extend(without_pauses(stream)), daemon=True)
+    thread.start()
+    return thread, events
+
+
+def without_pauses(stream: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
+    return (event for event in stream if not isinstance(event, Pause))
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.005)
+
+
+def test_an_answer_streams_and_is_recorded(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue("The night was stormy.")
+    events = list(without_pauses(worker.answer(session_id, "How was the night?", PLAIN)))
+    assert isinstance(events[0], AnswerBegun) and isinstance(events[-1], Finished)
+    assert "".join(event.text for event in events if isinstance(event, RoundDone)).strip() == "The night was stormy."
+    (exchange,) = worker.sessions.get(session_id).exchanges
+    assert exchange.question == "How was the night?" and exchange.finished.text.strip() == "The night was stormy."
+
+
+def test_the_engine_is_touched_by_its_own_thread_only(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "Why?", PLAIN))
+    assert engine.threads == {"engine"}
+
+
+def test_a_second_question_reads_no_book_token_again(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    for question in ("One?", "Two?"):
+        begun, first, *_ = without_pauses(worker.answer(session_id, question, PLAIN))
+        assert isinstance(begun, AnswerBegun) and isinstance(first, PrefillProgress)
+        assert first.reused_tokens >= min(begun.num_read_before, begun.num_book) == begun.num_book
+
+
+def test_every_answer_is_drawn_with_a_seed_of_its_own(
+    engine: FakeEngine, start_worker: Callable[..., EngineWorker], tmp_path: Path
+) -> None:
+    worker = start_worker(engine, seed=40)
+    session_id = opened(worker, write_book(tmp_path))
+    for question in ("One?", "Two?"):
+        list(worker.answer(session_id, question, PLAIN))
+    list(worker.regenerate(session_id, PLAIN))
+    assert [config.seed for config in engine.configs] == [40, 41, 42]
+
+
+def test_stop_ends_the_answer_and_keeps_what_was_written(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue("One two | three")
+    stream = worker.answer(session_id, "Go on?", PLAIN)
+    until(RoundDone, stream)
+    worker.stop_answer(session_id)
+    last = until(Finished, stream)
+    assert isinstance(last, Finished) and last.stop_reason == "cancelled" and last.text
+    assert worker.sessions.get(session_id).exchanges[0].finished is last
+
+
+def test_an_answer_stopped_before_its_first_token_leaves_no_trace(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.writing.clear()
+    stream = worker.answer(session_id, "Never mind", PLAIN)
+    until(PrefillProgress, stream)
+    worker.stop_answer(session_id)
+    assert isinstance(until(Finished, stream), Finished)
+    session = worker.sessions.get(session_id)
+    assert session.exchanges == () and session.conversation is not None and session.conversation.turns == ()
+
+
+def test_a_closed_stream_cancels_its_work(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue("One two | three")
+    stream = worker.answer(session_id, "A tab that is closed", PLAIN)
+    until(RoundDone, stream)
+    stream.close()  # type: ignore[attr-defined]
+    wait_for(lambda: worker.sessions.get(session_id).exchanges)
+    assert worker.sessions.get(session_id).exchanges[0].finished.stop_reason == "cancelled"
+
+
+def test_a_second_page_waits_is_told_so_and_then_gets_its_answer(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    first = opened(worker, write_book(tmp_path))
+    second = opened(worker, write_book(tmp_path, "Another book. " * 20, "other.txt"))
+    engine.writing.clear()
+    running, _ = in_thread(worker.answer(first, "Long?", PLAIN))
+    wait_for(lambda: len(engine.configs) == 1)
+    thread, events = in_thread(worker.answer(second, "Short?", GenerationConfig(max_new_tokens=2)))
+    wait_for(lambda: events)
+    assert events == [Waiting("another page", 1)]
+    engine.writing.set()
+    for one in (running, thread):
+        one.join(SECONDS)
+    assert isinstance(events[-1], Finished) and events[-1].stop_reason == "end_of_text"
+
+
+def test_after_another_page_the_book_is_read_again_and_the_events_say_how_much(
+    worker: EngineWorker, tmp_path: Path
+) -> None:
+    first = opened(worker, write_book(tmp_path))
+    opened(worker, write_book(tmp_path, "Another book. " * 20, "other.txt"))
+    begun, progress, *_ = without_pauses(worker.answer(first, "Again?", PLAIN))
+    assert isinstance(begun, AnswerBegun) and isinstance(progress, PrefillProgress)
+    assert begun.num_read_before - progress.reused_tokens > 0.9 * begun.num_book
+
+
+def test_stop_while_waiting_withdraws_the_question(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    first = opened(worker, write_book(tmp_path))
+    second = opened(worker, write_book(tmp_path))
+    engine.writing.clear()
+    in_thread(worker.answer(first, "Long?", PLAIN))
+    wait_for(lambda: len(engine.configs) == 1)
+    thread, events = in_thread(worker.answer(second, "Short?", PLAIN))
+    wait_for(lambda: events)
+    worker.stop_answer(second)
+    thread.join(SECONDS)
+    assert not thread.is_alive() and all(isinstance(event, Waiting) for event in events)
+    assert worker.sessions.get(second).exchanges == ()
+
+
+def test_reading_can_be_stopped_and_goes_on_with_the_next_question(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = worker.sessions.enter("").id
+    engine.reading.clear()
+    stream = worker.open_book(session_id, write_book(tmp_path))
+    until(PrefillProgress, stream)
+    worker.stop_reading(session_id)
+    ended = until(ReadingEnded, stream)
+    assert isinstance(ended, ReadingEnded) and not ended.complete and not worker.sessions.get(session_id).is_read
+    engine.reading.set()
+    assert isinstance(list(worker.answer(session_id, "And?", PLAIN))[-1], Finished)
+    assert worker.sessions.get(session_id).is_read
+    assert list(worker.read_book(session_id)) == []
+
+
+def test_a_question_during_the_reading_is_answered_after_it(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = worker.sessions.enter("").id
+    engine.reading.clear()
+    stream = worker.open_book(session_id, write_book(tmp_path))
+    until(PrefillProgress, stream)
+    thread, events = in_thread(worker.answer(session_id, "Already?", PLAIN))
+    wait_for(lambda: events)
+    assert events == [Waiting("own job", 0)]
+    engine.reading.set()
+    assert isinstance(list(stream)[-1], ReadingEnded)
+    thread.join(SECONDS)
+    assert isinstance(events[-1], Finished)
+
+
+def test_a_file_that_comes_while_another_is_read_is_added_and_nothing_is_read_twice(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = worker.sessions.enter("").id
+    first = "It was a dark and stormy night. " * 8
+    list(worker.open_book(session_id, write_book(tmp_path, first)))
+    events = list(worker.open_book(session_id, write_book(tmp_path, "The other book. " * 9, "other.txt")))
+    book = worker.sessions.get(session_id).book
+    assert book is not None and book.names == ("book.txt", "other.txt")
+    progress = next(event for event in events if isinstance(event, PrefillProgress))
+    assert progress.reused_tokens >= len(first) and isinstance(events[-1], ReadingEnded)
+
+
+def test_a_reading_makes_way_for_a_longer_shelf_and_goes_on_with_it(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = worker.sessions.enter("").id
+    engine.reading.clear()
+    slow = worker.open_book(session_id, write_book(tmp_path))
+    until(PrefillProgress, slow)
+    thread, _ = in_thread(
+        worker.open_books(session_id, [write_book(tmp_path, "Another book. " * 9, f"{n}.txt" * n) for n in (1, 2)])
+    )
+    rest = list(without_pauses(slow))
+    assert isinstance(rest[-1], ReadingEnded) and not rest[-1].complete
+    engine.reading.set()
+    thread.join(SECONDS)
+    session = worker.sessions.get(session_id)
+    assert session.is_read and session.book is not None and len(session.book.shelf.books) == 2
+    (failed,) = session.intake.arrivals
+    assert failed.error is not None and "holds the same text as 1.txt" in failed.error.problem
+
+
+def test_an_empty_file_is_told_and_leaves_what_is_open(worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    session = worker.sessions.get(session_id)
+    book, exchanges = session.book, session.exchanges
+    list(worker.open_book(session_id, write_book(tmp_path, "", "bad.txt")))
+    (failed,) = session.intake.arrivals
+    assert failed.stage == "failed" and isinstance(failed.error, EmptyDocument)
+    assert session.book is book and session.exchanges == exchanges
+    assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
+
+
+def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
+    worker: EngineWorker, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    session = worker.sessions.get(session_id)
+    book, exchanges = session.book, session.exchanges
+    events = list(worker.open_book(session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
+    told = next(event for event in events if isinstance(event, ShelfTooLong))
+    assert session.book is book and session.exchanges == exchanges and session.intake.too_long
+    fitting = [offer for offer in told.fit.offers if offer.fits and offer.book == 1]
+    assert fitting and told.fit.needed > told.fit.context
+    assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
+    events = list(worker.arrange(session_id, lambda shelf: shelf.choose(1, fitting[0].choice)))
+    assert session.book is not None and session.book is not book and session.is_read
+    assert session.intake.fit is not None and session.intake.fit.needed <= 4096
+    assert [one.question for one in session.exchanges] == ["One?", "Two?"], "the conversation goes on"
+    progress = next(event for event in events if isinstance(event, PrefillProgress))
+    assert book is not None and progress.reused_tokens >= book.num_tokens
+
+
+def test_the_last_book_that_goes_takes_the_conversation_along_and_says_so(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    session = worker.sessions.get(session_id)
+    list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 9, "other.txt")))
+    assert len(session.exchanges) == 1 and "goes on" in session.intake.note
+    list(worker.arrange(session_id, lambda shelf: shelf.remove(0)))
+    assert len(session.exchanges) == 1, "the other book was there when it was answered"
+    engine.enqueue("One two | three")
+    stream = worker.answer(session_id, "Long?", PLAIN)
+    until(RoundDone, stream)
+    list(worker.arrange(session_id, lambda _: Shelf()))
+    list(stream)
+    assert session.book is None and session.dialogue is None and session.intake.shelf.books == ()
+    assert worker.conversations.listing().summaries[0].num_exchanges == 2, "what was said stays in the list"
+    with pytest.raises(NoBook):
+        worker.answer(session_id, "Two?", PLAIN)
+
+
+def test_a_shelf_of_other_books_begins_a_new_conversation(worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    session = worker.sessions.get(session_id)
+    other = Shelf().add(read_document(write_book(tmp_path, "Another book. " * 9, "other.txt")))
+    list(worker.arrange(session_id, lambda _: other))
+    assert session.exchanges == () and session.is_read and "A new conversation" in session.intake.note
+    assert "stays in the list" in session.intake.note and len(worker.conversations.listing().summaries) == 1
+
+
+def test_an_order_that_is_changed_is_read_anew_from_where_it_changes(worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = worker.sessions.enter("").id
+    files = [write_book(tmp_path, f"Book {name}. " * 30, f"{name}.txt") for name in "abc"]
+    list(worker.open_books(session_id, files))
+    session = worker.sessions.get(session_id)
+    assert session.book is not None and session.book.names == ("a.txt", "b.txt", "c.txt")
+    events = list(worker.arrange(session_id, lambda shelf: shelf.move(2, 1)))
+    assert session.book.names == ("a.txt", "c.txt", "b.txt") and session.is_read
+    progress = next(event for event in events if isinstance(event, PrefillProgress))
+    assert len("Book a. " * 30) <= progress.reused_tokens < 2 * len("Book a. " * 30)
+
+
+def test_stop_keeps_what_is_not_opened_yet_for_later(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    busy = opened(worker, write_book(tmp_path))
+    engine.writing.clear()
+    in_thread(worker.answer(busy, "Long?", PLAIN))
+    wait_for(lambda: len(engine.configs) == 1)
+    session = worker.sessions.enter("")
+    thread, events = in_thread(worker.open_book(session.id, write_book(tmp_path, "Another. " * 20, "other.txt")))
+    wait_for(lambda: Waiting("another page", 1) in events)
+    worker.stop_reading(session.id)
+    thread.join(SECONDS)
+    assert session.book is None and session.intake.behind
+    engine.writing.set()
+    list(worker.read_book(session.id))
+    assert session.is_read and not session.intake.behind
+
+
+# -------------------- where in the book
+
+
+def test_what_is_loaded_is_told_while_an_answer_is_written(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.weights = [0.5, 0.0, 0.25]
+    engine.enqueue("One two.")
+    told = [event.loaded for event in worker.answer(session_id, "Where?", PLAIN) if isinstance(event, PagesLoaded)]
+    assert list(told[-1].weights) == [0.5, 0, 0.25] and told[-1].num_seen >= 2
+    assert worker.sessions.get(session_id).where is told[-1]
+    plain = worker.answer(session_id, "And now?", GenerationConfig(method="autoregressive"))
+    *_, last = (event.loaded for event in plain if isinstance(event, PagesLoaded))
+    assert not last.retrieves and last.num_seen == 0
+
+
+def test_usual_questions_are_not_worth_reading_a_book_again(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session = worker.sessions.enter("")
+    stream = worker.open_book(session.id, write_book(tmp_path))
+    ended = until(ReadingEnded, stream)
+    assert isinstance(ended, ReadingEnded) and ended.complete
+    engine.forget()
+    list(stream)
+    wait_for(lambda: not worker._jobs)
+    assert session.usual is None
+
+
+def test_usual_questions_are_put_to_a_book_once_and_again_to_another(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.usual = [1.0, 0.5, 0.5]
+    session_id = opened(worker, write_book(tmp_path))
+    session = worker.sessions.get(session_id)
+    wait_for(lambda: session.usual is not None)
+    assert list(session.usual or ()) == [1, 0.5, 0.5]
+    engine.usual = [1.0]
+    list(worker.answer(session_id, "And?", PLAIN))
+    assert len(session.usual or ()) == 3
+    list(worker.open_book(session_id, write_book(tmp_path, "Another. " * 20, "other.txt")))
+    wait_for(lambda: session.usual is not None and len(session.usual) == 1)
+
+
+def test_another_budget_has_usual_weights_of_its_own(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    engine.usual = [1.0]
+    session_id = opened(worker, write_book(tmp_path))
+    session = worker.sessions.get(session_id)
+    wait_for(lambda: session.usual is not None)
+    assert session.usual_budget == engine.config.retrieval.budget
+    engine.usual, engine.weights = [1.0, 0.5], [0.5, 0.5]
+    events = worker.answer(session_id, "Where?", replace(PLAIN, budget=128))
+    first, *_ = (event.loaded for event in events if isinstance(event, PagesLoaded))
+    assert first.budget == 128
+    wait_for(lambda: session.usual_budget == 128)
+    assert len(session.usual_for(first) or ()) == 2
+    list(worker.answer(session_id, "And now?", PLAIN))
+    wait_for(lambda: session.usual_budget == engine.config.retrieval.budget)
+    assert session.usual_for(first) is None, "they say nothing about a cache of another size"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ContextTooSmall(9, 8, possible=16), ContextTooSmall), (RuntimeError("out of luck"), EngineFault)],
+)
+def test_errors_cross_the_threads_and_the_worker_lives_on(
+    error: Exception, raised: type[CoreError], worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue(error)
+    with pytest.raises(raised):
+        list(worker.answer(session_id, "Boom?", PLAIN))
+    (exchange,) = worker.sessions.get(session_id).exchanges
+    assert exchange.finished.text == "Half " and exchange.finished.stop_reason == "cancelled", "nothing is lost"
+    assert isinstance(list(worker.answer(session_id, "Still there?", PLAIN))[-1], Finished)
+
+
+def test_questions_that_cannot_be_asked(worker: EngineWorker, tmp_path: Path) -> None:
+    with pytest.raises(NoBook):
+        worker.answer(worker.sessions.enter("").id, "What?", PLAIN)
+    with pytest.raises(EmptyQuestion):
+        worker.answer(opened(worker, write_book(tmp_path)), "  \n", PLAIN)
+    with pytest.raises(SessionGone):
+        worker.answer("made up", "What?", PLAIN)
+
+
+def test_regenerate_replaces_the_last_answer_only(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    for number, answer in zip(count(1), ("First.", "Second."), strict=False):
+        engine.enqueue(answer)
+        list(worker.answer(session_id, f"Question {number}", PLAIN))
+    engine.enqueue("Another second.")
+    list(worker.regenerate(session_id, GenerationConfig(sampling=SamplingParams(temperature=1.0))))
+    exchanges = worker.sessions.get(session_id).exchanges
+    assert [(one.question, one.finished.text.strip()) for one in exchanges] == [
+        ("Question 1", "First."),
+        ("Question 2", "Another second."),
+    ]
+
+
+def test_clear_begins_anew_and_keeps_the_book_read(worker: EngineWorker, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    list(worker.answer(session_id, "One?", PLAIN))
+    worker.clear(session_id)
+    session = worker.sessions.get(session_id)
+    assert session.exchanges == () and session.is_read
+    begun, progress, *_ = without_pauses(worker.answer(session_id, "Two?", PLAIN))
+    assert isinstance(begun, AnswerBegun) and isinstance(progress, PrefillProgress)
+    assert progress.reused_tokens >= begun.num_book
+
+
+def test_an_answer_that_was_cleared_away_is_not_recorded(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    engine.enqueue("One two | three")
+    stream = worker.answer(session_id, "Long?", PLAIN)
+    until(RoundDone, stream)
+    worker.clear(session_id)
+    list(stream)
+    assert worker.sessions.get(session_id).exchanges == ()
+
+
+def test_a_page_that_reloads_finds_its_session_again(worker: EngineWorker) -> None:
+    first = worker.sessions.enter("")
+    assert worker.sessions.enter(first.id) is first
+    assert worker.sessions.enter("unknown").id not in ("unknown", first.id)
+
+
+def test_a_page_may_bring_an_id_that_nobody_guesses(worker: EngineWorker) -> None:
+    mine = "0123456789abcdef" * 2
+    assert worker.sessions.enter(mine).id == mine
+
+
+def test_the_page_is_told_when_the_model_is_loaded(engine: FakeEngine, tmp_path: Path) -> None:
+    worker, release = worker_held(engine)
+    try:
+        states = worker.states()
+        assert isinstance(next(states), Loading)
+        session_id = worker.sessions.enter("").id
+        thread, events = in_thread(worker.open_book(session_id, write_book(tmp_path)))
+        wait_for(lambda: Waiting("loading", 0) in events)
+        release.set()
+        assert isinstance(next(states), Ready)
+        thread.join(SECONDS)
+        assert isinstance(events[-1], ReadingEnded)
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(UnknownModel("There is no model 'x'.", hint="Use harbour."), UnknownModel), (OSError("disk"), EngineFault)],
+)
+def test_a_model_that_cannot_be_loaded_is_said_at_every_job(
+    error: Exception, shown: type[CoreError], tmp_path: Path
+) -> None:
+    def load() -> tuple[FakeEngine, object]:
+        raise error
+
+    worker = EngineWorker(load)  # type: ignore[arg-type]
+    worker.start()
+    try:
+        *_, state = worker.states()
+        assert isinstance(state, LoadFailed) and isinstance(state.error, shown)
+        with pytest.raises(shown):
+            list(worker.open_book(worker.sessions.enter("").id, write_book(tmp_path)))
+    finally:
+        worker.close()
+
+
+def test_book_opened_comes_before_anything_is_read(worker: EngineWorker, tmp_path: Path) -> None:
+    events = list(worker.open_book(worker.sessions.enter("").id, write_book(tmp_path)))
+    kinds = [type(event) for event in events]
+    assert kinds.index(BookOpened) < kinds.index(PrefillProgress) and kinds[-1] is ReadingEnded

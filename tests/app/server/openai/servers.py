@@ -1,0 +1,78 @@
+"""Servers that end with their test: ours on a worker, in a thread with an event loop of its own."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from app.cli.serve import loaded
+from app.runtime.worker import EngineWorker
+from app.server.doors import Hosts
+from app.server.openai.api import Api
+from tests.app.fakes import SECONDS, FakeEngine, FakeText
+
+
+class ServedText(FakeText):
+    """One token a character, templates of one token around every message."""
+
+    def __init__(self, words: dict[int, str]) -> None:
+        self._words = words
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(chr(one) if one < 1000 else self._words.get(one, "?") for one in ids if one > 3)
+
+    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+        return [[1], *([3] for _ in roles)]
+
+
+class ServedEngine(FakeEngine):
+    """A scripted engine that can be served."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.text: Any = ServedText(self.words)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(worker: EngineWorker, **options: Any) -> Iterator[str]:
+    """The address of a server on a started worker."""
+    port = free_port()
+    options = {"hosts": Hosts("127.0.0.1", port), **options}
+    app = Api(worker, loaded(worker), **options).app
+    with running(app, port) as url:
+        yield url
+
+
+@contextmanager
+def running(app: Any, port: int | None = None) -> Iterator[str]:
+    """The address of any ASGI application."""
+    port = port or free_port()
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=port, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_for(lambda: server.started)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+def wait_for(done: Any) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not done():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.005)

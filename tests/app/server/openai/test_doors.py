@@ -1,0 +1,82 @@
+"""Keys, origins, and which addresses may be listened at without them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from app.cli.serve import check_door
+from app.runtime.worker import EngineWorker
+from app.server.doors import Hosts
+from core.errors import InvalidSetting
+from tests.app.fakes import FOREIGN
+from tests.app.server.openai.servers import ServedEngine, free_port, served
+
+
+@pytest.fixture
+def worker(start_worker: Callable[..., EngineWorker]) -> EngineWorker:
+    return start_worker(ServedEngine())
+
+
+def get(url: str, **headers: str) -> Any:
+    return httpx.get(f"{url}/v1/models", headers=headers, trust_env=False, verify=False)
+
+
+def test_without_the_key_nothing_is_told(worker: EngineWorker) -> None:
+    with served(worker, key="secret") as url:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+            reply = get(url, **headers)
+            assert reply.status_code == 401 and reply.json()["error"]["code"] == "invalid_api_key"
+            assert "secret" not in reply.text
+        assert get(url, Authorization="Bearer secret").status_code == 200
+        assert httpx.get(f"{url}/health", trust_env=False, verify=False).status_code == 200
+
+
+def test_web_pages_of_other_origins_are_kept_out(worker: EngineWorker) -> None:
+    with served(worker) as url:
+        reply = get(url, Origin="https://evil.example")
+        assert reply.status_code == 403 and "access-control-allow-origin" not in reply.headers
+        assert (
+            httpx.options(f"{url}/v1/models", headers={"Origin": "null"}, trust_env=False, verify=False).status_code
+            == 403
+        )
+
+
+def test_five_foreign_requests_are_refused(worker: EngineWorker) -> None:
+    with served(worker) as url:
+        assert get(url).status_code == 200
+        for headers in FOREIGN:
+            reply = get(url, **headers)
+            assert reply.status_code == (421 if "Host" in headers else 403) and "example" not in reply.text
+            assert reply.json()["error"]["code"] == ("host_not_allowed" if "Host" in headers else "origin_not_allowed")
+            assert httpx.get(f"{url}/health", headers=headers, trust_env=False, verify=False).status_code in (403, 421)
+
+
+def test_a_named_host_and_the_pages_of_a_named_origin(worker: EngineWorker) -> None:
+    page, port = "http://localhost:3000", free_port()
+    with served(worker, hosts=Hosts("127.0.0.1", port, ["models.lan"]), origins=[page]) as url:
+        assert get(url, Host="models.lan").status_code == 200 and get(url, Host="other.lan").status_code == 421
+        far = {"Host": "models.lan", "Origin": page, "Sec-Fetch-Site": "cross-site"}
+        assert get(url, **far).status_code == 200, "a browser says so of every page that was named"
+        assert get(url, **far | {"Host": "rebound.example"}).status_code == 421
+
+
+def test_a_named_origin_is_let_in(worker: EngineWorker) -> None:
+    page = "http://localhost:3000"
+    with served(worker, key="secret", origins=[f"{page}/"]) as url:
+        asked = httpx.options(f"{url}/v1/chat/completions", headers={"Origin": page}, trust_env=False, verify=False)
+        assert asked.status_code == 204 and "POST" in asked.headers["access-control-allow-methods"]
+        reply = get(url, Origin=page, Authorization="Bearer secret")
+        assert reply.headers["access-control-allow-origin"] == page
+        assert get(url, Origin="http://localhost:3001", Authorization="Bearer secret").status_code == 403
+
+
+def test_other_machines_need_a_key() -> None:
+    check_door("127.0.0.1", None)
+    check_door("0.0.0.0", "secret")
+    with pytest.raises(InvalidSetting, match="--api-key"):
+        check_door("0.0.0.0", None)
+    for key in ("", " ", "ä", "a\nb"):
+        with pytest.raises(InvalidSetting, match="header"):
+            check_door("127.0.0.1", key)

@@ -1,0 +1,195 @@
+"""The `openai` client against a real server on the bundled pair; a short text, temperature 0."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from app.cli.serve import loaded
+from app.runtime.worker import EngineWorker
+from app.server.serve_page import load
+from core.config import EngineConfig, GenerationConfig
+from core.engine import Engine
+from core.generation.session import Conversation
+from tests.app.server.openai.servers import free_port, served, wait_for
+
+ROOT = Path(__file__).parents[4]
+BOOK = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. Arthur Nash mended nets there. " * 12
+QUESTION = "Who kept the light?"
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[EngineWorker]:
+    worker = EngineWorker(lambda: load(EngineConfig(device="cpu", context=2048)))
+    worker.start()
+    loaded(worker)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def client(worker: EngineWorker) -> Iterator[openai.OpenAI]:
+    with served(worker, key="a key") as url, client_of(url) as one:
+        yield one
+
+
+def client_of(url: str, **options: Any) -> openai.OpenAI:
+    http = httpx2.Client(verify=False, trust_env=False)
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="a key", http_client=http, max_retries=0, **options)
+
+
+def asked(question: str = QUESTION, book: str = BOOK) -> list[Any]:
+    return [{"role": "user", "content": f"{book}\n\n{question}"}]
+
+
+def ask(client: openai.OpenAI, messages: list[Any] | None = None, **fields: Any) -> Any:
+    fields = {"model": "harbour", "max_tokens": 24, "temperature": 0, **fields}
+    return client.chat.completions.create(messages=messages or asked(), **fields)
+
+
+def text_of(reply: Any) -> str:
+    return str(reply.choices[0].message.content)
+
+
+def ours(part: Any) -> dict[str, Any]:
+    return dict(part.model_extra["triforce"])
+
+
+def test_the_text_is_what_the_engine_writes_by_itself(client: openai.OpenAI, worker: EngineWorker) -> None:
+    found: list[Any] = []
+
+    def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
+        prompt = Conversation(tuple(engine.text.encode(BOOK))).ask(QUESTION).prompt_ids(engine.text)
+        yield from (found.append(one) for one in engine.generate(prompt, GenerationConfig(max_new_tokens=24)))
+
+    list(worker.borrow(worker.sessions.enter("").id, work))
+    reply = ask(client)
+    assert text_of(reply) == found[-1].text
+    assert reply.usage.prompt_tokens == found[-1].prompt_tokens
+    assert reply.usage.completion_tokens == found[-1].stats.new_tokens
+
+
+def test_the_book_is_read_once_over_several_requests(client: openai.OpenAI) -> None:
+    ask(client, asked("Hello?", "Another text, so that the book is not in the cache. "))
+    first, second = ask(client), ask(client, asked("Where did Arthur Nash mend nets, and what for?"))
+    cached = second.usage.prompt_tokens_details.cached_tokens
+    assert first.usage.prompt_tokens_details.cached_tokens < 10
+    assert cached > 200 and second.usage.prompt_tokens - cached < 30
+    assert ours(second)["reread_tokens"] == 0
+
+
+def test_a_conversation_goes_on_from_the_very_tokens_of_its_answer(client: openai.OpenAI) -> None:
+    first = ask(client)
+    messages = [*asked(), {"role": "assistant", "content": text_of(first)}, {"role": "user", "content": "Where?"}]
+    second = ask(client, messages)
+    read = second.usage.prompt_tokens - second.usage.prompt_tokens_details.cached_tokens
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens and read < 16
+
+
+def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None:
+    whole = ask(client)
+    parts = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    assert parts[0].choices[0].delta.role == "assistant"
+    assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == text_of(whole)
+    assert parts[-1].choices == [] and parts[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert parts[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert ours(parts[-2])["tokens_per_full_pass"] == ours(whole)["tokens_per_full_pass"]
+    without = list(ask(client, stream=True))
+    assert all(part.choices and part.usage is None for part in without)
+
+
+def test_methods_can_be_chosen_and_say_what_they_did(client: openai.OpenAI) -> None:
+    plain = ask(client, extra_body={"triforce": {"method": "autoregressive"}})
+    fast = ask(client)
+    assert text_of(plain) == text_of(fast), "exact"
+    assert ours(plain)["method"] == "autoregressive" and ours(plain)["tokens_per_full_pass"] == 1
+    figures = ours(fast)
+    assert figures["method"] == "triforce" and figures["exact"] and set(figures["acceptance"]) == {"level1", "level2"}
+    assert figures["time_to_first_token_seconds"] > 0 and figures["counts"]["level2"]["tested"] > 0
+
+
+def test_a_seed_repeats_an_answer_and_none_does_not(client: openai.OpenAI) -> None:
+    plain = {"extra_body": {"triforce": {"method": "autoregressive"}}, "temperature": 1.5, "max_tokens": 16}
+    one, two, other = (ask(client, seed=seed, **plain) for seed in (7, 7, 8))
+    assert text_of(one) == text_of(two) != text_of(other)
+    drawn = ask(client, **plain)
+    assert text_of(ask(client, seed=ours(drawn)["seed"], **plain)) == text_of(drawn), "the seed is told"
+
+
+def test_an_answer_ends_at_its_limits(client: openai.OpenAI) -> None:
+    whole = text_of(ask(client))
+    word = whole.split()[2]
+    stopped = ask(client, stop=[word])
+    assert text_of(stopped) == whole[: whole.index(word)] and stopped.choices[0].finish_reason == "stop"
+    short = ask(client, max_completion_tokens=2, max_tokens=openai.omit)
+    assert short.usage.completion_tokens == 2 and short.choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_can_be_continued(client: openai.OpenAI, stream: bool) -> None:
+    whole = text_of(ask(client))
+    beginning = text_of(ask(client, max_tokens=3))
+    messages = [*asked(), {"role": "assistant", "content": beginning}]
+    extra = {"continue_final_message": True, "add_generation_prompt": False}
+    reply = ask(client, messages, extra_body=extra, stream=stream, stop=["no such words"])
+    rest = "".join(p.choices[0].delta.content or "" for p in reply) if stream else text_of(reply)
+    assert beginning + rest == whole
+
+
+def test_instructions_come_before_the_question_where_the_format_has_no_place_for_them(client: openai.OpenAI) -> None:
+    system = ask(client, [{"role": "system", "content": "Be brief."}, *asked()])
+    folded = ask(client, asked(book=f"Be brief.\n\n{BOOK}"))
+    assert text_of(system) == text_of(folded) and system.usage.prompt_tokens == folded.usage.prompt_tokens
+
+
+def test_models_are_listed_with_what_they_hold(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert model.id == "harbour" and model.model_extra and model.model_extra["max_model_len"] == 2048
+    assert client.models.retrieve("harbour").id == "harbour"
+    for wrong in (lambda: client.models.retrieve("gpt-4"), lambda: ask(client, model="gpt-4")):
+        with pytest.raises(openai.NotFoundError, match="harbour"):
+            wrong()
+
+
+def test_what_cannot_be_done_is_an_error_of_the_client_s_kind(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="1,984 fit"):
+        ask(client, asked(book=BOOK * 10))
+    with pytest.raises(openai.BadRequestError, match="tools"):
+        ask(client, tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}])
+    with pytest.raises(openai.BadRequestError, match="last message"):
+        ask(client, [*asked(), {"role": "assistant", "content": "x"}])
+    with pytest.raises(openai.AuthenticationError):
+        ask(client.with_options(api_key="wrong"))
+
+
+def test_a_text_s_tokens_are_counted(client: openai.OpenAI) -> None:
+    root = client.with_options(base_url=str(client.base_url).removesuffix("/v1/"))
+    counted = root.post("/tokenize", body={"prompt": BOOK}, cast_to=object)
+    assert isinstance(counted, dict) and counted["count"] == len(counted["tokens"]) > 100
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_interrupted() -> None:
+    port = free_port()
+    command = [sys.executable, "launch.py", "serve", "--no-venv", "--port", str(port), "--context", "2048", "--json"]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert f":{port}/v1" in server.stdout.readline()
+    with client_of(f"http://127.0.0.1:{port}") as client:
+        wait_for(lambda: answers(client))
+        assert text_of(ask(client))
+    server.send_signal(2)
+    _output, log = server.communicate(timeout=30)
+    assert server.returncode == 0 and "Traceback" not in log and "Ending." in log
+
+
+def answers(client: openai.OpenAI) -> bool:
+    try:
+        return bool(client.models.list().data)
+    except openai.APIConnectionError:
+        return False

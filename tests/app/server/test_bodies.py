@@ -1,0 +1,346 @@
+"""What requests may carry: nothing makes the server fetch, and nobody fills the disk."""
+
+import argparse
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+import safehttpx
+from gradio_client import Client, handle_file
+
+from app.context.upload_files import FOLDER, claim, drop_unopened, forget, in_use, size_bytes, sweep
+from app.runtime.worker import EngineWorker
+from app.server import bodies, serve_page
+from app.server.bodies import Bodies, names_an_address
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
+from tests.app.server.openai.servers import wait_for
+from tests.app.ui.test_page import enter
+
+pytestmark = GRADIO_WARNINGS
+ServeOn = Callable[[EngineWorker], str]
+META = {"_type": "gradio.FileData"}
+
+
+class Outside(BaseHTTPRequestHandler):
+    """A machine of the network that counts who comes."""
+
+    hits: list[str]
+
+    def do_GET(self) -> None:
+        self.hits.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"words")
+
+    do_HEAD = do_POST = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """Its address, and who came; the check that Gradio has for local addresses lets it pass as one of the network."""
+    hits: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Recorder", (Outside,), {"hits": hits}))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+
+    async def passes(hostname: str) -> str:
+        return "127.0.0.1"
+
+    monkeypatch.setattr(safehttpx, "async_validate_url", passes)
+    yield f"http://books.example:{server.server_address[1]}/book.txt", hits
+    server.shutdown()
+    server.server_close()
+    thread.join(SECONDS)
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_nothing_that_a_client_sends_makes_the_server_fetch(
+    serve: ServeOn,
+    worker: EngineWorker,
+    arguments: argparse.Namespace,
+    outside: tuple[str, list[str]],
+    offline: bool,
+) -> None:
+    url, hits = outside
+    arguments.offline = offline
+    address = serve(worker)
+    file = {"path": url, "meta": META}
+    files: list[Any] = [
+        [file],
+        [{"path": url, "url": url, "orig_name": "book.txt", "size": 5, "meta": META}],
+        [{"path": "/nowhere", "url": url, "meta": META}],
+        [{"path": url.upper(), "meta": META}],
+        [{"deep": [[{"er": file}]]}],
+        file,
+        [{"path": "ftp://books.example/x", "url": f"{address}gradio_api/file=x", "meta": META}],
+    ]
+    with httpx.Client(trust_env=False, timeout=SECONDS) as client:
+        for path in ("file=", "file/", "proxy="):
+            for target in (url, url.replace("http", "HTTP", 1), url.replace(":", "%3A")):
+                for method in ("GET", "HEAD"):
+                    status = client.request(method, f"{address}gradio_api/{path}{target}").status_code
+                    assert status in (403, 404), f"{method} {path}{target}"
+        events = opening_events(client, address)
+        for payload in files:
+            message = {"data": ["0" * 32, payload], "session_hash": "s"}
+            for route in ("call/open", "run/open", "api/open", "queue/join", "component_server"):
+                for number in events:
+                    answer = client.post(f"{address}gradio_api/{route}", json={**message, "fn_index": number})
+                    assert (answer.status_code, answer.text) == (403, bodies.NO_ADDRESSES), route
+            named = {"session": "0" * 32, "drop": payload}
+            assert client.post(f"{address}gradio_api/call/v2/open", json=named).status_code == 403
+        for number, payload in enumerate([url, [url]]):  # no file at all, to Gradio too
+            message = {"data": ["0" * 32, payload], "session_hash": f"s{number}", "fn_index": events[0]}
+            assert client.post(f"{address}gradio_api/queue/join", json=message).status_code == 200
+            wait_for_the_end(client, address, f"s{number}")
+    assert hits == []
+
+
+def opening_events(client: httpx.Client, address: str) -> list[int]:
+    """The events that take files."""
+    config = client.get(f"{address}config").json()
+    files = {one["id"] for one in config["components"] if one["type"] == "file"}
+    found = [one["id"] for one in config["dependencies"] if files & set(one["inputs"])]
+    assert len(found) >= 2, "both places where files are dropped"
+    return found
+
+
+def wait_for_the_end(client: httpx.Client, address: str, session_hash: str) -> None:
+    """Of what was queued."""
+    with client.stream("GET", f"{address}gradio_api/queue/data", params={"session_hash": session_hash}) as answer:
+        assert any("process_completed" in line for line in answer.iter_lines())
+
+
+def test_what_gradio_could_do_besides_is_closed(serve: ServeOn, worker: EngineWorker) -> None:
+    address = serve(worker)
+    with httpx.Client(trust_env=False) as client:
+        session = client.get(f"{address}gradio_api/deep_link", params={"session_hash": "x"})
+        assert session.status_code == 404
+        for path in ("monitoring/x", "gradio_api/run-history/buckets", "gradio_api/vibe-code", "gradio_api/dev/reload"):
+            assert client.get(address + path).text == bodies.NOTHING_HERE
+        assert client.post(f"{address}gradio_api/process_recording").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ({"data": [{"path": "https://books.example/a.txt"}]}, True),
+        ({"data": [{"path": "//books.example/a.txt"}]}, True),
+        ({"data": [{"path": "\\\\machine\\a.txt"}]}, True),
+        ({"data": [{"path": "file:///etc/passwd"}]}, True),
+        ({"data": [{"path": "C:/Users/reader/a.txt", "url": None}]}, False),
+        ({"data": [{"path": "/data/a.txt", "url": "http://here/gradio_api/file=/data/a.txt"}]}, False),
+        ({"data": [{"path": "/data/a.txt", "url": "http://here.example/a.txt"}]}, True),
+        ({"data": ["What does https://books.example/a.txt say?", {"text": "https://books.example"}]}, False),
+    ],
+)
+def test_which_messages_name_an_address(message: Any, named: bool) -> None:
+    assert names_an_address(json.dumps(message).encode(), ["http://here/"]) is named
+    assert names_an_address(json.dumps(message).encode("utf-16"), ["http://here/"]) is named, "as the app decodes it"
+
+
+def test_messages_that_hide_an_address() -> None:
+    twice = b'{"data": [{"path": "https://books.example/a.txt", "path": "/data/a.txt"}]}'
+    assert names_an_address(twice)
+    assert names_an_address(b"[" * 100_000) and not names_an_address(b"username=reader") and not names_an_address(b"")
+
+
+# -------------------- bytes
+
+
+def post_file(client: httpx.Client, address: str, content: bytes, name: str = "a.txt") -> httpx.Response:
+    return client.post(f"{address}gradio_api/upload", files={"files": (name, content)})
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of kilobytes."""
+    monkeypatch.setattr(
+        Bodies.__init__, "__kwdefaults__", {"most_posted": 20_000, "most_stored": 50_000, "most_message": 10_000}
+    )
+    monkeypatch.setattr(bodies, "MEASURE_BYTES", 1)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_one_request_and_all_files_together_have_bounds(
+    serve: ServeOn, worker: EngineWorker, tmp_path: Path, arguments: argparse.Namespace
+) -> None:
+    address, folder = serve(worker), arguments.data_dir / FOLDER
+    with httpx.Client(trust_env=False) as client:
+        assert post_file(client, address, b"x" * 30_000).status_code == 413
+        assert client.post(f"{address}gradio_api/queue/join", content=b" " * 10_001).status_code == 413
+        boundary = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\n'
+        endless = (part for part in (boundary, *[b"x" * 10_000] * 9, b"\r\n--b--\r\n"))
+        headers = {"Content-Type": "multipart/form-data; boundary=b"}
+        answer = client.post(f"{address}gradio_api/upload", content=endless, headers=headers)
+        assert answer.status_code == 413 and "too long" in answer.text, "without a Content-Length, too"
+        assert size_bytes(folder) == 0, "what had come of it is deleted"
+        statuses = [post_file(client, address, bytes([number]) * 15_000).status_code for number in range(6)]
+        assert statuses == [200, 200, 200, 413, 413, 413] and 45_000 <= size_bytes(folder) <= 50_000
+
+
+@pytest.mark.usefixtures("narrow")
+def test_a_disk_that_is_full_or_fills_up_is_told_and_nothing_stays(
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, free = serve(worker), [bodies.SPARE_BYTES + 100]
+    monkeypatch.setattr(
+        bodies.shutil, "disk_usage", lambda _: SimpleNamespace(free=free.pop() if free[1:] else free[0])
+    )
+    with httpx.Client(trust_env=False) as client:
+        answer = post_file(client, address, b"x" * 2_000)
+        assert (answer.status_code, answer.text) == (507, bodies.DISK_FULL)
+        free[:] = [0, bodies.SPARE_BYTES + 100_000]  # by the time that it is measured again, others have filled it
+        answer = post_file(client, address, b"x" * 2_000)
+        assert answer.status_code == 413 and bodies.DISK_FULL in answer.text
+        assert list((arguments.data_dir / FOLDER).rglob("*.txt")) == []
+        free[:] = [bodies.SPARE_BYTES + 100_000]
+        assert post_file(client, address, b"x" * 2_000).status_code == 200
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(
+    serve: ServeOn, worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    address, seen = serve(worker), threading.Event()
+
+    def half() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.txt"\r\n\r\n' + b"x" * 200_000
+        wait_for(lambda: size_bytes(arguments.data_dir / FOLDER) > 0)
+        seen.set()
+        raise ConnectionError("the reader's machine went to sleep")
+
+    with httpx.Client(trust_env=False) as client, pytest.raises(ConnectionError):
+        client.post(
+            f"{address}gradio_api/upload",
+            content=half(),
+            headers={"Content-Type": "multipart/form-data; boundary=b", "Content-Length": "300000"},
+        )
+    assert seen.is_set()
+    wait_for(lambda: list((arguments.data_dir / FOLDER).rglob("*")) == [])
+
+
+def test_the_copy_goes_before_the_book_is_read(
+    serve: ServeOn, worker: EngineWorker, engine: FakeEngine, tmp_path: Path, arguments: argparse.Namespace
+) -> None:
+    client = Client(serve(worker), verbose=False)
+    session_id = enter(client)
+    engine.reading.clear()
+    job = client.submit(session_id, [handle_file(str(write_book(tmp_path)))], api_name="/open")
+    wait_for(lambda: any("Reading" in card for card, *_ in job.outputs()))
+    assert (
+        list((arguments.data_dir / FOLDER).rglob("*.txt")) == [] == list((arguments.data_dir / FOLDER).glob("?" * 64))
+    )
+    assert not job.done(), "the model has not read it"
+    engine.reading.set()
+    job.result(SECONDS)
+    client.close()
+
+
+# -------------------- the folder
+
+
+def stored(folder: Path, text: str = "words") -> Path:
+    """A file where Gradio would store it: equal ones of two pages at one place."""
+    place = folder / FOLDER / "digest"
+    place.mkdir(parents=True, exist_ok=True)
+    arrived = folder / "arrived"
+    arrived.write_text(text, encoding="utf-8")
+    return arrived.replace(place / "book.txt")
+
+
+def test_a_page_does_not_delete_what_another_one_has_still_to_read(tmp_path: Path) -> None:
+    first, second = claim(stored(tmp_path)), claim(stored(tmp_path))
+    forget([first])
+    assert second.own.read_text(encoding="utf-8") == "words" and second.own.name == "book.txt"
+    again = stored(tmp_path)  # by a third page, which has not opened it yet
+    forget([second])
+    assert again.exists() and claim(again).own.exists()
+
+
+def test_nothing_is_left_of_an_opening_not_even_where_files_cannot_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget([claim(stored(tmp_path))])
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+    def refuse(*_: object) -> None:
+        raise OSError("no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    taken = claim(stored(tmp_path))
+    assert taken.own.read_text(encoding="utf-8") == "words"
+    forget([taken])
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_what_nobody_opens_goes_and_what_is_being_read_stays(tmp_path: Path) -> None:
+    reading, unopened = claim(stored(tmp_path)), stored(tmp_path, "others")
+    drop_unopened(tmp_path / FOLDER)
+    assert unopened.exists(), "its page opens it in a moment"
+    for file in (reading.own, unopened):
+        os.utime(file, (0, 0))
+    drop_unopened(tmp_path / FOLDER)
+    assert reading.own.exists() and not unopened.exists()
+    forget([reading])
+
+
+def test_files_that_nobody_opens_hold_nobody_up(
+    serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: argparse.Namespace
+) -> None:
+    address = serve(worker)
+    for name in ("first.txt", "second.txt"):
+        files = {"files": (name, name.encode())}
+        assert httpx.post(f"{address}gradio_api/upload", files=files, trust_env=False).status_code == 200
+        for waiting in (arguments.data_dir / FOLDER).rglob("first.txt"):
+            os.utime(waiting, (0, 0))
+    assert [file.name for file in (arguments.data_dir / FOLDER).rglob("*.txt")] == ["second.txt"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_uploads_are_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir(mode=0o755)
+    serve_page.data_dir(tmp_path)
+    assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_start_sweeps_what_a_killed_program_left(tmp_path: Path) -> None:
+    left = tmp_path / FOLDER / "digest" / "book.txt"
+    left.parent.mkdir(parents=True)
+    left.write_text("words", encoding="utf-8")
+    with in_use(tmp_path):
+        assert list((tmp_path / FOLDER).iterdir()) == []
+        left.parent.mkdir()
+        left.write_text("words", encoding="utf-8")
+        with in_use(tmp_path):
+            assert left.exists(), "another program reads it"
+    with in_use(tmp_path):
+        assert not left.exists()
+
+
+def test_an_error_goes_through_and_the_folder_is_free_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(OSError, match="no"), in_use(tmp_path):
+            raise OSError("no")
+    with in_use(tmp_path / "nowhere"):
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links need rights")
+def test_a_sweep_follows_no_links(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.txt").write_text("words", encoding="utf-8")
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "link").symlink_to(tmp_path / "books")
+    sweep(tmp_path / FOLDER)
+    assert (tmp_path / "books" / "a.txt").exists() and list((tmp_path / FOLDER).iterdir()) == []

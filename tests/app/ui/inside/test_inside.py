@@ -1,0 +1,206 @@
+"""Inside the speculation: charts and provenance as pure functions, and what the tab shows when."""
+
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+
+from app.context.context_documents import Shelf
+from app.runtime.trace import Trace
+from app.runtime.worker import EngineWorker
+from app.server.serve_page import CSS
+from app.ui import render
+from app.ui.charts import Bar, Column, Segment, bars, columns
+from app.ui.inside.tab import InsideHandlers, chosen, subjects
+from app.ui.inside.view import (
+    EMPTY,
+    SOURCES,
+    bytes_chart,
+    inside,
+    positions_chart,
+    provenance,
+    rounds_chart,
+    time_chart,
+)
+from core.config import GenerationConfig
+from core.decoding.stats import LevelStats
+from core.generation.events import Origin, RoundDone, TokenRecord
+from tests.app.fakes import FakeEngine, finished, lane_stats, opened, write_book
+
+EVIL = '<img src=x onerror="alert(1)">'
+PAIR = [GenerationConfig(method="autoregressive"), GenerationConfig(method="triforce")]
+
+
+def a_trace(text: str = "It was a dark and stormy night indeed", method: str = "triforce") -> Trace:
+    """One token a word, written by everyone in turn."""
+    trace = Trace("How was it?", method)
+    origins = [Origin(level, cast(Any, kind)) for level, kind in SOURCES]
+    for number, word in enumerate(text.split(" ")):
+        record = TokenRecord(number, f"{word} ", origins[number % len(origins)], number // 4, 0.93, 0.88)
+        trace.apply(RoundDone(text=record.text, tokens=(record,), stats=lane_stats(number + 1, method)))
+    return trace
+
+
+def ended(trace: Trace) -> Trace:
+    return trace.apply(replace(finished(trace.text, trace.method), stats=trace.stats))
+
+
+def text_of(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def svg_of(html: str) -> ElementTree.Element:
+    found = re.search(r"<svg.*?</svg>", html, re.DOTALL)
+    assert found, html
+    return ElementTree.fromstring(found.group())
+
+
+# -------------------- charts
+
+
+def test_columns_are_as_high_as_their_numbers_and_named_for_everyone() -> None:
+    html = columns("Title", "about it", "across", [Column("1", 4, 2, "50%", "2 of 4"), Column("2", 2, 2)], tone="draft")
+    svg = svg_of(html)
+    heights = {rect.get("class"): [] for rect in svg.iter("rect")}
+    for rect in svg.iter("rect"):
+        heights[rect.get("class")].append(float(rect.get("height") or 0))
+    assert heights["whole"][0] == pytest.approx(2 * heights["fill draft"][0], abs=0.2)
+    assert heights["whole"][1] == heights["fill draft"][1] == pytest.approx(heights["whole"][0] / 2, abs=0.2)
+    assert svg.get("role") == "img" and svg.get("aria-label") == "Title. about it"
+    assert next(svg.iter("title")).text == "1: 2 of 4" and "2 of 4" in text_of(html.split("<details")[1])
+
+
+def test_bars_share_one_scale() -> None:
+    data = [Bar("a", "4 ms", (Segment("draft", "D", 1, "1"), Segment("full", "F", 3, "3"))), Bar("b", "2 ms", ())]
+    svg = svg_of(bars("Time", "", data))
+    widths = [float((rect.get("width") or "").rstrip("%")) for rect in svg.iter("rect")]
+    assert sum(widths) == pytest.approx(100) and widths[1] == pytest.approx(3 * widths[0])
+
+
+@pytest.mark.parametrize("data", [[], [Column("1", 0)], [Column(str(n), n) for n in range(200)]])
+def test_charts_of_nothing_and_of_much_stay_in_their_box(data: list[Column]) -> None:
+    for rect in svg_of(columns("T", "", "x", data, tone="full")).iter("rect"):
+        assert float(rect.get("x") or 0) >= 0 and float(rect.get("x") or 0) + float(rect.get("width") or 0) <= 360.1
+    assert bars("T", "", [])
+
+
+def test_text_in_charts_is_escaped() -> None:
+    html = columns(EVIL, EVIL, EVIL, [Column(EVIL, 1, 1, EVIL, EVIL)], tone="full")
+    html += bars(EVIL, EVIL, [Bar(EVIL, EVIL, (Segment("full", EVIL, 1, EVIL),))])
+    assert "<img" not in html and svg_of(html) is not None
+
+
+def test_the_charts_say_what_the_statistics_say() -> None:
+    level = LevelStats(10, 40, 30, 20, (10, 8, 0), (9, 2, 0), {1: 2, 3: 7, 4: 1})
+    assert "10 passes; most often 3 tokens at once" in text_of(rounds_chart(level))
+    said = [title.text for title in svg_of(rounds_chart(level)).iter("title")]
+    assert said == ["1: 2 passes", "2: 0 passes", "3: 7 passes", "4: 1 pass"]
+    places = text_of(positions_chart("1", level, "draft"))
+    assert "90%" in places and "25%" in places and "2 of 8 accepted" in places and "of 0" not in places
+    times = text_of(time_chart([a_trace(method="triforce"), a_trace(method="autoregressive")]))
+    assert "20.0 ms a token" in times and "80.0 ms a token" in times and "Full cache 72.0 ms" in times
+    assert "4.00 times less than plain decoding" in text_of(bytes_chart(a_trace()))
+    assert "4.00 MiB a token" in text_of(bytes_chart(a_trace())) and "16.0 MiB" in text_of(bytes_chart(a_trace()))
+
+
+# -------------------- figures and provenance
+
+
+def test_inside_shows_acceptance_with_its_counts() -> None:
+    html = text_of(inside(ended(a_trace())))
+    assert "Accepted, level 1 50% 8 of 16 tested" in html and "Accepted, level 2 75% 24 of 32 tested" in html
+    assert "8 tokens in 2 passes" in html and "Complete · 8 tokens" in html and "TriForce exact" in html
+
+
+def test_plain_decoding_has_no_levels_and_says_what_it_has() -> None:
+    html = text_of(inside(ended(a_trace(method="autoregressive"))))
+    assert "level" not in html and "Time, by part" in html and "the whole cache for every token" in html
+
+
+def test_every_origin_has_a_line_of_its_own() -> None:
+    """Who cannot tell the colours apart must be able to tell the lines apart."""
+    css = next(file for file in CSS if file.name == "inside.css").read_text(encoding="utf-8")
+    looks = {}
+    for key in {source.key for source in SOURCES.values()}:
+        rule = re.search(rf"\.t\.{key} {{(.*?)}}", css, re.DOTALL)
+        assert rule, key
+        looks[key] = re.sub(r"--who:[^;]*;", "", rule.group(1)).split()
+    assert len({" ".join(look) for look in looks.values()}) == len(looks)
+
+
+def test_provenance_tells_round_p_and_q_of_every_token() -> None:
+    html = provenance(ended(a_trace()))
+    tips = [unescape(tip) for tip in re.findall(r'data-tip="([^"]*)"', html)]
+    assert tips[0] == "Draft, accepted|round 1 · p 0.93 · q 0.88" and len(tips) == 8 and "round 2" in tips[4]
+    assert re.findall(r'<span class="t ([a-z-]+)"', html)[-1] == "full-bonus"
+    assert "Corrected by the full cache 12%" in text_of(html)
+
+
+def test_while_it_grows_only_the_newest_tokens_are_drawn() -> None:
+    trace = a_trace("word " * 1000)
+    assert provenance(trace).count("data-tip") == 400 and "(601 tokens before)" in provenance(trace)
+    assert provenance(ended(trace)).count("data-tip") == 1001
+
+
+def test_nothing_of_an_answer_is_html() -> None:
+    trace = a_trace(EVIL)
+    trace.question = EVIL
+    html = inside(ended(trace), [a_trace(EVIL, "autoregressive")])
+    assert "<img" not in html and "&lt;img" in html
+
+
+def test_numbers_where_there_is_little_room() -> None:
+    assert [render.compact(n) for n in (7, 950, 1234, 34567)] == ["7", "950", "1.2k", "35k"]
+    assert [render.amount(n) for n in (300 << 10, 4 << 20, 3 << 30)] == ["300 KiB", "4.00 MiB", "3.00 GiB"]
+    assert [render.probability(p) for p in (0, 1, 0.004, 0.5, 0.999)] == ["0", "1", "under 0.01", "0.50", "over 0.99"]
+    assert render.plural(2, "pass", "passes") == "2 passes" and render.plural(1, "pass", "passes") == "1 pass"
+
+
+# -------------------- the tab
+
+
+@pytest.fixture
+def session_id(worker: EngineWorker, tmp_path: Path) -> str:
+    return opened(worker, write_book(tmp_path))
+
+
+def handlers(worker: EngineWorker) -> Any:
+    return InsideHandlers(worker, cast(Any, "picker"), cast(Any, "view"), cast(Any, "timer"))
+
+
+def test_the_tab_shows_the_newest_answer_or_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    tab, session = handlers(worker), worker.sessions.get(session_id)
+    assert tab.enter(session_id)["view"] == EMPTY
+    engine.enqueue("An answer.")
+    list(worker.answer(session_id, "One?", GenerationConfig()))
+    assert "One?" in tab.draw(session_id, None)["view"]
+    list(worker.race(session_id, "Two?", PAIR))
+    shown = tab.draw(session_id, "answer")  # a race has begun since: it is followed
+    assert "Two?" in shown["view"] and shown["picker"]["value"] == "triforce"
+    assert [label for label, _ in shown["picker"]["choices"]] == ["Answer", "Race: Plain decoding", "Race: TriForce"]
+    assert "One?" in tab.pick(session_id, "answer")["view"], "and the reader may go back"
+    assert chosen(session, subjects(session), "h2o") is not None
+
+
+def test_nothing_is_drawn_twice(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    tab = handlers(worker)
+    engine.enqueue("One | two")
+    stream = worker.answer(session_id, "One?", GenerationConfig())
+    next(event for event in stream if isinstance(event, RoundDone))
+    assert "Writing · 1 token" in tab.draw(session_id, "answer")["view"]
+    assert "__type__" in tab.draw(session_id, "answer")["view"], "no news: skipped"
+    engine.writing.set()
+    list(stream)
+    assert "Complete" in tab.draw(session_id, "answer")["view"]
+
+
+def test_an_empty_shelf_empties_the_tab(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
+    list(worker.answer(session_id, "One?", GenerationConfig(max_new_tokens=2)))
+    list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
+    assert handlers(worker).draw(session_id, "answer")["view"] != EMPTY, "beside the first one it changes nothing"
+    list(worker.arrange(session_id, lambda _: Shelf()))
+    assert handlers(worker).draw(session_id, "answer")["view"] == EMPTY

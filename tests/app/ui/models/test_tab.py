@@ -1,0 +1,296 @@
+"""The section "Models": what is told of every model, a download that can be followed and ended, a change of model."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+
+from app.runtime.downloads import DownloadRuns, Downloads, Fetch
+from app.runtime.worker import EngineWorker, Ready
+from app.server import serve_page
+from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
+from app.ui.models.tab import ModelHandlers, ModelParts
+from app.ui.models.view import download, fit_line, models, not_loaded
+from core.config import EngineConfig
+from core.errors import NotEnoughMemory, UnknownModel
+from core.models.hub import catalog, shapes, store
+from core.models.hub import download as downloading
+from core.models.hub.download import DownloadProgress
+from core.models.loader import dims_of
+from core.planning.hardware import Gpu, Machine
+from tests.app.fakes import MACHINE, SECONDS, FakeEngine
+from tests.core.models.hub.test_download import REPO, WEIGHTS, hub  # noqa: F401
+from tests.core.models.hub.toy_hub import ToyHub
+
+EVIL = '<img src=x onerror="alert(1)">'
+TINY = catalog.Known(
+    name="tiny",
+    hub=REPO,
+    description=f"A toy. {EVIL}",
+    license="none",
+    parameters=1_500_000,
+    config={"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2},
+)
+ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
+GPU = Machine("test processor", 8, 64 << 30, 48 << 30, (Gpu("large", 24 << 30, 23 << 30),))
+PARTS = ModelParts(*cast(Any, ("act", "doing", "listing")))
+
+
+def source(**options: Any) -> ModelSource:
+    def load(config: EngineConfig) -> Any:
+        def make() -> tuple[FakeEngine, Machine]:
+            engine = FakeEngine()
+            engine.info.model = config.model
+            return engine, MACHINE
+
+        return make
+
+    return ModelSource(config=lambda name: EngineConfig(model=name, **options), load=load)
+
+
+@pytest.fixture
+def toys(hub: ToyHub, monkeypatch: pytest.MonkeyPatch) -> ToyHub:  # noqa: F811
+    """A catalogue of the bundled pair and of a toy that a hub on this machine has."""
+    rows = {name: row for name, row in catalog.entries().items() if row.folder} | {"tiny": TINY}
+    monkeypatch.setattr(catalog, "entries", lambda: rows)
+    monkeypatch.setattr(shapes, "entries", lambda: rows)
+    return hub
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is clear, a download stands still after the first piece of the weights."""
+    real, gate = downloading.download, threading.Event()
+
+    def held(repository: Any, cancel: threading.Event) -> Iterator[DownloadProgress]:
+        for progress in real(repository, cancel):
+            yield progress
+            if progress.name == WEIGHTS and progress.file_bytes < progress.file_total_bytes:
+                gate.wait(SECONDS)
+
+    monkeypatch.setattr(downloading, "download", held)
+    return gate
+
+
+def ended(downloads: Downloads) -> Fetch:
+    *_, last = downloads.watch()
+    return last
+
+
+def until(downloads: Downloads, condition: Callable[[Fetch], bool]) -> Fetch:
+    return next(fetch for fetch in downloads.watch() if condition(fetch))
+
+
+def handlers(worker: EngineWorker, downloads: Downloads | None = None, **options: Any) -> ModelHandlers:
+    list(worker.states())
+    return ModelHandlers(worker, source(**options), downloads or Downloads(), PARTS)
+
+
+def text_of(html: str) -> str:
+    page = ElementTree.fromstring(f"<div>{html.replace('&nbsp;', ' ')}</div>")
+    return " ".join(unescape(" ".join(page.itertext())).split())
+
+
+# -------------------- what is told
+
+
+def test_the_list_has_every_target_and_asks_nobody(worker: EngineWorker, toys: ToyHub) -> None:
+    (updates,) = handlers(worker).enter("")
+    shown = updates[cast(Any, "listing")]
+    assert EVIL not in shown and "A toy. <img" in text_of(shown)
+    assert "fake in use" in text_of(shown), "what runs is told, though no catalogue has it"
+    assert 'data-act="get:tiny"' in shown and 'data-act="use:tiny"' not in shown
+    assert 'data-act="use:harbour"' in shown and 'data-act="get:harbour"' not in shown
+    assert "harbour-draft" not in {row.name for row in model_rows(worker.state, source())}
+    assert toys.tokens == [] == toys.asked, "the network was asked before Download was pressed"
+
+
+def test_the_real_catalogue_is_told_from_its_own_sizes(engine: FakeEngine) -> None:
+    rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
+    qwen = rows["qwen3-8b"]
+    assert qwen.family == "Qwen3" and qwen.draft == "qwen3-0.6b" and qwen.context == 40_960
+    assert qwen.size_bytes == 2 * 8_190_735_360
+    shown = text_of(models([replace(rows["llama-3.1-8b"], is_here=False, has_parts=False)]))
+    assert "about 16.06 GB to download" in shown and "gated: accept it on the hub first" in shown
+
+
+def test_weights_that_do_not_fit_are_told_from_a_context_that_does_not() -> None:
+    row = catalog.entries()["llama-3.1-8b"]
+    shape = shapes.find_shape(row.name)
+    assert shape is not None and row.parameters is not None
+    dims = replace(dims_of(shape.config, row.name, weight_bytes=0), weight_bytes=2 * row.parameters)
+    small = replace(MACHINE, free_ram_bytes=4 << 30)
+    assert "weights" in fit_of(row.name, dims, None, small, source()).weights_refused
+    assert "Does not fit this machine" in fit_line(fit_of(row.name, dims, None, small, source()))[0]
+    whole = fit_of(row.name, dims, None, GPU, source())
+    assert whole.context == 131_072 and not whole.weights_refused
+    assert "host memory" in fit_line(whole)[0]
+    poor = replace(GPU, free_ram_bytes=2 << 30)
+    tight = fit_of(row.name, dims, None, poor, source(context=131_072))
+    assert 0 < tight.context < 131_072 and tight.context_refused and not tight.weights_refused
+    assert f"It fits with {tight.context:,}" in fit_line(tight)[0]
+    assert config_of(replace(ROW, fit=tight), source(context=131_072)).context == tight.context
+    beyond = fit_of("qwen2.5-7b", replace(dims, max_context=32_768), None, GPU, source(context=131_072))
+    assert beyond.context == 32_768 and beyond.context_refused
+
+
+@pytest.mark.parametrize(
+    ("row", "acts"),
+    [
+        (replace(ROW, to_come_bytes=10**9), {"get"}),
+        (replace(ROW, is_here=True), {"use"}),
+        (replace(ROW, is_here=True, in_use=True), set()),
+        (replace(ROW, is_here=True, draft="small", to_come_bytes=10**8), {"get", "use"}),
+        (replace(ROW, is_here=True, fit=Fit(weights_refused="No.")), set()),
+    ],
+)
+def test_only_what_can_be_done_is_offered(row: ModelRow, acts: set[str]) -> None:
+    shown = models([row])
+    assert {verb for verb in ("get", "use") if f'data-act="{verb}:m"' in shown} == acts
+
+
+def test_names_and_errors_are_text() -> None:
+    evil = replace(ROW, name=EVIL, description=EVIL, family=EVIL, licence=EVIL, draft=EVIL, to_come_bytes=1)
+    fetch = Fetch(name=EVIL, stage="fetching", file=EVIL, total_bytes=9, done_bytes=3)
+    error = NotEnoughMemory(EVIL, hint=EVIL)
+    shown = [models([evil]), download(fetch), download(Fetch(name=EVIL, stage="failed", error=error))]
+    for html in [*shown, not_loaded(error), download(Fetch(name=EVIL, stage="stopped"))]:
+        assert "<img" not in html and "&lt;img" in html
+        text_of(html)
+
+
+# -------------------- a download
+
+
+def test_a_download_is_followed_cancelled_and_gone_on_with(toys: ToyHub, gate: threading.Event) -> None:
+    downloads = Downloads()
+    downloads.start("tiny")
+    fetch = until(downloads, lambda fetch: fetch.file == WEIGHTS)
+    assert fetch.total_bytes == sum(len(toys.files[n]) for n in store_files(toys)) and fetch.free_bytes > 0
+    shown = text_of(download(fetch))
+    assert "Downloading tiny" in shown and "of 3.17 MB" in shown and "Cancel" in shown
+    with pytest.raises(DownloadRuns):
+        downloads.start("tiny")
+    downloads.stop()
+    assert downloads.now is not None and downloads.now.stage == "stopping"
+    gate.set()
+    last = ended(downloads)
+    assert last.stage == "stopped" and store.has_parts(REPO) and "cancelled" in download(last)
+    downloads.start("tiny")
+    last = ended(downloads)
+    assert last.stage == "done" and last.kept_bytes > 1 << 20 and last.done_bytes == last.total_bytes
+    ranges = [wanted for name, wanted, _ in toys.asked if name == WEIGHTS]
+    assert len(ranges) == 2 and ranges[0] is None and ranges[1] is not None, "what was there was fetched again"
+    assert not store.missing_files(cast(Path, store.locate(REPO)))
+
+
+def store_files(toy: ToyHub) -> list[str]:
+    return ["config.json", "generation_config.json", "tokenizer.json", WEIGHTS]
+
+
+def test_a_page_that_comes_later_finds_the_download(worker: EngineWorker, toys: ToyHub, gate: threading.Event) -> None:
+    downloads = Downloads()
+    first, second = handlers(worker, downloads), handlers(worker, downloads)
+    pressed = first.act("", "get:tiny")
+    assert "Downloading…" in next(pressed)[cast(Any, "listing")]
+    until(downloads, lambda fetch: fetch.file == WEIGHTS)
+    updates = second.enter("")
+    assert "Downloading…" in next(updates)[cast(Any, "listing")]
+    assert "Downloading tiny" in text_of(next(updates)[cast(Any, "doing")])
+    gate.set()
+    *_, last = updates
+    assert "tiny is on this disk" in last[cast(Any, "doing")] and 'data-act="use:tiny"' in last[cast(Any, "listing")]
+    *_, last = pressed
+    assert "tiny is on this disk" in last[cast(Any, "doing")]
+    assert "on this disk" not in list(second.enter(""))[-1][cast(Any, "doing")], "told once"
+
+
+def test_what_the_hub_refuses_is_one_line_with_one_action(
+    toys: ToyHub, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toys.gated, toys.token = True, "secret"
+    *_, last = handlers(worker).act("", "get:tiny")
+    assert "toys/tiny is gated. Accept its licence at" in text_of(last[cast(Any, "doing")])
+    toys.gated, toys.token = False, None
+    monkeypatch.setattr("core.models.hub.download.SPARE_BYTES", 1 << 60)
+    *_, last = handlers(worker).act("", "get:tiny")
+    assert "has room for" in text_of(last[cast(Any, "doing")])
+    assert WEIGHTS not in {name for name, _, _ in toys.asked} and not store.has_parts(REPO)
+    toys.garbage = True
+    *_, last = handlers(worker).act("", "get:tiny")
+    assert "does not describe toys/tiny" in text_of(last[cast(Any, "doing")])
+
+
+def test_offline_a_download_says_what_to_do(toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    downloads = Downloads()
+    downloads.start("tiny")
+    last = ended(downloads)
+    assert last.error is not None and "offline" in last.error.hint and toys.asked == []
+
+
+def test_an_error_nobody_thought_of_ends_the_download_visibly(toys: ToyHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> int:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("core.models.hub.download.still_to_come", broken)
+    downloads = Downloads()
+    downloads.start("tiny")
+    assert "ended with an error (RuntimeError)" in download(ended(downloads))
+    with pytest.raises(UnknownModel):
+        downloads.start("../../etc")
+
+
+# -------------------- another model
+
+
+def test_use_changes_the_model_and_refusals_are_told(worker: EngineWorker, toys: ToyHub) -> None:
+    page = handlers(worker)
+    (updates,) = page.act("", "use:tiny")
+    assert "tiny is not on this disk" in updates[cast(Any, "doing")]
+    (updates,) = page.act("", "use:harbour")
+    assert "Loading harbour" in updates[cast(Any, "doing")]
+    buttons = updates[cast(Any, "listing")].split("<button")[1:]
+    assert buttons and all(" disabled>" in button for button in buttons)
+    *_, state = worker.states()
+    assert isinstance(state, Ready) and state.info.model == "harbour"
+    *_, last = page.enter("")
+    assert "harbour in use" in text_of(last[cast(Any, "listing")])
+
+
+def test_why_a_model_was_not_loaded_is_told_in_the_section(worker: EngineWorker, toys: ToyHub) -> None:
+    page = handlers(worker)
+
+    def fail() -> Any:
+        raise NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
+
+    worker.switch(fail, "large")
+    *_, last = page.enter("")
+    told = text_of(last[cast(Any, "doing")])
+    assert "The weights need 13.0 GiB. The model before it is loaded again. Choose a smaller model." in told
+
+
+@pytest.mark.parametrize(("option", "value"), [("remote", "http://127.0.0.1:1"), ("gpus", 2)])
+def test_where_models_cannot_be_changed_the_section_only_says_why(
+    worker: EngineWorker, arguments: Any, option: str, value: object
+) -> None:
+    setattr(arguments, option, value)
+    page = ModelHandlers(worker, serve_page.model_source(arguments), Downloads(), PARTS)
+    (updates,) = page.enter("")
+    assert f"--{option}" in updates[cast(Any, "listing")] and "data-act" not in updates[cast(Any, "listing")]
+    assert list(page.act("", "use:harbour")) == []
+
+
+def test_another_model_is_loaded_with_the_options_of_the_start(arguments: Any) -> None:
+    arguments.model, arguments.draft, arguments.context, arguments.bits = "llama2-7b-128k", "llama-68m", 9000, 8
+    chosen = serve_page.model_source(arguments)
+    assert chosen.config("llama2-7b-128k").draft_model == "llama-68m"
+    other = chosen.config("qwen3-8b")
+    assert (other.model, other.draft_model, other.context, other.bits) == ("qwen3-8b", "auto", 9000, 8)
+    arguments.draft = "none"
+    assert serve_page.model_source(arguments).config("qwen3-8b").draft_model == "none"

@@ -1,0 +1,363 @@
+"""The race: what is recorded of it, what its board says, and what the worker does."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.context.context_documents import Shelf
+from app.runtime.throttle import Pause
+from app.runtime.trace import Judgement, Race, Trace, first_difference, lead
+from app.runtime.worker import EngineWorker, RaceBegun, RaceEnded, Waiting, WorkerEvent
+from app.ui.race.tab import RaceHandlers, lane_choices, race_configs
+from app.ui.race.view import RaceView, replay_points, verdict_line
+from core.config import GenerationConfig, SamplingParams
+from core.decoding.registry import LOSSY_METHODS, METHODS
+from core.errors import CoreError, InvalidSetting
+from core.generation.events import LaneEvent, PrefillProgress, RoundDone
+from tests.app.fakes import FakeEngine, opened, write_book
+
+EVIL = '<img src=x onerror="alert(1)">'
+
+
+def config(method: str, **changed: Any) -> GenerationConfig:
+    return GenerationConfig(method=method, **changed)
+
+
+PAIR = [config("autoregressive"), config("triforce")]
+
+
+def run(stream: Iterator[WorkerEvent]) -> list[WorkerEvent]:
+    return [event for event in stream if not isinstance(event, Pause)]
+
+
+def raced(worker: EngineWorker, session_id: str, configs: list[GenerationConfig], **more: Any) -> Race:
+    events = run(worker.race(session_id, "How was it?", configs, **more))
+    assert isinstance(events[0], RaceBegun) and isinstance(events[-1], RaceEnded)
+    return events[0].race
+
+
+@pytest.fixture
+def session_id(worker: EngineWorker, tmp_path: Path) -> str:
+    return opened(worker, write_book(tmp_path))
+
+
+def text_of(html: str) -> str:
+    return unescape(re.sub(r"<[^>]*>", "", html))
+
+
+# -------------------- the worker
+
+
+def test_a_race_reads_nothing_of_the_book_again_and_finds_equal_texts(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    for _ in PAIR:
+        engine.enqueue("It was dark.")
+    race = raced(worker, session_id, PAIR)
+    assert race.num_reread == 0 and race.ended
+    assert [lane.text for lane in race.lanes] == ["It was dark. "] * 2
+    assert race.judgements == {"triforce": Judgement("identical", None, None, 3, True)}
+    assert worker.sessions.get(session_id).race is race and engine.threads == {"engine"}
+
+
+def test_a_text_that_differs_is_a_mismatch_with_its_place(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    engine.enqueue("It was dark.")
+    engine.enqueue("It was light.")
+    assert raced(worker, session_id, PAIR).judgements["triforce"] == Judgement("mismatch", 2, 1.25, 3, True)
+
+
+def test_texts_cut_by_the_clock_are_compared_as_far_as_both_go(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    for _ in PAIR:
+        engine.enqueue("one " * 40)
+    race = raced(worker, session_id, PAIR, seconds=0.4)
+    assert [lane.finished.stop_reason for lane in race.lanes if lane.finished] == ["time_up", "time_up"]
+    assert race.judgements["triforce"] == Judgement("identical", None, None, 5, False)
+
+
+def test_sampled_and_lossy_texts_are_not_judged(worker: EngineWorker, session_id: str) -> None:
+    lively = SamplingParams(temperature=0.7)
+    assert not raced(worker, session_id, [config(c.method, sampling=lively) for c in PAIR]).judgements
+    assert not raced(worker, session_id, [config("autoregressive"), config("h2o")]).judgements
+
+
+def test_stop_ends_a_race_in_the_middle_and_what_was_written_is_compared(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    engine.enqueue("One two three")
+    engine.enqueue("One | three")
+    stream = worker.race(session_id, "Go on?", PAIR)
+    assert next(event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, RoundDone))
+    worker.stop_race(session_id)
+    assert isinstance(run(stream)[-1], RaceEnded)
+    race = worker.sessions.get(session_id).race
+    assert race and race.ended and {lane.finished.stop_reason for lane in race.lanes if lane.finished} == {"cancelled"}
+
+
+def test_stop_while_reading_ends_a_race_before_its_first_word(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    engine.reading.clear()
+    stream = worker.race(session_id, "A new question?", PAIR)
+    assert next(event for event in stream if isinstance(event, LaneEvent))
+    worker.stop_race(session_id)
+    view = RaceView(waiting=True).apply(
+        [RaceBegun(worker.sessions.get(session_id).race or pytest.fail()), *run(stream)]
+    )
+    assert not view.running and not view.finished and "Stopped before the first word" in view.html()
+
+
+def test_a_second_page_s_race_waits_and_is_told_so(
+    worker: EngineWorker, engine: FakeEngine, session_id: str, tmp_path: Path
+) -> None:
+    second = opened(worker, write_book(tmp_path, "Another book. " * 20, "other.txt"))
+    engine.writing.clear()
+    first = worker.race(session_id, "One?", PAIR)
+    assert next(event for event in first if isinstance(event, LaneEvent))
+    waiting = next(event for event in worker.race(second, "Two?", PAIR) if not isinstance(event, Pause))
+    assert waiting == Waiting("another page", 1)
+    assert "Queued: another page first" in RaceView(waiting=True).apply([waiting]).html()
+    engine.writing.set()
+    assert isinstance(run(first)[-1], RaceEnded)
+
+
+def test_a_race_and_the_conversation_leave_each_other_alone(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    engine.enqueue("Dark.")
+    run(worker.answer(session_id, "Before?", config("triforce")))
+    raced(worker, session_id, PAIR)
+    assert [exchange.question for exchange in worker.sessions.get(session_id).exchanges] == ["Before?"]
+
+
+def test_an_error_in_a_lane_ends_the_race_and_not_the_worker(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    engine.enqueue(CoreError("It broke.", hint="Try again."))
+    with pytest.raises(CoreError, match="It broke"):
+        run(worker.race(session_id, "Well?", PAIR))
+    race = worker.sessions.get(session_id).race
+    assert race is not None and race.ended
+    assert raced(worker, session_id, PAIR).judgements
+
+
+def test_an_empty_shelf_forgets_the_race(worker: EngineWorker, session_id: str, tmp_path: Path) -> None:
+    raced(worker, session_id, PAIR)
+    run(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
+    assert worker.sessions.get(session_id).race is not None, "beside the first one it changes nothing"
+    run(worker.arrange(session_id, lambda _: Shelf()))
+    assert worker.sessions.get(session_id).race is None
+
+
+def test_one_lane_is_no_race(worker: EngineWorker, session_id: str) -> None:
+    with pytest.raises(InvalidSetting, match="two lanes"):
+        worker.race(session_id, "Well?", PAIR[:1])
+
+
+def test_cancelling_the_real_engine_s_race_while_it_reads(
+    start_worker: Callable[..., EngineWorker], tmp_path: Path
+) -> None:
+    """Going on with lanes after half a reading would choose chunks of a cache that lacks the prompt."""
+    from tests.app.ui.test_page import with_words
+    from tests.core.toys import tiny_engine
+
+    worker = start_worker(with_words(tiny_engine(context=1024)))
+    session_id = opened(worker, write_book(tmp_path))
+    stream = worker.race(session_id, "How was it?", [config(c.method, max_new_tokens=12) for c in PAIR])
+    reading = (event for event in stream if isinstance(event, LaneEvent) and isinstance(event.event, PrefillProgress))
+    assert next(reading)
+    worker.stop_race(session_id)
+    assert isinstance(run(stream)[-1], RaceEnded)
+    race = raced(worker, session_id, [config(c.method, max_new_tokens=12) for c in PAIR])
+    assert race.judgements["triforce"].verdict == "identical" and race.judgements["triforce"].num_compared == 12
+
+
+# -------------------- settings
+
+
+def test_lanes_are_all_methods_and_the_lossy_ones_are_marked() -> None:
+    marked = {name for label, name in lane_choices() if label.endswith("not exact")}
+    assert [name for _, name in lane_choices()] == list(METHODS) and marked == set(LOSSY_METHODS)
+    assert not {"triforce", "triforce-lookup", "draft"} & {name for _, name in lane_choices(has_draft=False)}
+
+
+def test_settings_of_the_lanes() -> None:
+    plain, fast = race_configs(["triforce", "autoregressive"], 0, 64, 0.5)
+    assert (plain.method, fast.method) == ("autoregressive", "triforce")
+    assert plain.max_new_tokens == 64 and plain.sampling.temperature == 0.5
+    assert race_configs(["triforce", "autoregressive"], 10, 64, 0)[0].max_new_tokens > 10_000, "only the clock ends it"
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ((["triforce"], 0, 64, 0), "two lanes"),
+        ((["triforce", "h2o"], 0, None, 0), "empty"),
+        ((["triforce", "h2o"], 0, 0, 0), "At least one"),
+        ((["triforce", "h2o"], 0, 64, -1), "Temperature -1"),
+    ],
+)
+def test_wrong_settings_are_refused(values: tuple[Any, ...], problem: str) -> None:
+    with pytest.raises(InvalidSetting, match=problem):
+        race_configs(*values)
+
+
+# -------------------- the board
+
+
+def test_lead_counts_tokens_at_the_same_time_and_seconds_to_the_same_token(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    for _ in PAIR:
+        engine.enqueue("one " * 8)
+    plain, fast = raced(worker, session_id, PAIR).lanes
+    ahead = lead(fast, plain)  # 0.02 s a token against 0.08
+    assert ahead.speedup == pytest.approx(4) and ahead.tokens == 8 - 2 and ahead.seconds == pytest.approx(8 * 0.06)
+    assert lead(plain, fast).tokens == -6
+    assert lead(Trace("", "triforce"), Trace("", "autoregressive")).speedup is None
+
+
+def test_where_texts_part() -> None:
+    assert first_difference([1, 2, 3], [1, 2, 4]) == 2 and first_difference([1, 2], [1, 2, 4]) is None
+
+
+def test_the_board_follows_a_race(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    engine.enqueue("It | dark.")  # it holds until the first word was seen on the board
+    engine.enqueue("It | dark.")
+    view = RaceView(waiting=True)
+    assert view.running and "Waiting for its turn" in view.html()
+    shown = []
+    for event in worker.race(session_id, "How was it?", PAIR):
+        shown.append(view.apply([event]).html())
+        if "<p>It </p>" in shown[-1]:
+            engine.writing.set()
+    assert any("Reading the question" in html for html in shown)
+    assert any("Racing, in fair turns" in html and "at the end, token by token" in html for html in shown)
+    last = text_of(shown[-1])
+    assert "Finished · one reading for all, 0 book tokens re-read" in last
+    assert "50.0tokens/s" in last and "12.5tokens/s" in last and "4.00×" in last and "0.18 sahead" in last
+    assert "TriForce: identicalAll 3 tokens are the same" in last
+    assert view.finished and "data-replay" in shown[-1] and "Replay" in shown[-1]
+
+
+def test_lossy_lanes_are_marked_and_say_where_they_part(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    engine.enqueue("It was dark.")
+    engine.enqueue("It is.")
+    race = raced(worker, session_id, [config("autoregressive"), config("streamingllm")])
+    html = text_of(RaceView(race).html())
+    assert "StreamingLLMnot exact" in html and "leaves plain decoding’s at token 2" in html
+
+
+@pytest.mark.parametrize(
+    ("found", "tone", "words"),
+    [
+        (Judgement("identical", None, None, 128, True), "good", "All 128 tokens are the same"),
+        (Judgement("identical", None, None, 1, False), "good", "as far as both wrote: 1 token."),
+        (Judgement("near_tie", 56, 0.0003, 57, True), "near", "part at token 57"),
+        (
+            Judgement("mismatch", 56, 1.25, 57, True),
+            "bad",
+            "one token lies 1.2 logits below the model’s best one. That is a bug",
+        ),
+        (
+            Judgement("mismatch", 56, None, 57, True),
+            "bad",
+            "One text ends at token 56 and the other goes on. That is a bug",
+        ),
+    ],
+)
+def test_verdicts_in_words(found: Judgement, tone: str, words: str, worker: EngineWorker, session_id: str) -> None:
+    race = raced(worker, session_id, PAIR)
+    race.judgements["triforce"] = found
+    shown = verdict_line(race, race.lanes[1])
+    assert shown[0] == tone and words in shown[2]
+
+
+def test_sampled_lanes_are_not_comparable(worker: EngineWorker, session_id: str) -> None:
+    lively = SamplingParams(temperature=0.7)
+    race = raced(worker, session_id, [config(c.method, sampling=lively) for c in PAIR])
+    assert "not comparable" in RaceView(race).html()
+
+
+def test_the_replay_is_every_lane_s_clock_and_text_length(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    for _ in PAIR:
+        engine.enqueue("It was.")
+    race = raced(worker, session_id, PAIR)
+    assert json.loads(replay_points(race)) == [
+        [[0, 0, 0], [80, 3, 1], [160, 8, 2], [160, 8, 2]],
+        [[0, 0, 0], [20, 3, 1], [40, 8, 2], [40, 8, 2]],
+    ]
+    for _ in PAIR:
+        engine.enqueue("word " * 3000)
+    race = raced(worker, session_id, [config(c.method, max_new_tokens=3000) for c in PAIR])
+    lanes = json.loads(replay_points(race))
+    assert all(len(points) <= 602 and points[-1][2] == 3000 for points in lanes)
+
+
+def test_three_lanes_have_their_own_rows(worker: EngineWorker, session_id: str) -> None:
+    race = raced(worker, session_id, [*PAIR, config("draft", max_new_tokens=3)])
+    html = RaceView(race).html()
+    assert "lanes-3" in html and html.index('class="gap"') < html.index('class="lane')
+    assert text_of(html).count("mismatch") == 1, "the short one is no beginning that counts: it ended by itself"
+
+
+def test_nothing_of_a_race_is_html(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    for _ in PAIR:
+        engine.enqueue(EVIL.replace(" ", "&nbsp;"))
+    run(worker.race(session_id, EVIL, PAIR))
+    view = RaceView(worker.sessions.get(session_id).race)
+    html = view.html() + view.fail(CoreError(EVIL, hint=EVIL)).html() + RaceView().fail(CoreError(EVIL, hint="")).html()
+    assert "<img" not in html and "&lt;img" in html
+
+
+def test_an_error_keeps_the_race_that_was_there(worker: EngineWorker, session_id: str) -> None:
+    view = RaceView(raced(worker, session_id, PAIR)).fail(CoreError("It broke.", hint="Try again."))
+    assert 'role="alert"' in view.html() and "Try again." in view.html() and not view.running
+
+
+def test_what_the_page_asks_for_late_does_not_hide_the_race_or_its_problem(
+    worker: EngineWorker, engine: FakeEngine, session_id: str, tmp_path: Path
+) -> None:
+    """A tab asks what to show when it is opened; the answer may arrive after the reader has pressed Start."""
+    parts: Any = SimpleNamespace(
+        board="board", start="start", stop="stop", saves=("a", "b"), proposal="proposal", prompts=("c", "d", "e")
+    )
+    handlers = RaceHandlers(worker, (), parts)
+    for _ in PAIR:
+        engine.enqueue("It was dark.")
+    running = handlers.race(session_id, "How was it?", ["autoregressive", "triforce"], 0, 64, 0)
+    waiting = next(running)
+    assert handlers.enter(session_id)["board"] == waiting["board"] and waiting["stop"]["visible"]
+    ended = list(running)[-1]
+    assert handlers.enter(session_id)["board"] == ended["board"] and "dark" in ended["board"]
+
+    refused = list(handlers.race(session_id, "How was it?", ["autoregressive"], 0, 64, 0))[-1]
+    assert "A race needs two lanes." in refused["board"] and handlers.enter(session_id)["board"] == refused["board"]
+    left = handlers.race(session_id, "How was it?", ["autoregressive", "triforce"], 0, 64, 0)
+    next(left)
+    left.close()  # the page is gone: nothing runs for it any more
+    assert not handlers.enter(session_id)["stop"]["visible"]
+    list(handlers.race(session_id, "How was it?", ["autoregressive"], 0, 64, 0))
+    (tmp_path / "other").mkdir()
+    for _ in worker.open_books(session_id, [write_book(tmp_path / "other", text="Another book. " * 30)]):
+        pass
+    assert "A race needs two lanes." not in handlers.enter(session_id)["board"], "it was about another book"
+
+
+def test_a_report_without_a_race_is_explained(worker: EngineWorker, session_id: str) -> None:
+    parts: Any = SimpleNamespace(board="board", start="start", stop="stop", saves=("a", "b"), saved="saved")
+    updates = RaceHandlers(worker, (), parts).report(session_id, "html")
+    assert updates[parts.saved] == "" and "There is no finished race." in updates[parts.board]

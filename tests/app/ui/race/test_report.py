@@ -1,0 +1,117 @@
+"""The report of a race: the file's contents, its JSON, and that nothing of it reaches for the outside."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app.runtime.trace import Race
+from app.runtime.worker import EngineWorker, Ready
+from app.server.serve_page import CSS
+from app.ui.race.report import Setting, report_html, report_json
+from app.ui.race.tab import parcel
+from core.config import GenerationConfig, SamplingParams
+from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
+from tests.app.ui.race.test_race import EVIL, config, raced, run
+
+METHODS = ("autoregressive", "triforce", "h2o")
+
+
+@pytest.fixture
+def race(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> Race:
+    session_id = opened(worker, write_book(tmp_path))
+    for text in ("It was dark.", "It was dark.", "It was light."):
+        engine.enqueue(text)
+    return raced(worker, session_id, [config(method) for method in METHODS])
+
+
+@pytest.fixture
+def setting(engine: FakeEngine) -> Setting:
+    return Setting(cast(Any, engine.info), MACHINE, {"python": "3.11", "torch": "2.11"})
+
+
+def test_the_json_is_that_of_the_command_line_and_more(race: Race, setting: Setting) -> None:
+    report = json.loads(json.dumps(report_json(race, setting)))
+    assert {"model", "device", "dtype", "placement", "prompt_tokens", "prefill_seconds"} <= report.keys()
+    assert list(report["methods"]) == list(METHODS) and report["speedup"] == 4
+    triforce = report["methods"]["triforce"]
+    assert triforce["text"] == "It was dark. " and triforce["new_tokens"] == 3 == len(triforce["token_ids"])
+    assert triforce["acceptance"] == {"level1": 0.5, "level2": 0.75} and triforce["tokens_per_full_pass"] == 3
+    assert report["equality"] == {"verdict": "identical", "first_divergence": None}
+    assert list(report["equality_by_method"]) == ["triforce"], "a lossy lane is not judged"
+    assert report["hardware"]["num_cores"] == 2 and report["versions"]["torch"] == "2.11"
+    assert report["settings"] == {"max_new_tokens": 256, "seconds": None, "temperature": 0, "top_p": 1, "seed": 0}
+
+
+def test_the_worst_verdict_is_the_race_s(
+    worker: EngineWorker, engine: FakeEngine, setting: Setting, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    for text in ("It was dark.", "It was dark.", "It was light."):
+        engine.enqueue(text)
+    race = raced(worker, session_id, [config(method) for method in ("autoregressive", "triforce", "draft")])
+    equality = report_json(race, setting)["equality"]
+    assert equality == {"verdict": "mismatch", "first_divergence": {"index": 2, "logit_gap": 1.25}}
+
+
+def test_sampled_texts_are_not_comparable(worker: EngineWorker, setting: Setting, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    lively = SamplingParams(temperature=0.7)
+    race = raced(worker, session_id, [GenerationConfig(method=m, sampling=lively) for m in METHODS[:2]], seconds=0.2)
+    report = report_json(race, setting)
+    assert report["equality"]["verdict"] == "not_comparable" and report["settings"]["seconds"] == 0.2
+    assert "temperature 0.7" in report_html(race, setting, CSS) and "not comparable" in report_html(race, setting, CSS)
+
+
+def test_the_file_says_it_all(race: Race, setting: Setting) -> None:
+    html = report_html(race, setting, CSS)
+    words = re.sub(r"<[^>]*>", " ", html.split("</style>")[1])
+    for fact in ("test processor, 2 cores", "python 3.11", "How was it?", "float32 weights on cpu", "greedy", "256"):
+        assert fact in words, fact
+    assert "TriForce: identical" in words and "H2O (not exact)" in words and "It was light." in words
+    assert html.count("<svg") >= 6 and html.count('class="t ') >= 9 and 'title="Draft, accepted, round 1' in html
+
+
+class Closed(HTMLParser):
+    """Every tag is closed in order; no attribute runs or fetches anything."""
+
+    VOID = ("meta", "br", "rect", "line", "img", "input")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "img", "iframe", "link", "object", "embed", "base", "form"), tag
+        assert not [name for name, _ in attrs if name.startswith("on") or name in ("src", "href", "action")], attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag in self.VOID or self.open.pop() == tag, tag
+
+
+def test_nothing_of_a_hostile_race_runs_and_nothing_is_fetched(
+    worker: EngineWorker, engine: FakeEngine, setting: Setting, tmp_path: Path
+) -> None:
+    session_id = opened(worker, write_book(tmp_path, name="a<script>.txt"))
+    for _ in METHODS:
+        engine.enqueue(f"{EVIL} </style></main> <script>alert(1)</script>")
+    run(worker.race(session_id, f"{EVIL}</title>", [config(method) for method in METHODS]))
+    race = worker.sessions.get(session_id).race
+    assert race is not None
+    html = report_html(race, setting, CSS)
+    parser = Closed()
+    parser.feed(html)
+    assert parser.open == [] and "&lt;script&gt;" in html
+    assert not re.search(r"https?:|//\w|url\(|@import", html.split("</style>")[0]), "styles name nothing outside"
+
+
+def test_the_parcel_for_the_browser(race: Race, engine: FakeEngine) -> None:
+    state = Ready(cast(Any, engine.info), MACHINE, engine.context)
+    html, data = (json.loads(parcel(race, state, kind)) for kind in ("html", "json"))
+    assert html["name"].endswith(".html") and html["type"] == "text/html" and html["text"].startswith("<!doctype html>")
+    assert data["name"].endswith(".json") and json.loads(data["text"])["methods"].keys() == set(METHODS)

@@ -1,0 +1,488 @@
+"""Footers, the list, notices, settings and what small buttons do: plain functions and handlers, no browser."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app.context.samples import Sample
+from app.conversations.store import Conversations, Listing, Summary
+from app.conversations.tree import Dialogue
+from app.runtime.sessions import Session
+from app.runtime.throttle import Pace
+from app.runtime.worker import EngineWorker
+from app.ui.handlers import Handlers, Parts
+from app.ui.library.tab import LibraryHandlers, LibraryParts
+from app.ui.reading import settings
+from app.ui.reading.answer_footer import answer_footer, exactness, question_footer
+from app.ui.reading.chat_actions import ChatActions, ListParts
+from app.ui.reading.chat_view import ChatView, conversation
+from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice
+from app.ui.retrieval_map.panel import WhereParts
+from core.config import SamplingParams
+from core.errors import InvalidSetting
+from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
+from tests.app.fakes import FakeEngine, finished, opened, round_done, worker_of, write_book
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+# -------------------- under an answer
+
+
+def footer(dialogue: Dialogue, *, last: bool = True) -> str:
+    return answer_footer(dialogue, dialogue.path[-1], last=last)
+
+
+def test_a_footer_has_every_figure_of_an_answer() -> None:
+    html = footer(a_dialogue("One?"))
+    for text in ("1 token<", "50.0 tokens/s", "first token 0.4 s", "3 re-read", "TriForce, then Plain decoding"):
+        assert text in html
+    assert 'class="exact"' in html and ">exact<" in html and "seed 1099511627776" in html and "\n" not in html
+
+
+@pytest.mark.parametrize(
+    ("exact", "weights", "said_so"),
+    [
+        (True, "float32", "exact"),
+        (True, "bfloat16", "exact"),
+        (True, "nf4", "exact for the quantised model"),
+        (False, "float16", "not exact"),
+        (False, "int8", "not exact"),
+    ],
+)
+def test_exactness_is_said_plainly(exact: bool, weights: str, said_so: str) -> None:
+    one = exchange("?", "Yes.")
+    assert exactness(replace(one, finished=replace(one.finished, exact=exact), weights=weights)) == said_so
+
+
+def test_only_a_cut_answer_at_the_end_offers_to_go_on() -> None:
+    dialogue = a_dialogue("One?")
+    assert "continue:" not in footer(dialogue)
+    for reason in ("max_new_tokens", "cancelled"):
+        one = dialogue.exchanges[0]
+        cut = dialogue.answer(dialogue.head, replace(one, finished=replace(one.finished, stop_reason=reason)))
+        assert f"continue:{dialogue.head}" in footer(cut) and "continue:" not in footer(cut, last=False)
+    full = replace(one, finished=replace(one.finished, stop_reason="context_full"))
+    assert "continue:" not in footer(dialogue.answer(dialogue.head, full))
+
+
+def test_versions_of_a_question_can_be_turned_over() -> None:
+    dialogue = a_dialogue("One?")
+    assert "versions" not in question_footer(dialogue, dialogue.path[0])
+    first = dialogue.head
+    dialogue, second = said(dialogue, "One, differently?", parent="")
+    html = question_footer(dialogue, second)
+    assert "2/2" in html and f"switch:{first}" in html and f"switch:{second.id}" not in html
+
+
+def test_going_on_from_an_earlier_answer_shows_the_way_back() -> None:
+    dialogue = a_dialogue("One?", "Two?")
+    first, second = dialogue.path
+    html = answer_footer(dialogue.show(first.id), first, last=True)
+    assert "1 branch goes on from here" in html and f"switch:{second.id}" in html
+
+
+def test_an_unanswered_question_can_be_answered() -> None:
+    dialogue = a_dialogue("One?")
+    dialogue, node = dialogue.ask(dialogue.tip, "Two?")
+    *_, question, _, waits = conversation(Session("x", dialogue=dialogue))
+    assert question["content"][0]["text"] == "Two?" and f"again:{node.id}" in waits["content"][0]["text"]
+
+
+def test_nothing_of_a_conversation_is_html() -> None:
+    dialogue, node = said(a_dialogue(EVIL), EVIL, EVIL)
+    evil = replace(exchange(EVIL, EVIL), methods=(EVIL,), weights=EVIL)
+    dialogue = dialogue.answer(node.id, evil)
+    blocks = [block["text"] for one in conversation(Session("x", dialogue=dialogue)) for block in one["content"]]
+    assert all("<img" not in text for text in blocks) and len(blocks) == 8
+
+
+def test_a_continued_answer_grows_from_where_it_was() -> None:
+    before = exchange("One?", "One tw\ufffd")
+    view = ChatView([], "One?", before)
+    assert view.messages()[-1]["content"][0]["text"] == "One tw"
+    view.apply([round_done("o three", 0)])
+    assert view.messages()[-1]["content"][0]["text"] == "One two three" and not view.answered
+    assert view.apply([finished("One two three ")]).answered
+    nothing = ChatView([], "One?", before).apply([replace(finished("One tw"), token_ids=(1, 2))])
+    assert not nothing.answered, "nothing was added"
+    fewer = ChatView([], "One?", before).apply([round_done("o", 0), replace(finished("One two"), token_ids=(1,))])
+    assert fewer.answered, "another model may need fewer tokens for what was there and more"
+
+
+# -------------------- the list
+
+
+def a_summary(title: str = "A title", book: str = "book.txt", name: str = "0" * 32) -> Summary:
+    return Summary(name, title, book, NOW.isoformat(), 1, title, "")
+
+
+def test_the_list_marks_what_is_shown_and_escapes_titles() -> None:
+    dialogue = a_dialogue("One?")
+    session = Session("x", dialogue=dialogue)
+    listing = Listing((a_summary(name=dialogue.id), a_summary(EVIL, EVIL)), (EVIL,))
+    html = conversation_list(listing, session, when=NOW)
+    assert html.count('class="current"') == 1 and "<img" not in html and html.count("&lt;img") >= 3
+    assert "just now · book.txt" in html
+
+
+def test_an_empty_list_says_what_will_be_there() -> None:
+    assert "will be listed here" in conversation_list(Listing((), ()), None)
+    assert "Nothing found" in conversation_list(Listing((), ()), None, search="x")
+
+
+def test_a_long_list_is_cut_and_says_so() -> None:
+    listing = Listing(tuple(a_summary(name=f"{number:032x}") for number in range(MOST_SHOWN + 5)), ())
+    html = conversation_list(listing, None)
+    assert html.count("<li") == MOST_SHOWN and "5 older ones" in html
+
+
+def test_incognito_is_seen() -> None:
+    html = conversation_list(Listing((), ()), Session("x", incognito=True))
+    assert (
+        "convs incognito" in html
+        and 'aria-pressed="true"' in html
+        and "nothing of this conversation is written" in html
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "text"),
+    [
+        (timedelta(seconds=3), "just now"),
+        (timedelta(minutes=7), "7 min ago"),
+        (timedelta(hours=5), "5 h ago"),
+        (timedelta(days=1), "1 day ago"),
+        (timedelta(days=40), "22 Mar 2026"),
+    ],
+)
+def test_times_are_said_as_one_says_them(before: timedelta, text: str) -> None:
+    assert ago((NOW - before).isoformat(), NOW) == text
+    assert ago("yesterday or so", NOW) == "some time ago"
+
+
+def test_the_notice_names_the_book_and_offers_a_sample() -> None:
+    dialogue = a_dialogue("One?")
+    assert book_notice(Session("x"), ()) == "" and book_notice(None, ()) == ""
+    away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, title=EVIL)))
+    assert "book.txt, 8,123 tokens" in book_notice(away, ()) and "<img" not in book_notice(away, ())
+    assert "data-sample" not in book_notice(away, ())
+    samples = (Sample(Path("a.txt"), ()), Sample(Path("book.txt"), ()))
+    assert 'data-sample="1"' in book_notice(away, samples)
+
+
+def test_the_notice_of_an_edit_names_the_question() -> None:
+    dialogue = a_dialogue("One?", "Two?")
+    assert editing_notice(Session("x", dialogue=dialogue)) == ""
+    assert "Changing question 2" in editing_notice(Session("x", dialogue=dialogue, editing=dialogue.head))
+
+
+# -------------------- settings
+
+
+def test_presets_and_single_fields_say_the_same() -> None:
+    for name, sampling in settings.PRESETS.items():
+        assert settings.preset_values(name) == (sampling.temperature, sampling.top_p, sampling.top_k)
+        assert settings.preset_of(sampling.temperature, sampling.top_p, sampling.top_k) == name
+    assert settings.preset_of(0, 0.5, 9) == "Precise", "at temperature 0 the others change nothing"
+    assert settings.preset_of(0.7, 0.9, 0) == settings.CUSTOM == settings.preset_of(None, 0.9, 0)
+    assert all("value" not in update for update in settings.preset_values(settings.CUSTOM))
+
+
+def test_fields_become_a_configuration() -> None:
+    wish = settings.wish("triforce", 0.6, 0.9, 64, 40, " 7 ", "triforce-lookup", "fixed", 3, 12)
+    config = wish.config
+    assert config.sampling == SamplingParams(temperature=0.6, top_p=0.9, top_k=40) and config.seed == 7
+    assert config.method == "triforce-lookup" and not wish.own_seed and config.max_new_tokens == 64
+    assert not config.speculation.adaptive and (config.speculation.gamma1, config.speculation.gamma2) == (3, 12)
+    adaptive = settings.wish("triforce", 0, 1, 64, 0, "", settings.AS_CHOSEN, "adaptive", 2, 8)
+    assert adaptive.own_seed and adaptive.config.speculation.adaptive and adaptive.config.method == "triforce"
+
+
+def test_plain_decoding_stays_plain() -> None:
+    assert settings.chosen_method("autoregressive", "lookup") == "autoregressive"
+    assert settings.chosen_method("retrieval", settings.AS_CHOSEN) == "retrieval"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (0, 1, 64, None),
+        (0, 1, 64, -1),
+        (0, 1, 64, 0, "seven"),
+        (0, 1, 64, 0, "-1"),
+        (0, 1, 64, 0, "9" * 5000),
+        (0, 1, 64, 0, "²"),
+        (0, 1, 64, 0, "", settings.AS_CHOSEN, "fixed", 0, 8),
+        (0, 1, 64, 0, "", settings.AS_CHOSEN, "adaptive", 2, 900),
+        (0, 1, 64, 0, "", settings.AS_CHOSEN, "fixed", None, 8),
+    ],
+)
+def test_wrong_fields_are_said(fields: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidSetting):
+        settings.wish("triforce", *fields)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    ["", "null", "{", "[]", "[1]", '{"a": 1}', '["triforce","Precise",-1,1,9,0,"","as chosen","adaptive",2,8,1024]',
+     '["triforce","Precise",0,1,9,0,"","magic","adaptive",2,8,1024]', "[" * 9999,
+     '["triforce","Precise",0,1,9,0,"","as chosen","adaptive",2,8,1025]',
+     '["triforce","Precise",0,1,9,0,"","as chosen","adaptive",2,8]'],
+)  # fmt: skip
+def test_settings_that_the_browser_did_not_keep_change_nothing(packed: str) -> None:
+    fields = settings.Fields(*cast(Any, settings.Fields.__dataclass_fields__))
+    assert settings.recalled(fields, cast(Any, "method"), packed) == {}
+
+
+def test_kept_settings_come_back_as_far_as_the_page_offers_them() -> None:
+    fields = settings.Fields(*cast(Any, settings.Fields.__dataclass_fields__))
+    packed = '["retrieval","Custom",0.6,0.9,64,0,"7","lookup","fixed",3,9,2048]'
+    found = cast(Any, settings.recalled(fields, cast(Any, "method"), packed))
+    assert found["preset"] == "Balanced" and found["seed"] == "7" and found["variant"] == "lookup"
+    assert found["budget"] == 2048
+    assert "method" not in found, "this model's page does not offer it"
+
+
+def test_without_a_draft_model_only_what_needs_none_is_offered() -> None:
+    assert [name for _, name in settings.variants(has_draft=False)] == [settings.AS_CHOSEN, "retrieval", "lookup"]
+
+
+# -------------------- small buttons
+
+
+class Page:
+    """The handlers, with components that are only names."""
+
+    def __init__(self, worker: EngineWorker, session_id: str) -> None:
+        names = [*Parts.__dataclass_fields__]
+        fields: dict[str, Any] = {name: name for name in names if name not in ("suggestions", "library", "where")}
+        fields["library"] = LibraryParts(*cast(Any, ("shelf-act", "incoming", "shelf", "preview", "library-drop")))
+        fields["where"] = WhereParts(*cast(Any, ("where", "where-page")))
+        parts = Parts(**fields, suggestions=cast(Any, ("s1",)))
+        own = ListParts(*cast(Any, ("search", "listing", "act", "parcel", "now", "again")))
+        self.handlers = Handlers(worker, (), parts)
+        self.actions, self.session_id = ChatActions(worker, self.handlers, parts, own), session_id
+        self.session = worker.sessions.get(session_id)
+
+    def does(self, act: str, text: str = "") -> dict[Any, Any]:
+        return self.actions.now(self.session_id, json.dumps({"act": act, "text": text}))
+
+    def asks(self, question: str) -> dict[Any, Any]:
+        *_, last = self.handlers.ask(self.session_id, question, "triforce", 0, 1, 64)
+        return last | self.after()
+
+    def after(self) -> dict[Any, Any]:
+        return self.handlers.answered(self.session_id)
+
+    @property
+    def ids(self) -> list[str]:
+        return [node.id for node in self.session.dialogue.path] if self.session.dialogue else []
+
+
+def texts(update: Any) -> list[str]:
+    messages = update["value"] if isinstance(update, dict) else update
+    return [message["content"][0]["text"] for message in messages][::2]
+
+
+@pytest.fixture
+def page(engine: FakeEngine, tmp_path: Path) -> Iterator[Page]:
+    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
+    yield Page(worker, opened(worker, write_book(tmp_path)))
+    worker.close()
+
+
+def test_a_page_of_the_book_stays_open_when_an_answer_has_ended(page: Page, engine: FakeEngine) -> None:
+    """The reader may have opened it from the answer's chips before the server has said what stands around it."""
+    engine.enqueue("First.")
+    page.asks("One?")
+    told = page.after()
+    assert "where" in told and "where-page" not in told
+
+
+def test_edit_ask_switch_delete_by_buttons(page: Page, engine: FakeEngine) -> None:
+    for answer in ("First.", "Second."):
+        engine.enqueue(answer)
+        page.asks(f"For {answer}")
+    first, second = page.ids
+    update = page.does(f"edit:{second}")
+    assert update["box"] == "For Second." and "Changing question 2" in update["editing"] and "focus" in update["parcel"]
+    engine.enqueue("Third.")
+    update = page.asks("For third")
+    assert texts(update["chat"]) == ["For First.", "First. ", "For third", "Third. "] and update["editing"] == ""
+    assert texts(page.does(f"switch:{second}")["chat"])[2] == "For Second."
+    assert json.loads(page.does(f"copy:{second}")["parcel"]) == {"copy": "Second. "}
+    assert texts(page.does(f"branch:{first}")["chat"]) == ["For First.", "First. "]
+    assert texts(page.does(f"delete:{first}")["chat"]) == [] and page.session.dialogue is None
+
+
+def test_a_cancelled_edit_empties_the_box(page: Page) -> None:
+    page.asks("One?")
+    page.does(f"edit:{page.ids[0]}")
+    update = page.does("keep:")
+    assert update["box"] == "" and update["editing"] == "" and page.session.editing is None
+
+
+def test_an_edit_that_cannot_be_asked_stays_an_edit(page: Page) -> None:
+    page.asks("One?")
+    page.does(f"edit:{page.ids[0]}")
+    *_, update = page.handlers.ask(page.session_id, "One?", "triforce", -1, 1, 64)
+    update |= page.after()
+    assert (
+        "Temperature -1" in update["strip"] and page.session.editing == page.ids[0] and "Changing" in update["editing"]
+    )
+    assert update["box"]["value"] == "One?"
+
+
+def test_regenerate_and_continue_by_buttons(page: Page, engine: FakeEngine) -> None:
+    engine.enqueue("One two three four.")
+    *_, update = page.handlers.ask(page.session_id, "Count!", "triforce", 0, 1, 2)
+    assert "continue:" in str(update["chat"])
+    engine.enqueue("three four.")
+    act = json.dumps({"act": f"continue:{page.ids[0]}"})
+    first, *_, update = page.handlers.again(page.session_id, act, "triforce", 0, 1, 64)
+    assert texts(first["chat"]) == ["Count!"] and first["chat"][1]["content"][0]["text"] == "One two "
+    assert "value" not in first["box"], "what stands in the box stays there"
+    assert texts(update["chat"]) == ["Count!", "One two three four. "]
+    engine.enqueue("Again.")
+    *_, update = page.handlers.again(page.session_id, "[" * 100_000, "triforce", 0, 1, 64)
+    assert texts(update["chat"]) == ["Count!", "Again. "] and "2/2" in str(update["chat"])
+
+
+def test_the_list_by_buttons(page: Page, engine: FakeEngine) -> None:
+    page.asks("One?")
+    dialogue = cast(Dialogue, page.session.dialogue)
+    assert "One?" in page.does("new:")["listing"] and page.session.dialogue is None
+    assert "Renamed" in page.does(f"rename:{dialogue.id}", "Renamed")["listing"]
+    assert "Renamed" in page.actions.search(page.session_id, "renam")
+    assert "Nothing found" in page.actions.search(page.session_id, "teapot")
+    assert "Nothing found" in page.does("new:")["listing"], "the list stays narrowed"
+    page.actions.search(page.session_id, "")
+    assert texts(page.does(f"open:{dialogue.id}")["chat"])[0] == "One?"
+    assert json.loads(page.does(f"markdown:{dialogue.id}")["parcel"])["name"] == "Renamed.md"
+    assert "Renamed" not in page.does(f"delete-conversation:{dialogue.id}")["listing"]
+    assert "is not there any more" in page.does(f"open:{dialogue.id}")["about"]
+    assert "convs incognito" in page.does("incognito:")["listing"]
+
+
+@pytest.mark.parametrize(
+    "packed", ["", "{}", "[]", "null", "{", '{"act": 3}', '{"act": "explode:everything"}', '{"act": "switch:nobody"}']
+)
+def test_what_no_button_sends_is_refused(packed: str, page: Page) -> None:
+    page.asks("One?")
+    update = page.actions.now(page.session_id, packed)
+    assert 'role="alert"' in update["about"] and page.session.exchanges
+    assert 'role="alert"' in page.actions.now("unknown", packed)["about"]
+
+
+def test_after_a_restart_the_page_says_which_book_to_open(
+    page: Page, engine: FakeEngine, tmp_path: Path, start_worker: Callable[..., EngineWorker]
+) -> None:
+    page.asks("One?")
+    assert page.handlers.conversing is not None
+    page.actions._worker.close()
+    worker = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
+    try:
+        worker.sessions.enter(page.session_id)
+        again = Page(worker, page.session_id)
+        update = again.handlers.enter(page.session_id)
+        assert texts(update["chat"])[0] == "One?" and "Open that book again" in update["about"]
+        assert "is not open" in again.asks("Two?")["strip"]
+        *_, update = again.handlers.open_upload(page.session_id, [str(write_book(tmp_path, name="again.txt"))])
+        assert again.session.fits and again.session.exchanges
+        assert texts(again.asks("Two?")["chat"])[::2] == ["One?", "Two?"]
+    finally:
+        worker.close()
+
+
+def test_the_strip_and_the_quotations_follow_the_chat(page: Page, engine: FakeEngine, tmp_path: Path) -> None:
+    page.handlers.enter(page.session_id)
+    said, invented = '"it was a dark and stormy night"', '"and nobody was there at all"'
+    for question, answer, weights in (("One?", said, []), ("Two?", invented, [0.5] * 200)):
+        engine.weights = weights
+        engine.enqueue(answer)
+        update = page.asks(question)
+    assert "most loaded" in update["where"] or "the same pages" in update["where"]
+    first, second = page.ids
+    told = texts(update["chat"])
+    assert f'value="quote:{first}.0"' in told[1] and "page 1</button>" in told[1] and "not in the book" in told[3]
+    assert "show with the first words" in page.does(f"branch:{first}")["where"]
+    assert "show with the first words" not in page.does(f"switch:{second}")["where"]
+    shown = page.does(f"quote:{first}.0")
+    assert list(shown) == ["where-page"] and '<mark class="quoted">It was a dark and stormy' in shown["where-page"]
+    assert page.does(f"quote:{second}.0") == {"where-page": ""}
+    assert "not in the book" in texts(page.handlers.enter(page.session_id)["chat"])[3], "after a reload"
+    assert "Ask a question" in page.does("new:")["where"]
+    assert "Ask a question" in page.handlers.clear(page.session_id)["where"]
+
+
+def test_a_shelf_of_another_book_leaves_the_conversation_in_the_list(page: Page, tmp_path: Path) -> None:
+    page.asks("One?")
+    library = LibraryHandlers(page.actions._worker, page.handlers._parts.library, page.handlers)
+    key = page.session.intake.shelf.books[0].key
+    *_, update = page.handlers.open_upload(
+        page.session_id, [str(write_book(tmp_path, "Another book. " * 9, "other.txt"))]
+    )
+    assert "goes on" in update["card"] and page.session.exchanges
+    for act in (f"remove:{key}", "start-over"):
+        updates = list(library.act(page.session_id, act))
+    shown_now = [one for one in updates if "chat" in one][-1]
+    assert texts(shown_now["chat"]) == [] and "One?" in shown_now["listing"] and "stays in the list" in str(updates[-1])
+
+
+def test_a_new_conversation_can_make_room_for_the_shelf(page: Page, tmp_path: Path) -> None:
+    page.asks("Q" * 2500)
+    page.handlers.open_upload(page.session_id, [])
+    long = str(write_book(tmp_path, "Another book. " * 100, "long.txt"))
+    *_, update = page.handlers.open_upload(page.session_id, [long])
+    assert 'data-act="fresh"' in update["card"]
+    library = LibraryHandlers(page.actions._worker, page.handlers._parts.library, page.handlers)
+    first, *_ = library.act(page.session_id, "fresh")
+    assert texts(first["chat"]) == [] and "QQQ" in first["listing"]
+    assert page.session.book is not None and len(page.session.book.shelf.books) == 2
+
+
+def test_a_reload_ends_the_answer_it_lost_and_shows_it(page: Page, engine: FakeEngine) -> None:
+    page.handlers.enter(page.session_id)
+    engine.enqueue("One two | three.")
+    stream = page.handlers.ask(page.session_id, "Long?", "triforce", 0, 1, 64)
+    while "One two" not in str(next(stream)):
+        pass
+    page.handlers.enter(page.session_id)
+    for update in page.handlers.settle(page.session_id):
+        assert texts(update["chat"]) == ["Long?", "One two "]
+    assert page.session.exchanges[0].finished.text == "One two "
+    assert "One two" in str(list(page.handlers.settle(page.session_id)))
+
+    list(stream)
+    engine.writing.set()
+    engine.enqueue("Four five | six.")
+    stream = page.handlers.ask(page.session_id, "More?", "triforce", 0, 1, 64)  # asked before the page has settled
+    while "Four five" not in str(next(stream)):
+        pass
+    assert list(page.handlers.settle(page.session_id)) == []
+    engine.writing.set()
+    list(stream)
+    assert page.session.exchanges[1].finished.text == "Four five | six. "
+
+
+def test_figures_come_less_often_than_words_where_updates_cost_the_decoder_time(
+    page: Page, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "One two three four five six seven eight nine ten."
+    shown: dict[float, list[dict[Any, Any]]] = {}
+    for figures in (0.0, 1000.0):
+        monkeypatch.setattr("app.ui.handlers.pace_beside", lambda *_, rare=figures: Pace(0.0, rare))
+        engine.enqueue(words)
+        shown[figures] = list(page.handlers.ask(page.session_id, "Count!", "triforce", 0, 1, 64))
+    for updates in shown.values():
+        written = [update for update in updates[1:-1] if "One two" in str(update["chat"])]
+        assert len(written) >= 9, "every word is shown"
+        assert words in str(updates[-1]["chat"]) and "Answer complete" in updates[-1]["strip"]
+    often, rare = (sum("Writing" in str(u.get("strip")) for u in updates) for updates in shown.values())
+    assert often >= 10 and rare == 1

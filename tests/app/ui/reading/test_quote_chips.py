@@ -1,0 +1,109 @@
+"""Chips behind the quotations in answers: page, not in the book; nothing of a book or a model becomes HTML by them."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from app.context.context_documents import Shelf
+from app.conversations.export import as_json, as_markdown
+from app.conversations.tree import BookRef, Dialogue
+from app.documents.document import Document, make_pages
+from app.runtime.sessions import Book, Exchange, Session
+from app.ui.reading.chat_view import conversation
+from app.ui.reading.quote_chips import opened
+from tests.app.fakes import finished
+
+PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
+FOUND, INVENTED = '"the carved teapot was lost"', '"nobody ever knew why it was"'
+
+
+def a_document(title: str = "A", *pages: str) -> Document:
+    pages = pages or PAGES
+    starts = [sum(map(len, pages[:number])) for number in range(len(pages))]
+    text = "".join(pages)
+    made = make_pages(starts, len(text))
+    return Document(name="a", title=title, format="pdf", text=text, pages=made, has_own_pages=True)
+
+
+def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str = "d") -> Session:
+    """A conversation with these answers about these documents, or about PAGES."""
+    shelf = Shelf()
+    for document in documents or (a_document(),):
+        shelf = shelf.add(document)
+    book = Book(shelf.books[0].document, 99, 99, 999, shelf=shelf)
+    dialogue = Dialogue.begin(BookRef.of(book, "d"), "Q?")
+    for answer in answers:
+        dialogue, node = dialogue.ask(dialogue.tip, "Q?")
+        done = replace(finished("One."), text=answer)
+        dialogue = dialogue.answer(node.id, Exchange("Q?", done, digest=digest))
+    return Session("x", book=book, digest="d", dialogue=dialogue)
+
+
+def answers(session: Session) -> list[str]:
+    """Their text as Markdown for the chat."""
+    return [one["content"][0]["text"] for one in conversation(session)[2::4]]
+
+
+def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
+    session = a_session(f"So {FOUND}, and {INVENTED}.", f"{FOUND} and again {FOUND}")
+    assert session.dialogue is not None
+    first, second = session.dialogue.path
+    told, twice = answers(session)
+    page = f'<button class="chip quote found" type="button" value="quote:{first.id}.0" title="[^"<]*">page 2</button>'
+    amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
+    assert re.fullmatch(f"So {FOUND}{page}, and {INVENTED}{amber}.", told)
+    assert twice.count(f"quote:{second.id}.0") == 2
+    html = opened(session, f"{first.id}.0")
+    assert '<mark class="quoted">The carved teapot was lost</mark>' in html and "Page 2" in html
+    for nothing in (f"{first.id}.1", f"{first.id}.2", f"{first.id}.x", first.id, "", ".0", "nobody.0"):
+        assert opened(session, nothing) == ""
+
+
+def test_what_is_kept_copied_and_exported_has_no_chips() -> None:
+    session = a_session(f"So {FOUND}, and {INVENTED}.")
+    assert "chip" in answers(session)[0] and session.dialogue is not None
+    assert session.exchanges[0].finished.text == f"So {FOUND}, and {INVENTED}."
+    assert "chip" not in as_markdown(session.dialogue) and "chip" not in as_json(session.dialogue)
+
+
+def test_a_changed_shelf_says_where_words_stand_now_and_not_that_they_never_stood_anywhere() -> None:
+    session = a_session(f"So {FOUND}, and {INVENTED}.", digest="another")
+    (told,) = answers(session)
+    assert "page 2" in told and "not in the book" not in told
+    assert session.dialogue is not None
+    session.dialogue = replace(session.dialogue, book=replace(session.dialogue.book, digest="another"))
+    assert not session.fits and answers(session) == [f"So {FOUND}, and {INVENTED}."], "that book is not open"
+    assert opened(session, f"{session.dialogue.head}.0") == ""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```\n{FOUND}\n```",
+        f"Here: `{FOUND}`",
+        f"    {FOUND}",
+        f"\\({FOUND}\\)",
+        f"a ` {FOUND}",  # whether that is code is for Markdown to say
+    ],
+)
+def test_code_and_mathematics_stay_as_they_were_written(answer: str) -> None:
+    assert "chip" not in answers(a_session(answer))[0]
+
+
+def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
+    evil = '"><img src=x onerror=alert(1)> **b** [x](javascript:y) $$x$$\n\n`'
+    documents = (a_document(evil), a_document("Two", "Quite another text."))
+    (told,) = answers(a_session(f"{FOUND} \ufdd00\ufdd0 {INVENTED}\0", documents=documents))
+    assert re.fullmatch(
+        r'"the[^"]*"<button class="chip quote found" type="button" value="quote:\w+\.0" title="[\w :&#;]*">'
+        r'page 2 of [\w &#;]*</button> \ufffd0\ufffd "nobody[^"]*"<span [^<>]*>not in the books</span>\ufffd',
+        told,
+    )
+
+
+def test_an_answer_is_looked_up_once() -> None:
+    session = a_session(FOUND, FOUND)
+    assert session.book is not None and session.book.quotes(FOUND) is session.book.quotes(FOUND)
+    answers(session)
+    assert list(session.book.quoted) == [FOUND]

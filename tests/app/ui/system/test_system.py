@@ -1,0 +1,303 @@
+"""The tab System: what it shows in each state of the model, and a report that tells nothing of what was read."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from app.runtime.sessions import Exchange
+from app.runtime.versions import versions
+from app.runtime.worker import EngineWorker, LoadFailed, Loading, Ready
+from app.server.serve_page import CSS
+from app.ui.system.expected_speed import expect
+from app.ui.system.report import report
+from app.ui.system.tab import SystemHandlers, data_folder, kept_in
+from app.ui.system.view import PARTS, Kept, Snapshot, Usage, system
+from core.config import EngineConfig, GenerationConfig, SamplingParams
+from core.engine import Engine
+from core.errors import NotEnoughMemory
+from core.models.hub.catalog import find
+from core.models.loader import read_dims
+from core.planning.hardware import Gpu, Machine
+from core.planning.machine_spec import HOST_BANDWIDTH
+from core.planning.planner import make_plan
+from core.planning.speed_model import PUBLISHED
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
+from tests.app.ui.race.test_race import raced
+
+GPU_MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, (Gpu("small", 2 << 30, 2 << 30),))
+
+EVIL = '<img src=x onerror="alert(1)">'
+SECRET = "Zanzibar"
+HOME = Path("/home/alice")
+
+
+def shot(state: Any, **changed: Any) -> Snapshot:
+    taken = Snapshot(
+        state=state,
+        taken=datetime(2026, 11, 21, 15, 0),
+        system="Linux 6.1, x86_64",
+        versions={"python": "3.11.7", "torch": "2.13.0"},
+        machine=MACHINE,
+        usage=Usage(used_bytes=700 << 20, peak_bytes=800 << 20),
+        folder=HOME / ".triforce-reader",
+        folder_chosen=False,
+        kept=[Kept("uploads", 0, 0)],
+        home=HOME,
+    )
+    return replace(taken, **changed)
+
+
+@pytest.fixture
+def ready(engine: FakeEngine) -> Ready:
+    return Ready(cast(Any, engine.info), MACHINE, engine.context)
+
+
+def text_of(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def handlers(worker: EngineWorker) -> SystemHandlers:
+    return SystemHandlers(worker, cast(Any, "view"), cast(Any, "report"), cast(Any, "copied"))
+
+
+# -------------------- the page
+
+
+def test_the_plan_is_drawn_to_scale_and_every_choice_has_its_reason(ready: Ready) -> None:
+    html = system(shot(ready))
+    found = re.search(r"<svg.*?</svg>", html, re.DOTALL)
+    assert found
+    svg = ElementTree.fromstring(found.group())
+    widths = {rect.get("class"): float((rect.get("width") or "").rstrip("%")) for rect in svg.iter("rect")}
+    # planned 900 MiB and a byte: weights 300, runtime 600; in use 700 on the same scale
+    assert widths["fill weights"] == pytest.approx(100 / 3, abs=0.1)
+    assert [float((rect.get("width") or "").rstrip("%")) for rect in svg.iter("rect")][-1] == pytest.approx(
+        700 / 9, abs=0.1
+    )
+    titles = [title.text for title in svg.iter("title")]
+    assert titles[0] == "target weights: 300 MiB" and titles[-1] == "this process: 700 MiB"
+    words = text_of(html)
+    for fact in (
+        "The model is loaded",
+        "Planned 900 MiB of 12.0 GiB that were free",
+        "In use now 700 MiB, at most 800 MiB so far",
+        "Device cpu test",
+        "Context 4,096 tokens asked for",
+        "A token takes 2.00 KiB keys and values in all layers",
+        "Exact for fake, float32 weights not quantised",
+        "equal to plain decoding’s, token for token",
+        "Processor test processor 2 cores",
+        "Attention torch’s own operations scripted",
+        "torch 2.13.0",
+        "~/.triforce-reader",
+        "uploads empty",
+    ):
+        assert fact in words, fact
+
+
+def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
+    entry = find("harbour")
+    assert entry.draft is not None
+    plan = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
+    away = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
+    assert {row.name for row in (*plan.rows, *away.rows)} == set(PARTS)
+    styles = "".join(file.read_text(encoding="utf-8") for file in CSS)
+    for part in PARTS.values():
+        assert re.search(rf"\.fill(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone
+
+
+def test_sixteen_bits_promise_less(ready: Ready, engine: FakeEngine) -> None:
+    engine.info.plan.dtype.value = "torch.bfloat16"
+    assert "up to near ties" in text_of(system(shot(ready))) and "token for token" not in report(shot(ready))
+
+
+def test_loading_and_a_failure_show_what_is_known(ready: Ready) -> None:
+    loading = text_of(system(shot(Loading(), machine=None, usage=None)))
+    assert "The model is being loaded" in loading and "looked up while the model is loaded" in loading
+    assert "torch 2.13.0" in loading and "Planned" not in loading
+    error = NotEnoughMemory("The weights need 13.0 GiB of /home/alice/x.", hint=f"Choose {EVIL}.")
+    failed = shot(LoadFailed(error), usage=None)
+    html = system(failed)
+    assert "could not be loaded" in html and "The weights need 13.0 GiB" in html and "<img" not in html
+    assert "test processor" in html
+    told = report(failed)
+    assert "Problem:           The weights need 13.0 GiB of …/x. (Choose" in told and "alice" not in told
+
+
+def test_gpus_are_named(ready: Ready) -> None:
+    machine = Machine("cpu", 16, 64 << 30, 60 << 30, (Gpu(f"A {EVIL}", 24 << 30, 23 << 30),))
+    html = system(shot(ready, machine=machine))
+    assert "23.0 GiB of 24.0 GiB free" in text_of(html) and "<img" not in html
+
+
+def test_a_gpu_that_is_not_used_is_told_with_what_mends_it(ready: Ready) -> None:
+    machine = replace(MACHINE, unused_gpu=UNUSED_GPU)
+    line = "torch 2.13.0+cpu is a build without CUDA. Run: python launch.py repair"
+    for state in (ready, LoadFailed(NotEnoughMemory("No room.", hint="Make some."))):
+        html = system(shot(state, machine=machine))
+        assert f"GPU NVIDIA <img> RTX, not used {line}" in text_of(html) and "<img" not in html
+        assert f"NVIDIA <img> RTX, not used ({line})" in report(shot(state, machine=machine))
+    assert "GPU none no CUDA device found" in text_of(system(shot(ready)))
+
+
+@pytest.mark.parametrize(
+    ("system_name", "advice"),
+    [("Linux 6.1, x86_64", "start with --gpus N"), ("Windows 11, AMD64", "start it in WSL2 with --gpus N")],
+)
+def test_how_several_gpus_share_a_model_is_told(ready: Ready, system_name: str, advice: str) -> None:
+    two = replace(GPU_MACHINE, gpus=GPU_MACHINE.gpus * 2)
+    assert advice in text_of(system(shot(ready, machine=two, system=system_name)))
+    assert "--gpus" not in text_of(system(shot(ready, machine=GPU_MACHINE, system=system_name)))
+
+
+def test_versions_name_what_is_installed_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = versions()
+    released, _, _ = found["torch"].partition("+")  # a wheel may tell its build in one of the two places only
+    assert torch.__version__.startswith(released) and released.count(".") == 2
+    assert {"python", "transformers", "gradio"} <= found.keys()
+    monkeypatch.setattr("app.runtime.versions.ALWAYS", ("no-such-package",))
+    monkeypatch.setattr("app.runtime.versions.WHERE_THERE", ("neither-this-one",))
+    assert versions() == {"python": found["python"], "no-such-package": "missing"}
+
+
+# -------------------- the tab and the report
+
+
+def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / f"data {SECRET}" / "uploads"))
+    book = write_book(tmp_path, f"{SECRET} was dark. " * 9, f"{SECRET}.txt")
+    session_id = opened(worker, book)
+    engine.enqueue(f"{SECRET} night.")
+    list(worker.answer(session_id, f"Why {SECRET}?", GenerationConfig()))
+    for text in (f"{SECRET} was dark.", f"{SECRET} was light."):
+        engine.enqueue(text)
+    race = raced(worker, session_id, [GenerationConfig(method="autoregressive"), GenerationConfig()])
+    race.question = f"Why {SECRET}?"
+    (updates,) = list(handlers(worker).enter(session_id))
+    view, told = updates[cast(Any, "view")], updates[cast(Any, "report")]
+    assert "TriForce: mismatch" in text_of(view) and "The texts part at token 3" in text_of(view)
+    assert SECRET not in told and "dark" not in told and str(tmp_path) not in told
+    for fact in ("method:            triforce (end_of_text)", "2 tokens, 20.0 ms per token", "TriForce: mismatch"):
+        assert fact in told, told
+    assert "level 1 50%, level 2 75%" in told and "doctor --acceptance 0.50,0.75" in told
+    assert "folder:            chosen by the user" in told
+
+
+def test_speed_is_expected_from_plain_decoding_seen_here_else_from_nominal_figures(ready: Ready) -> None:
+    nominal = expect(ready, [], (None, None))
+    assert "nominal" in nominal.bandwidth_because and nominal.acceptance_because == PUBLISHED.because
+    assert nominal.bandwidth_bytes_per_second == HOST_BANDWIDTH and nominal.context == 4096
+    plain = [("autoregressive", lane_stats(tokens, "autoregressive")) for tokens in (3, 5)]
+    found = expect(ready, [*plain, ("triforce", lane_stats(9, "triforce"))], (None, 0.9))
+    # a pass took 80 ms, 4 layers of 0.4 ms of it fixed, and read 300 MiB of weights and 16 MiB of cache
+    rate = (316 << 20) / (0.08 - 0.0016)
+    assert found.bandwidth_bytes_per_second == pytest.approx(rate) and "over 8 passes" in found.bandwidth_because
+    # at 4,096 tokens of 2 KiB it reads 308 MiB
+    assert found.plain_ms_per_token == pytest.approx(1e3 * (0.0016 + (308 << 20) / rate))
+    assert (found.acceptance1, found.acceptance2) == (PUBLISHED.level1, 0.9) and "seen" in found.acceptance_because
+    assert found.triforce_ms_per_token < found.plain_ms_per_token
+
+
+def test_a_model_without_a_draft_is_expected_without_one() -> None:
+    engine = FakeEngine(has_draft=False)
+    found = expect(Ready(cast(Any, engine.info), MACHINE, 4096), [], (None, 0.9))
+    assert found.acceptance1 is None and found.gamma1 == 0
+
+
+def test_the_pair_that_comes_along_is_expected_to_accept_what_was_measured(ready: Ready, engine: FakeEngine) -> None:
+    engine.info.model = "harbour"
+    found = expect(ready, [], (None, None))
+    assert (found.acceptance1, found.acceptance2) == find("harbour").acceptance
+    html = text_of(system(shot(ready, expected=found)))
+    assert "At 4,096 tokens" in html and "Acceptance 60% / 93% measured with this pair" in html
+    assert f"Memory {found.bandwidth_bytes_per_second / 1e9:.1f} GB/s nominal" in html
+    assert "Expected" in report(shot(ready, expected=found))
+
+
+def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: FakeEngine) -> None:
+    engine.info.host_memory = SimpleNamespace(value="pinned", because="copies run beside computing")
+    engine.info.plan.coattention = SimpleNamespace(value=0.35, because="measured: both end together")
+    engine.info.plan.resident_layers = 0
+    html = text_of(system(shot(ready)))
+    assert "Host attends to 35% of it measured: both end together" in html
+    assert "Host attends:" in report(shot(ready)) and "to 35% of it" in report(shot(ready))
+    found = expect(ready, [], (None, None))
+    assert found.host_bytes_per_full_pass == round(0.35 * 4096 * 2048)
+    assert found.link_bytes_per_full_pass == 4096 * 2048 - found.host_bytes_per_full_pass
+
+
+def test_acceptance_is_that_of_exact_answers_only(ready: Ready) -> None:
+    lossy = replace(finished("a b", "h2o"), exact=False)
+    assert "Accepted" not in text_of(system(shot(ready, exchanges=(Exchange("q", lossy),))))
+    both = (Exchange("q", lossy), Exchange("q", finished("a b")))
+    assert "level 1 50%, level 2 75%" in text_of(system(shot(ready, exchanges=both)))
+
+
+def test_the_tab_is_there_while_the_model_is_loaded_and_again_after(engine: FakeEngine) -> None:
+    worker = EngineWorker(lambda: (cast(Engine, engine), MACHINE))
+    updates = handlers(worker).enter("")
+    assert "being loaded" in next(updates)[cast(Any, "view")]
+    worker.start()
+    assert "The model is loaded" in next(updates)[cast(Any, "view")]
+    assert next(updates, None) is None
+    worker.close()
+
+
+def test_the_tab_says_why_loading_failed(start: "Callable[[Any], EngineWorker]") -> None:
+    def fail() -> Any:
+        raise NotEnoughMemory("The weights need 13.0 GiB.", hint="Choose a smaller model.")
+
+    worker = start(fail)
+    *_, last = handlers(worker).enter("")
+    view = last[cast(Any, "view")]
+    assert "The weights need 13.0 GiB." in view and "Choose a smaller model." in view and "Processor" in view
+    assert "core" in text_of(view), "the machine was looked at"
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Any], EngineWorker]]:
+    workers: list[EngineWorker] = []
+
+    def begin(load: Any) -> EngineWorker:
+        workers.append(EngineWorker(load))
+        workers[-1].start()
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.close()
+
+
+def test_what_is_kept_is_counted_and_other_folders_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", "")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert data_folder() == tmp_path / ".triforce-reader"
+    (tmp_path / "uploads" / "deep").mkdir(parents=True)
+    (tmp_path / "holiday pictures").mkdir()
+    (tmp_path / "uploads" / "deep" / "a.txt").write_text("x" * 3000)
+    assert kept_in(tmp_path) == [Kept("uploads", 1, 3000)]
+    assert kept_in(tmp_path / "nowhere") == []
+
+
+def test_a_sampled_race_is_not_judged(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    session_id = opened(worker, write_book(tmp_path))
+    lively = SamplingParams(temperature=0.7)
+    raced(
+        worker,
+        session_id,
+        [GenerationConfig(method=m, sampling=lively, max_new_tokens=4) for m in ("autoregressive", "triforce")],
+    )
+    (updates,) = list(handlers(worker).enter(session_id))
+    assert "TriForce: not comparable" in text_of(updates[cast(Any, "view")])

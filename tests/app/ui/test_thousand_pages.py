@@ -1,0 +1,72 @@
+"""A document of a thousand pages: what is drawn of it does not grow with it, and has none of its text unasked."""
+
+from collections.abc import Callable
+
+from app.documents.document import Chapter, Document, make_pages
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.ui.library.view import MOST_SHOWN, incoming, listing, preview
+from app.ui.reading.book_view import BookView
+from app.ui.reading.chat_view import conversation
+from app.ui.retrieval_map.panel import opened
+from app.ui.retrieval_map.view import MOST_BARS, MOST_TOP, where
+from core.config import GenerationConfig
+from tests.app.fakes import FakeEngine
+
+NUM_PAGES, NUM_CHAPTERS = 1000, 100
+MOST_CHARS = 60_000  # of all that is drawn together; the text has more
+
+
+def a_document() -> Document:
+    """On every page a word that stands nowhere else."""
+    pages = [
+        f"Secret{number:04} was told to nobody but the harbour master and his wife. " for number in range(NUM_PAGES)
+    ]
+    text, size = "".join(pages), len(pages[0])
+    step = len(text) // NUM_CHAPTERS
+    chapters = tuple(
+        Chapter(title=f"Part {n + 1}", first_page=n * 10 + 1, char_start=n * step, char_end=(n + 1) * step)
+        for n in range(NUM_CHAPTERS)
+    )
+    made = make_pages(range(0, len(text), size), len(text))
+    return Document(
+        name="long.pdf", title="Long", format="pdf", text=text, pages=made, has_own_pages=True, chapters=chapters
+    )
+
+
+def drawn(session: Session) -> str:
+    """All that the page shows of a book that nobody has looked into."""
+    chat = "".join(block["text"] for message in conversation(session) for block in message["content"])
+    return BookView(session).html() + incoming(session) + listing(session) + where(session) + chat
+
+
+def test_what_is_drawn_stays_small_and_pages_come_one_by_one(start_worker: Callable[..., EngineWorker]) -> None:
+    document, engine = a_document(), FakeEngine(context=200_000)
+    worker = start_worker(engine)
+    session = worker.sessions.enter("")
+    list(worker.arrange(session.id, lambda shelf: shelf.add(document)))
+    assert session.book is not None and session.is_read
+    asked = (session.book.first_token + document.pages[776].char_start) // session.book.chunk_size + 1
+    engine.weights = [0.0] * (asked + 2000)
+    engine.weights[asked] = 0.5
+    engine.enqueue('It says "was told to nobody but the harbour master".')
+    list(worker.answer(session.id, "Who was told?", GenerationConfig()))
+    html = drawn(session)
+    assert "Secret" not in html and len(html) < MOST_CHARS < len(document.text), f"{len(html)} characters"
+    strip = where(session)
+    assert strip.count("bar-page") <= MOST_BARS and strip.count('class="chip"') <= MOST_TOP
+    assert 'data-act="page:776"' in strip and "most on page 777" in strip
+    key = session.intake.shelf.books[0].key
+    for page in (opened(session, "page:776"), preview(session, key, 777)):
+        assert page.count("Secret") == 1 and "Secret0776" in page
+    assert listing(session).count('class="offer"') <= MOST_SHOWN
+
+
+def test_a_book_that_is_too_long_offers_a_few_parts(start_worker: Callable[..., EngineWorker]) -> None:
+    worker = start_worker(FakeEngine(context=8000))
+    session = worker.sessions.enter("")
+    list(worker.arrange(session.id, lambda shelf: shelf.add(a_document())))
+    assert session.book is None and session.intake.too_long
+    html = drawn(session)
+    assert "Secret" not in html and len(html) < MOST_CHARS
+    assert "type their numbers" in html and html.count('class="offer"') <= MOST_SHOWN + 8

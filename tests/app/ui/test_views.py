@@ -1,0 +1,266 @@
+"""What the views say for a sequence of events."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from app.context.context_documents import Meter, Offer, Pages, Shelf, Whole
+from app.context.uploads import Fit
+from app.documents import Document
+from app.documents.document import make_pages
+from app.documents.errors import EmptyDocument
+from app.runtime.sessions import Book, Session
+from app.runtime.worker import AnswerBegun, LoadFailed, Loading, Ready, Waiting
+from app.ui.header import masthead, notice
+from app.ui.library.view import incoming, listing, preview
+from app.ui.reading.book_view import BookView
+from app.ui.reading.budget_view import budget
+from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatView, message
+from app.ui.reading.live_strip import LiveStrip
+from core.errors import CoreError
+from core.generation.events import PrefillProgress
+from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[str, ...] = ()) -> Document:
+    return Document(
+        name=name,
+        title=title,
+        format="pdf",
+        text="abc" * 10,
+        pages=make_pages([0, 10, 20], 30),
+        has_own_pages=True,
+        warnings=warnings,
+    )
+
+
+def a_session(document: Document | None = None, *, num_read: int = 8124) -> Session:
+    """A page with an open book."""
+    shelf = Shelf().add(document or a_document())
+    book = Book(shelf.books[0].document, num_tokens=8123, num_opening=8125, context=131_072, shelf=shelf)
+    session = Session("x", book=book, num_read=num_read)
+    session.intake.shelf = session.intake.settled = shelf
+    session.intake.meter = Meter(len)
+    session.intake.fit = Fit(books=8123, frame=2, talk=0, reserve=512, context=131_072, possible=131_072)
+    return session
+
+
+def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgress:
+    seconds = (done - reused) / 1000
+    return PrefillProgress(
+        done_tokens=done,
+        total_tokens=total,
+        reused_tokens=reused,
+        elapsed_seconds=seconds,
+        remaining_seconds=(total - done) / 1000,
+    )
+
+
+# -------------------- the card of the book
+
+
+def test_the_card_shows_every_state_of_a_book() -> None:
+    session = Session("x")
+    assert "No book yet" in BookView(session).html() and not BookView(session).reading
+    (arrival,) = session.intake.expect(["book.pdf"])
+    assert "book.pdf" in BookView(session).html() and BookView(session).reading
+    arrival.stage, arrival.num_done, arrival.num_pages = "extracting", 2, 12
+    assert "page 3 of 12" in BookView(session).html()
+    arrival.stage = "extracted"
+    assert "Waits to be counted" in BookView(session).html()
+    arrival.stage = "counting"
+    assert "Counting tokens" in BookView(session).html()
+    session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
+    session.intake.doing = progress(0)
+    html = BookView(session).html()
+    assert "3 pages · 8,123 tokens" in html and "of 131,072 tokens of context" in html
+    assert "2 pages are images." in html
+    session.intake.doing = progress(2048)
+    html = BookView(session).html()
+    assert "2,048 of 8,124 tokens" in html and "1,000 tokens/s · 6.1 s left" in html and BookView(session).reading
+    session.intake.doing, session.num_read, session.read_seconds = None, 8124, 8.1
+    view = BookView(session)
+    assert "Read once, in 8.1 s" in view.html() and not view.reading and not view.paused
+
+
+def test_the_card_says_how_far_a_stopped_reading_came() -> None:
+    view = BookView(a_session(num_read=2048))
+    assert view.paused and "Stopped at 2,048 of 8,124 tokens" in view.html()
+
+
+def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
+    session = a_session(a_document("The old one"))
+    (arrival,) = session.intake.expect(["new.pdf"])
+    arrival.fail(EmptyDocument("new.pdf is empty.", hint="Choose a file with text in it."))
+    html = BookView(session).html()
+    assert "new.pdf is empty." in html and "Choose a file with text" in html and "The book below stays open" in html
+    assert "The old one" in html and f"dismiss:{arrival.number}" in html
+    session.intake.dismiss(arrival.number)
+    assert "new.pdf" not in BookView(session).html()
+
+
+@pytest.mark.parametrize("reason", ["loading", "own job", "another page"])
+def test_the_card_says_what_it_waits_for(reason: Any) -> None:
+    session = a_session(num_read=0)
+    session.intake.doing = Waiting(reason, 1)
+    assert "Waits" in BookView(session).html()
+
+
+def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
+    session = a_session()
+    session.intake.shelf = session.intake.settled = session.intake.shelf.add(
+        replace(a_document("Two"), text="xyz" * 10)
+    )
+    fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
+    offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70, fits=True)
+    session.intake.fit = replace(fit, offers=(offer, replace(offer, choice=Whole(), label="everything", fits=False)))
+    html = BookView(session).html()
+    key = session.intake.shelf.books[1].key
+    assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
+    assert f'data-act="choose:{key}:#1-#2"' in html and "Two: pages 1–2" in html and "20 tokens" in html
+    assert "Read only A book" in html and 'data-act="fresh"' in html, "without the conversation it would fit"
+    assert "Until then questions go to A book." in html and "Two: everything" not in html
+    assert not BookView(session).paused
+
+
+def test_the_budget_is_told_in_tokens_and_percent() -> None:
+    fit = Fit(books=600, frame=10, talk=100, reserve=90, context=1000, possible=1000)
+    html = budget(fit, 2)
+    assert "Books 610 tokens, Conversation 100 tokens, Kept for an answer 90 tokens, Free 200 tokens" in html
+    assert "61%" in html and "20%" in html
+    html = budget(replace(fit, books=1600), 1)
+    assert "800 tokens too many" in html and "Free" not in html
+
+
+def test_nothing_of_a_book_is_html() -> None:
+    session = a_session(a_document(EVIL, f"{EVIL}.pdf", (EVIL,)))
+    coming, failed = session.intake.expect([EVIL, EVIL])
+    failed.fail(CoreError(EVIL, hint=EVIL))
+    session.intake.note = EVIL
+    for too_long in (False, True):
+        session.intake.shelf = session.intake.shelf.add(replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30))
+        offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70, fits=True)
+        fit = Fit(
+            books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,)
+        )
+        session.intake.settled, session.intake.fit = session.intake.shelf, fit
+        key = session.intake.shelf.books[0].key
+        html = BookView(session).html() + incoming(session) + listing(session) + preview(session, key, 1)
+        assert "<img" not in html and html.count("&lt;img") > 8
+    assert coming.stage == "waiting"
+
+
+# -------------------- the live strip
+
+
+def test_the_strip_follows_an_answer() -> None:
+    strip = LiveStrip("triforce")
+    assert "running" in strip.html()
+    html = strip.apply([AnswerBegun(8123, 8124), progress(8124, reused=8124, total=8150)]).html()
+    assert "Reading the question" in html and ">0<" in html and "of 8,123 book tokens" in html
+    html = strip.apply([round_done("a", number) for number in range(8)]).html()
+    assert "Writing · 8 tokens" in html and "50.0" in html and "20.0 ms per token" in html
+    assert "50%" in html and "75%" in html and ">4.00<" in html, "level 1, level 2, tokens per full pass"
+    html = strip.apply([finished("one two three")]).html()
+    assert "Answer complete · 3 tokens" in html and "TriForce" in html and "exact" in html and "resting" in html
+
+
+def test_the_strip_tells_that_the_book_is_read_again() -> None:
+    strip = LiveStrip("triforce").apply([AnswerBegun(8123, 8124), progress(1024, reused=3, total=8150)])
+    assert "Reading the book again" in strip.html() and ">8,120<" in strip.html()
+
+
+def test_a_first_reading_is_no_reading_again() -> None:
+    html = LiveStrip("triforce").apply([AnswerBegun(8123, 2048), progress(4096, reused=2048, total=8150)]).html()
+    assert "Reading the book ·" in html and ">0<" in html
+
+
+def test_plain_decoding_has_no_acceptance() -> None:
+    html = LiveStrip("autoregressive").html()
+    assert "not used by plain decoding" in html and "Plain decoding" in html
+
+
+def test_the_strip_tells_who_is_first() -> None:
+    strip = LiveStrip("triforce")
+    assert "Queued: another page first" in strip.apply([Waiting("another page", 1)]).html()
+    assert "Queued: 2 other pages first" in strip.apply([Waiting("another page", 2)]).html()
+    assert "until the book is read" in strip.apply([Waiting("own job", 0)]).html()
+    assert "Stopped before the first word" in strip.end().html()
+
+
+def test_an_error_stands_in_the_strip_with_its_action() -> None:
+    html = LiveStrip().fail(CoreError("Bad <temperature>.", hint="Use 0 to 2.")).html()
+    assert 'role="alert"' in html and "Bad &lt;temperature&gt;." in html and "Use 0 to 2." in html
+
+
+# -------------------- the conversation
+
+
+def text_of(message: Any) -> str:
+    return cast(str, message["content"][0]["text"])
+
+
+def test_the_answer_grows_in_the_chat() -> None:
+    view = ChatView([message("user", "Before?"), message("assistant", "Yes.")], "Now?")
+    assert [text_of(one) for one in view.messages()] == ["Before?", "Yes.", "Now?", PENDING]
+    view.apply([round_done("It ", 0), round_done("is.", 1)])
+    assert text_of(view.messages()[-1]) == "It is." and not view.answered
+    view.apply([finished("It is. ")])
+    assert text_of(view.messages()[-1]) == "It is. " and view.answered
+
+
+def test_an_empty_answer_is_named() -> None:
+    assert text_of(ChatView([], "Now?").apply([finished("")]).messages()[-1]) == EMPTY_ANSWER
+
+
+def test_an_answer_of_white_space_alone_is_named() -> None:
+    view = ChatView([], "Now?").apply([round_done(" \n ", 0)])
+    assert text_of(view.messages()[-1]) == PENDING
+    assert text_of(view.apply([finished(" \n  ")]).messages()[-1]) == BLANK_ANSWER
+    assert text_of(ChatView([], "Now?").apply([finished("  a")]).messages()[-1]).endswith("a")
+
+
+def test_questions_and_answers_are_never_html() -> None:
+    view = ChatView([message("user", EVIL), message("assistant", EVIL)], EVIL).apply([round_done(EVIL, 0)])
+    assert all("<img" not in text_of(one) and one["content"][0]["type"] == "text" for one in view.messages())
+
+
+# -------------------- the header
+
+
+def test_the_header_tells_model_exactness_machine() -> None:
+    engine = FakeEngine()
+    ready = Ready(cast(Any, engine.info), MACHINE, engine.context)
+    html = masthead(ready)
+    assert "fake" in html and "exact · float32" in html and "CPU · 2 cores" in html and "4,096 tokens" in html
+    assert "Loading the model" in masthead(Loading()) and notice(Loading()) == ""
+
+
+def test_the_header_names_the_gpu() -> None:
+    info = FakeEngine().info
+    info.plan.device = SimpleNamespace(value="cuda", because="found")
+    machine = SimpleNamespace(
+        gpus=(SimpleNamespace(name="Big GPU", total_bytes=24 << 30),), ram_bytes=64 << 30, cpu="x", num_cores=8
+    )
+    assert "Big GPU" in masthead(Ready(info, cast(Any, machine), 4096))
+
+
+def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for() -> None:
+    engine = FakeEngine()
+    machine = replace(MACHINE, unused_gpu=UNUSED_GPU)
+    engine.info.plan.device = SimpleNamespace(value="cpu", because=UNUSED_GPU.because)
+    html = notice(Ready(cast(Any, engine.info), machine, 4096))
+    assert "is not used: torch 2.13.0+cpu is a build without CUDA." in html and "Run: python launch.py repair" in html
+    assert "<img" not in html and 'role="status"' in html
+    engine.info.plan.device = SimpleNamespace(value="cpu", because="asked for")
+    assert notice(Ready(cast(Any, engine.info), machine, 4096)) == ""
+    assert notice(Ready(cast(Any, engine.info), MACHINE, 4096)) == ""
+
+
+def test_a_model_that_was_not_loaded_is_explained() -> None:
+    failed = LoadFailed(CoreError("No weights.", hint="Restore them."))
+    assert "No model" in masthead(failed) and "No weights." in notice(failed) and "Restore them." in notice(failed)

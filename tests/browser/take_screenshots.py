@@ -1,0 +1,124 @@
+"""Takes the pictures in assets/screenshots of a running app: python -m tests.browser.take_screenshots [ADDRESS]."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+FOLDER = Path(__file__).resolve().parents[2] / "assets" / "screenshots"
+SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
+INSIDE_HEIGHT = 1260
+FIRST, SECOND = "When was the carved teapot lost?", "Tell everything the book says about Jonas Lovell."
+WRITING = """() => document.querySelector('#strip .status').innerText.startsWith('Writing')
+    && parseInt(document.querySelector('#strip .status').innerText.slice(10)) > 24"""
+LONG = 120_000  # milliseconds: a book is read, on a slow machine
+
+
+def reads(browser: Browser, address: str, size: str, scheme: str) -> Page:
+    """A page on which the first sample book was read."""
+    width, height, scale = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
+    )
+    page = context.new_page()
+    page.set_default_timeout(LONG)
+    page.goto(address)
+    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
+    page.locator("#samples button").first.click()
+    page.wait_for_selector("#book .step.done")
+    return page
+
+
+def asks(page: Page, question: str) -> None:
+    """Send a question."""
+    box = page.locator("#question textarea")
+    box.fill(question)
+    box.press("Enter")
+
+
+def away(page: Page) -> None:
+    """The mouse points at nothing."""
+    page.mouse.move(page.viewport_size["width"] - 5 if page.viewport_size else 5, 5)
+
+
+def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
+    """One picture, in the middle of the second answer about the first sample book."""
+    page = reads(browser, address, size, scheme)
+    asks(page, FIRST)
+    page.wait_for_selector("#strip .running")
+    page.wait_for_selector("#strip .resting:not(.empty)")
+    page.wait_for_timeout(500)
+    away(page)
+    if size == "phone":
+        page.evaluate("document.querySelector('#strip').scrollIntoView({block: 'start'})")
+    asks(page, SECOND)
+    page.wait_for_function(WRITING, polling=20)
+    file = FOLDER / f"{size}-{scheme}.png"
+    page.screenshot(path=file)
+    page.context.close()
+    return file
+
+
+def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
+    """A finished race about the first sample book, what is inside of it, and the system it ran on."""
+    page = reads(browser, address, "desktop", scheme)
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#race-prompts button").first.click()  # the one with the longest answer
+    page.locator("#race-start").click()
+    page.wait_for_selector(".race.resting .verdict:not(.pending)")
+    away(page)
+    page.wait_for_timeout(500)
+    files = [FOLDER / f"{name}-{scheme}.png" for name in ("race", "inside", "system")]
+    page.screenshot(path=files[0])
+    page.get_by_role("tab", name="Inside").click()
+    page.wait_for_selector(".provenance")
+    page.set_viewport_size({"width": SIZES["desktop"][0], "height": INSIDE_HEIGHT})
+    page.wait_for_timeout(500)
+    page.screenshot(path=files[1])
+    page.get_by_role("tab", name="System").click()
+    page.wait_for_selector("#system-view .memory")
+    page.wait_for_timeout(500)
+    page.screenshot(path=files[2])
+    page.context.close()
+    return files
+
+
+def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
+    """Two sample books on the shelf with a page of one, and where in them an answer was drafted from."""
+    page = reads(browser, address, "desktop", scheme)
+    page.locator("#samples button").nth(1).click()
+    page.wait_for_selector("#book .titles li:nth-child(2)")
+    page.wait_for_selector("#book .step.done")
+    asks(page, FIRST)
+    page.wait_for_selector("#strip .resting:not(.empty)")
+    page.locator("#where .bar-page.most").first.click()
+    page.wait_for_selector("#where-page mark")
+    away(page)
+    files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
+    page.screenshot(path=files[0])
+    page.get_by_role("tab", name="Library").click()
+    page.get_by_role("button", name="Preview").first.click()
+    page.wait_for_selector("#library-preview .page-text")
+    page.wait_for_timeout(500)
+    page.screenshot(path=files[1])
+    page.context.close()
+    return files
+
+
+def main(address: str) -> None:
+    """All of them."""
+    FOLDER.mkdir(exist_ok=True)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for size in SIZES:
+            for scheme in ("light", "dark"):
+                print(take(browser, address, size, scheme))
+        for scheme in ("light", "dark"):
+            print(*take_race(browser, address, scheme))
+            print(*take_library(browser, address, scheme))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:7860/")

@@ -1,0 +1,124 @@
+"""Another site's page in the same browser: it may link to ours, and do nothing else with it."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from app.runtime.worker import EngineWorker
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS
+from tests.browser.test_page import QUIET, Reader
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
+REBOUND = "rebound.example"
+# What each of them gives: a status, or an error where the browser stands in the way.
+ATTEMPTS = """async ([address, own]) => {
+  const told = async (work) => { try { return (await work).status; } catch (error) { return "refused"; } };
+  const post = { method: "POST", body: "{}", mode: "no-cors" };
+  const form = new FormData();
+  form.append("files", new Blob(["stored"]), "stored.txt");
+  const shown = (tag, name, url) => new Promise((done) => {
+    const element = document.createElement(tag);
+    element.onload = () => done("shown");
+    element.onerror = () => done("refused");
+    element[name] = url;
+    document.body.append(element);
+  });
+  const socket = () => new Promise((done) => {
+    const line = new WebSocket(address.replace("http", "ws"));
+    line.onopen = () => done("open");
+    line.onerror = () => done("refused");
+  });
+  return {
+    read: await told(fetch(address + "config")),
+    named: await told(fetch(address + "config", { credentials: "include" })),
+    queued: await told(fetch(address + "gradio_api/queue/join", {
+      method: "POST", body: "{}", headers: { "content-type": "application/json" } })),
+    posted: await told(fetch(address + "gradio_api/queue/join", post)),
+    stored: await told(fetch(address + "gradio_api/upload", { method: "POST", body: form, mode: "no-cors" })),
+    pictured: await shown("img", "src", address + "favicon.ico"),
+    scripted: await shown("script", "src", address + "static/img/logo.svg"),
+    socket: await socket(),
+  };
+}"""
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Another site: one page, and a link to ours."""
+
+    def do_GET(self) -> None:
+        body = b"<!doctype html><title>elsewhere</title><body><a>read a book</a>"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://localhost:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join(SECONDS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["playwright.Browser"]:
+    with playwright.sync_playwright() as driver:
+        options = [*QUIET, f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1"]
+        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        yield chromium
+        chromium.close()
+
+
+def test_another_site_reads_asks_and_stores_nothing(
+    browser: "playwright.Browser",
+    serve: Callable[[EngineWorker], str],
+    worker: EngineWorker,
+    elsewhere: str,
+    arguments: Any,
+) -> None:
+    address = serve(worker)
+    page = browser.new_page()
+    page.goto(elsewhere)
+    found = page.evaluate(ATTEMPTS, [address, elsewhere])
+    assert found.pop("posted") in (0, "refused") and found.pop("stored") in (0, "refused"), "it cannot see what came"
+    assert set(found.values()) == {"refused"}, found
+    assert not any((arguments.data_dir / "uploads").rglob("stored*"))
+    page.evaluate("address => { document.querySelector('a').href = address; }", address)
+    page.click("a")
+    playwright.expect(page.locator("#masthead")).to_contain_text("tokens of context", timeout=SECONDS * 1000)
+    page.close()
+
+
+def test_a_name_that_was_rebound_to_this_machine_reaches_nothing(
+    browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: Any
+) -> None:
+    serve(worker)
+    page = browser.new_page()
+    for path in ("", "config", "gradio_api/info"):
+        answer = page.goto(f"http://{REBOUND}:{arguments.port}/{path}")
+        assert answer is not None and answer.status == 421 and "not known by this name" in page.content()
+    page.close()
+
+
+def test_the_page_works_under_its_other_name(
+    browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker, arguments: Any
+) -> None:
+    serve(worker)
+    page = browser.new_page()
+    Reader(page, f"http://localhost:{arguments.port}/")
+    assert page.evaluate("window.crossOriginIsolated") is False and page.evaluate("window.opener") is None
+    page.close()

@@ -1,0 +1,158 @@
+"""The shelf and the strip of pages in a real browser: dropped, ordered, chosen from, looked into; on a phone."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.runtime.worker import EngineWorker
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.browser.test_page import EVIL, Reader, browser, playwright, visit  # noqa: F401
+from tests.browser.test_race import goes_to, too_wide
+
+pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
+STORY = "The carved teapot was lost in the great spring tide, and nobody in the harbour ever asked for it. "
+
+
+def test_two_files_are_ordered_previewed_and_taken_off_the_shelf(
+    visit: Callable[[], Reader],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    goes_to(reader, "Library")
+    reader.sees("#library", "Nothing on the shelf yet")
+    goes_to(reader, "Read")
+    files = [write_book(tmp_path, f"{EVIL} The book {name}. " * 20, f"{name}.txt") for name in ("one", "two")]
+    reader.page.set_input_files(
+        "#drop input[type=file]", [str(file) for file in (*files, write_book(tmp_path, "", "0"))]
+    )
+    reader.sees("#book", "2 documents, read in this order")
+    reader.sees("#book", "Read once")
+    reader.sees("#book .problem", "0 is empty.")
+    reader.page.get_by_role("button", name="Dismiss").click()
+    playwright.expect(reader.page.locator("#book .problem")).to_have_count(0)
+    reader.page.get_by_role("button", name="Pages, order, parts").click()
+    reader.sees("#library-incoming .budget", "Free")
+    playwright.expect(reader.page.locator("#library-list h4")).to_have_text(["one", "two"])
+    reader.page.get_by_role("button", name="Move two up").click()
+    playwright.expect(reader.page.locator("#library-list h4")).to_have_text(["two", "one"])
+    reader.sees("#library-list .shelved:first-child", "read")
+    reader.page.get_by_role("button", name="Preview one").click()
+    reader.sees("#library-preview .page-text", "The book one.")
+    assert reader.page.evaluate("window.hacked") is None
+    reader.page.set_input_files("#library-drop input[type=file]", str(files[0]))
+    reader.sees("#library-incoming", "one.txt is already there.")
+    reader.page.get_by_role("button", name="Remove one").click()
+    playwright.expect(reader.page.locator("#library-list h4")).to_have_text(["two"])
+    reader.page.locator("#library-list [data-act=start-over]").click()
+    reader.sees("#library", "Nothing on the shelf yet")
+    assert reader.outside == []
+
+
+def test_a_thousand_pages_stay_out_of_the_page(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    worker: EngineWorker,
+    tmp_path: Path,
+) -> None:
+    engine.context = 10_000_000
+    engine.weights = [0.5, 0.0, 0.0, 0.5]
+    reader, received = visit(), []
+    network = reader.page.context.new_cdp_session(reader.page)
+    network.on("Network.dataReceived", lambda event: received.append(event["dataLength"]))  # streams too
+    network.send("Network.enable")
+    lines = [f"Line {number} of the long book tells of nothing. " for number in range(60_000)]
+    book = write_book(tmp_path, "".join(lines), "long.txt")
+    reader.drops(book)
+    reader.sees("#book", "Read once")
+    shelved = worker.sessions.get(reader.page.evaluate("window.triforceSession()")).book
+    assert shelved is not None and len(shelved.shelf.pages) > 1000
+    reader.page.wait_for_timeout(500)
+    engine.enqueue("Of nothing.")
+    reader.asks("Of what?")
+    reader.sees("#strip", "Answer complete")
+    goes_to(reader, "Library")
+    reader.page.get_by_role("button", name="Preview long").click()
+    reader.sees("#library-preview .page-text", "Line 0 of the long book")
+    goes_to(reader, "Read")
+    held = reader.page.evaluate("[document.documentElement.outerHTML.length, document.querySelectorAll('*').length]")
+    shown = reader.page.locator("body").inner_text()
+    assert "Line 30000 of" not in shown and held[0] < book.stat().st_size / 2 and held[1] < 4000, held
+    assert 1000 < sum(received) < book.stat().st_size / 2, "its text was sent"
+
+
+def test_what_is_too_long_offers_parts_and_reads_the_one_that_is_chosen(
+    visit: Callable[[], Reader],  # noqa: F811
+    worker: EngineWorker,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path, STORY * 200, "long.txt"))
+    reader.sees("#book .too-long", "Nothing is cut by itself")
+    reader.page.locator("#book .offer", has_text="Pages 3–4").click()
+    reader.sees("#book", "Read once")
+    playwright.expect(reader.page.locator("#book .too-long")).to_have_count(0)
+    goes_to(reader, "Library")
+    summary = reader.page.locator("#library-list summary")
+    playwright.expect(summary).to_have_text("Read pages 3–4: choose pages or chapters")
+    summary.click()
+    typed = reader.page.locator("#library-list form input")
+    typed.fill("3-99")
+    typed.press("Enter")
+    reader.sees("#library-incoming .problem", "has no part “3-99”")
+    typed.fill("p. 3")
+    typed.press("Enter")
+    playwright.expect(summary).to_have_text("Read page 3: choose pages or chapters")
+    reader.page.get_by_role("button", name="Preview long").click()
+    number = reader.page.locator("#library-preview input")
+    number.fill("4")
+    number.press("Enter")
+    following = reader.page.locator("#library-preview [aria-label='Next page']")
+    playwright.expect(following).to_have_attribute("data-act", re.compile(":5$"))  # page 4 has come
+    following.click()
+    playwright.expect(number).to_have_value("5")
+
+
+def test_the_strip_opens_pages_and_chips_tell_real_quotations_from_invented_ones(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path, STORY * 30))
+    reader.sees("#book", "Read once")
+    reader.sees("#where", "Ask a question")
+    engine.weights = [0.4, 0, 0, 0, 0.1, *[0] * 280, 0.3]
+    engine.enqueue('So: "the carved teapot was lost in the great" | and "somebody found it under the pier".')
+    reader.asks("When?")
+    reader.sees("#where", "Most loaded")
+    bars = reader.page.locator("#where .bar-page")
+    playwright.expect(bars).to_have_count(2)
+    bars.nth(1).focus()
+    engine.weights = [0.4, 0, 0, 0, 0.3, *[0] * 280, 0.1]
+    engine.writing.set()
+    reader.sees("#chat .quote.found", "page 1")
+    reader.sees("#chat .quote.not-found", "not in the book")
+    playwright.expect(bars.nth(1)).to_be_focused()  # though it was drawn anew
+    for _ in range(10):  # what is drawn anew between focus and key takes the key
+        bars.nth(1).press("Enter")
+        reader.page.wait_for_timeout(500)
+        if reader.page.locator("#where-page h3").count():
+            break
+    reader.sees("#where-page h3", "Page 2")
+    reader.page.keyboard.press("ArrowLeft")
+    playwright.expect(bars.nth(0)).to_be_focused()
+    bars.nth(0).click()
+    reader.sees("#where-page mark", "the great")
+    engine.enqueue("It says no more.")
+    reader.asks("And then?")
+    reader.sees("#chat", "no more")
+    reader.page.locator("#chat .quote.found").click()  # of an earlier answer
+    reader.sees("#where-page mark.quoted", "The carved teapot was lost in the great")
+    reader.page.set_viewport_size({"width": 360, "height": 740})
+    assert too_wide(reader) <= 0
+    goes_to(reader, "Library")
+    reader.page.get_by_role("button", name="Preview book").click()
+    reader.sees("#library-preview .page-text", "The carved teapot")
+    assert too_wide(reader) <= 0

@@ -1,0 +1,230 @@
+"""The page in a real browser: a reader's way through it, hostile books, two tabs, and no word to anyone outside."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.runtime.worker import EngineWorker
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+playwright.expect.set_options(timeout=SECONDS * 1000)
+pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
+
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--no-first-run",
+]
+EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["playwright.Browser"]:
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
+        yield chromium
+        chromium.close()
+
+
+class Reader:
+    """A person at the page."""
+
+    def __init__(self, page: "playwright.Page", address: str) -> None:
+        self.page, self.outside = page, []
+        page.set_default_timeout(SECONDS * 1000)
+        page.on("request", lambda request: self._note(request.url))
+        page.goto(address)
+        self.sees("#masthead", "tokens of context")
+
+    def _note(self, url: str) -> None:
+        if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+            self.outside.append(url)
+
+    def sees(self, where: str, text: str) -> None:
+        playwright.expect(self.page.locator(where)).to_contain_text(text, timeout=SECONDS * 1000)
+
+    def drops(self, file: Path) -> None:
+        self.page.set_input_files("#drop input[type=file]", str(file))
+
+    def asks(self, question: str) -> None:
+        box = self.page.locator("#question textarea")
+        box.fill(question)
+        box.press("Enter")
+
+    def stops(self) -> None:
+        self.page.locator("#question .stop-button").click()
+
+
+@pytest.fixture
+def visit(
+    browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker
+) -> Iterator[Callable[[], Reader]]:
+    address = serve(worker)
+    contexts: list[playwright.BrowserContext] = []
+
+    def open_tab() -> Reader:
+        contexts.append(browser.new_context())
+        return Reader(contexts[-1].new_page(), address)
+
+    yield open_tab
+    for context in contexts:
+        context.close()
+
+
+def test_drop_ask_stop_ask_again_and_reload(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
+    reader = visit()
+    reader.sees("#chat", "Ask a whole book")
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    engine.enqueue("It was | dark.")
+    reader.asks("How was it?")
+    reader.sees("#chat", "It was")
+    reader.sees("#strip", "Writing")
+    reader.stops()
+    reader.sees("#strip", "Stopped · 2 tokens")
+    engine.writing.set()
+    engine.enqueue("Dark and `stormy`.")
+    reader.asks("Once more: how was it?")
+    reader.sees("#chat", "Dark and stormy.")
+    reader.sees("#strip", "Answer complete")
+    reader.sees("#strip .reread", "0")
+    engine.enqueue("Very dark.")
+    reader.page.locator("#chat button.act", has_text="Regenerate").last.click()
+    reader.sees("#chat", "Very dark.")
+    reader.page.reload()
+    reader.sees("#chat", "Very dark.")
+    reader.sees("#book", "Read once")
+    assert reader.outside == []
+
+
+def test_a_reader_who_comes_back_finds_everything_as_it_was(visit: Callable[[], Reader], tmp_path: Path) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    reader.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    reader.page.wait_for_timeout(2000)  # what follows the event is shown
+    reader.sees("#masthead", "tokens of context")
+    reader.sees("#book", "Read once")
+    reader.sees("#method", "TriForce")
+
+
+def test_an_idle_page_draws_nothing(
+    browser: "playwright.Browser", serve: Callable[[EngineWorker], str], worker: EngineWorker
+) -> None:
+    page = browser.new_page()
+    page.add_init_script(
+        "window.frames_asked = 0; const request = window.requestAnimationFrame.bind(window);"
+        "window.requestAnimationFrame = (call) => { window.frames_asked += 1; return request(call); };"
+    )
+    Reader(page, serve(worker))
+    for _ in range(5):  # a leftover loop is slowed down after five seconds, or later on a machine that is busy
+        page.wait_for_timeout(4000)
+        before = page.evaluate("window.frames_asked")
+        page.wait_for_timeout(2000)
+        if (asked := page.evaluate("window.frames_asked") - before) < 10:
+            break
+    assert before > 0 and asked < 10, f"{asked} frames in two seconds"
+    page.close()
+
+
+def test_a_sample_book_brings_its_questions(visit: Callable[[], Reader], engine: FakeEngine) -> None:
+    engine.context = 200_000
+    reader = visit()
+    reader.page.locator("#samples button").first.click()
+    reader.sees("#book", "Read once")
+    first = reader.page.locator("#suggestions button").first
+    question = first.inner_text()
+    engine.enqueue("An answer.")
+    first.click()
+    reader.sees("#chat", question)
+    reader.sees("#chat", "An answer.")
+    playwright.expect(reader.page.locator("#suggestions button").first).not_to_have_text(question)
+
+
+def test_nothing_of_a_book_is_run_or_fetched(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path, f"{EVIL} # {EVIL}\n" * 20, f"a{EVIL.replace('/', '')}.md"))
+    reader.sees("#book", "Read once")
+    engine.enqueue(f"{EVIL} ![pixel](https://example.com/pixel.png) `{EVIL}` [link](javascript:window.hacked=1)")
+    reader.asks(EVIL)
+    reader.sees("#strip", "Answer complete")
+    reader.sees("#chat", "<script>window.hacked=1</script>")
+    reader.page.get_by_text("link", exact=True).click()
+    reader.page.wait_for_timeout(300)
+    assert reader.page.evaluate("window.hacked") is None
+    assert reader.page.locator("#chat .message img").count() == 0
+    assert reader.outside == []
+
+
+def test_the_policy_stops_a_picture_that_got_through(visit: Callable[[], Reader]) -> None:
+    reader = visit()
+    blocked = reader.page.evaluate(
+        """() => new Promise(done => {
+            document.addEventListener('securitypolicyviolation', event => done(event.blockedURI));
+            new Image().src = 'https://example.com/pixel.png';
+        })"""
+    )
+    assert blocked == "https://example.com/pixel.png"
+
+
+def test_two_tabs_take_turns_and_the_second_is_told(
+    visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path
+) -> None:
+    first, second = visit(), visit()
+    first.drops(write_book(tmp_path))
+    first.sees("#book", "Read once")
+    second.drops(write_book(tmp_path, "Another book. " * 30, "other.txt"))
+    second.sees("#book", "Read once")
+    engine.enqueue("From | one.")
+    engine.enqueue("From two.")
+    first.asks("One?")
+    first.sees("#chat", "From")
+    first.sees("#strip", "Writing")
+    second.asks("Two?")
+    second.sees("#strip", "Queued: another page first")
+    engine.writing.set()
+    first.sees("#chat", "From | one.")
+    second.sees("#chat", "From two.")
+
+
+def test_a_closed_tab_makes_way(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
+    first, second = visit(), visit()
+    for reader, name in ((first, "one.txt"), (second, "two.txt")):
+        reader.drops(write_book(tmp_path, f"The book {name}. " * 20, name))
+        reader.sees("#book", "Read")
+        reader.sees("#book", "only their own tokens")
+    engine.enqueue("An answer that never | ends")
+    first.asks("One?")
+    first.sees("#strip", "Writing")
+    second.asks("Two?")
+    second.sees("#strip", "Queued: another page first")
+    first.page.close()
+    second.sees("#strip", "Reading")
+
+
+def test_a_bad_file_is_explained_and_the_next_one_works(visit: Callable[[], Reader], tmp_path: Path) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path, "\n\n", "blank.txt"))
+    reader.sees("#book .problem", "blank.txt")
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    playwright.expect(reader.page.locator("#book .problem")).to_have_count(0)
+
+
+def test_a_phone_needs_no_sideways_scrolling(visit: Callable[[], Reader], tmp_path: Path) -> None:
+    reader = visit()
+    reader.page.set_viewport_size({"width": 360, "height": 740})
+    reader.drops(write_book(tmp_path, name="a_rather_long_file_name_without_any_place_to_break_it_at_all_01234567.txt"))
+    reader.sees("#book", "Read once")
+    reader.asks("x" * 300)
+    reader.sees("#strip", "tokens")
+    wide = reader.page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+    assert wide <= 0, f"the page is {wide} pixels wider than the screen"

@@ -1,0 +1,80 @@
+"""The index against a plain search, and guesses that continue what they should."""
+
+import random
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.caches.tokens import Context
+from core.decoding.ngram_lookup import GRAMS, LONGEST_MATCH, Lookup, TokenIndex
+
+CPU = torch.device("cpu")
+texts = st.lists(st.integers(0, 2), max_size=60)  # few letters: everything repeats
+
+
+def found_plainly(tokens: list[int], suffix: list[int]) -> int:
+    """Length of the longest match of the end of `suffix` that has a continuation; 0 below the shortest n-gram."""
+    best = 0
+    for end in range(1, len(tokens)):
+        length = 0
+        while length < min(len(suffix), end, LONGEST_MATCH) and suffix[-1 - length] == tokens[end - 1 - length]:
+            length += 1
+        best = max(best, length)
+    return best if best >= GRAMS[-1] else 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 400), max_size=40), st.integers(0, 40))
+def test_a_match_is_the_longest_there_is(tokens: list[int], cut: int) -> None:
+    """Many letters, so that no n-gram has more places than are tried."""
+    text = tokens + tokens[cut : cut + 12]
+    index = TokenIndex()
+    index.sync(text)
+    end, length = index.find(text)
+    assert length == found_plainly(text, text)
+    assert length == 0 or text[end - length : end] == text[-length:]
+
+
+@settings(max_examples=200, deadline=None)
+@given(texts, texts, st.integers(0, 60))
+def test_rewinding_leaves_no_trace(first: list[int], second: list[int], keep: int) -> None:
+    """An index that was rewound and grown otherwise equals one that never knew the first text."""
+    used, fresh = TokenIndex(), TokenIndex()
+    used.sync(first)
+    now = first[:keep] + second
+    used.sync(now)
+    fresh.sync(now)
+    assert used.tokens == fresh.tokens == now
+    assert used._last == fresh._last and used._before == fresh._before
+
+
+def test_a_guess_continues_the_longest_match() -> None:
+    rng = random.Random(0)
+    book = [rng.randrange(100, 200) for _ in range(500)]
+    quoted = book[200:209]
+    index = TokenIndex()
+    lookup = Lookup(index, 256, CPU, at_least=5, at_most=12)
+    lookup.sync([*book, 7, *quoted])
+    guess = lookup.guess(Context([*book, 7, *quoted]))
+    assert guess is not None
+    assert list(guess.tokens) == book[209 : 209 + 9], "as many tokens as agree"
+    assert guess.probs.sum(-1).tolist() == [1.0] * 9 and guess.probs[0, book[209]] == 1
+    assert {origin.level for origin in guess.origins} == {"lookup"}
+    assert lookup.guess(Context([*book, 8, *book[200:204]])) is None, "four tokens are too few here"
+    # a speculative tail that nothing was told of is matched as well
+    tail = Context([*book, 7, *quoted]).extended(tuple(book[209:212]))
+    more = lookup.guess(tail)
+    assert more is not None and more.tokens[0] == book[212]
+
+
+def test_what_was_committed_is_taken_in() -> None:
+    index = TokenIndex()
+    lookup = Lookup(index, 64, CPU, at_least=3, at_most=12)
+    text = [1, 2, 3, 4, 5, 6, 7]
+    lookup.sync(text)
+    assert lookup.guess(Context(text)) is None
+    grown = [*text, 9, 2, 3, 4]
+    lookup.extend(Context(grown))
+    guess = lookup.guess(Context(grown))
+    assert guess is not None and guess.tokens == (5, 6, 7, 9)

@@ -1,0 +1,243 @@
+"""Books that were kept: the engine goes on exactly as if it had read them, and whatever is damaged is read again."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.caches.full import Offload
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.engine import Engine
+from core.errors import ShelfFull
+from core.generation.events import Finished, PrefillProgress
+from core.kv_store.engine_store import Fetched, Keeper, Kept, Moving, ReadBook
+from core.kv_store.folder import ShelfFolder, ShelfSettings
+from tests.core.toys import random_prompt, tiny_engine
+
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+BOOK = random_prompt(900)
+QUESTION = random_prompt(14, 1)
+
+
+def read(engine: Engine, prompt: list[int]) -> int:
+    """Tokens that were really read."""
+    *_, last = engine.read(prompt)
+    return last.total_tokens - last.reused_tokens
+
+
+def read_book(engine: Engine, folder: ShelfFolder, book: list[int] = BOOK) -> ReadBook:
+    read(engine, [*book, 0])
+    return Keeper(engine, folder).read_book(book, ["harbour.txt"], 7.0)
+
+
+def keep(engine: Engine, folder: ShelfFolder, book: list[int] = BOOK) -> Kept:
+    *_, kept = Keeper(engine, folder).keep(read_book(engine, folder, book))
+    assert isinstance(kept, Kept)
+    return kept
+
+
+def fetch(engine: Engine, folder: ShelfFolder, prompt: list[int]) -> int:
+    """Tokens that came from the shelf."""
+    events = list(Keeper(engine, folder).fetch(prompt))
+    return events[-1].num_tokens if events and isinstance(events[-1], Fetched) else 0
+
+
+def answer(engine: Engine, method: str = "triforce", temperature: float = 0.0, book: list[int] = BOOK) -> Finished:
+    config = GenerationConfig(
+        max_new_tokens=16, method=method, speculation=FIXED, sampling=SamplingParams(temperature=temperature), seed=5
+    )
+    *_, finished = engine.generate([*book, *QUESTION], config)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ShelfFolder:
+    return ShelfFolder(tmp_path / "shelf")
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup", "h2o"])
+def test_an_engine_that_opens_a_kept_book_answers_as_one_that_has_read_it(method: str, folder: ShelfFolder) -> None:
+    first, second = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
+    keep(first, folder)
+    assert fetch(second, folder, [*BOOK, *QUESTION]) == len(BOOK)
+    for temperature in (0.0, 1.0) if method == "triforce" else (0.0,):
+        fresh, opened = (answer(engine, method, temperature) for engine in (first, second))
+        assert opened.token_ids == fresh.token_ids
+        assert opened.stats.level2 == fresh.stats.level2, "guesses depend on landmarks and queries: they came back too"
+        assert opened.prompt_tokens - opened.reused_tokens <= len(QUESTION), "no token of the book was read again"
+
+
+def test_everything_comes_back_to_the_last_bit(folder: ShelfFolder) -> None:
+    first, second = tiny_engine(), tiny_engine()
+    keep(first, folder)
+    fetch(second, folder, [*BOOK, *QUESTION])
+    a, b = first.full_cache, second.full_cache
+    assert a.length == b.length == len(BOOK) and second.held_tokens == BOOK
+    for layer in range(a.shape.num_layers):
+        mine, its = ((*cache.rows(layer, 0, 900), *cache.beside(layer, 900)) for cache in (a, b))
+        assert all(map(torch.equal, mine, its))
+        assert torch.equal(a.landmarks(layer, 112), b.landmarks(layer, 112))
+        assert torch.equal(a.recent_queries(layer, 60), b.recent_queries(layer, 60))
+
+
+def test_what_was_asked_meanwhile_does_not_change_what_is_kept(folder: ShelfFolder) -> None:
+    first, second = tiny_engine(), tiny_engine()
+    keeper = Keeper(first, folder)
+    book = read_book(first, folder)
+    fresh = answer(first)
+    assert keeper.holds(book)
+    list(keeper.keep(book))
+    fetch(second, folder, [*BOOK, *QUESTION])
+    reread = tiny_engine()
+    read(reread, [*BOOK, 0])
+    assert torch.equal(second.full_cache.recent_queries(1, 100), reread.full_cache.recent_queries(1, 100))
+    assert answer(second).token_ids == fresh.token_ids
+    read(first, random_prompt(50, 9))
+    assert not keeper.holds(book), "another book was read: this one cannot be written any more"
+
+
+@pytest.mark.parametrize("changed_at", [899, 700, 300])
+def test_a_changed_tail_costs_only_the_tail_and_answers_are_those_of_a_fresh_reading(
+    changed_at: int, folder: ShelfFolder
+) -> None:
+    changed = [*BOOK[:changed_at], BOOK[changed_at] ^ 1, *BOOK[changed_at + 1 :], 7, 8, 9]
+    keep(tiny_engine(), folder)
+    opened, fresh = tiny_engine(), tiny_engine()
+    reused = fetch(opened, folder, [*changed, 0])
+    assert reused == min(changed_at, len(changed) - 128) // 256 * 256, "whole passes, and enough to see 128 queries"
+    assert read(opened, [*changed, 0]) == len(changed) - reused
+    read(fresh, [*changed, 0])
+    assert torch.equal(opened.full_cache.recent_queries(1, 128), fresh.full_cache.recent_queries(1, 128))
+    assert answer(opened, book=changed).token_ids == answer(fresh, book=changed).token_ids
+
+
+def test_a_longer_text_goes_on_behind_the_kept_one_and_takes_its_place(folder: ShelfFolder) -> None:
+    longer = [*BOOK, *random_prompt(400, 3)]
+    keep(tiny_engine(), folder)
+    engine = tiny_engine()
+    assert fetch(engine, folder, [*longer, 0]) == len(BOOK)
+    read(engine, [*longer, 0])
+    keeper = Keeper(engine, folder)
+    list(keeper.keep(keeper.read_book(longer, ["longer.txt"], 1.0)))
+    assert [book.name for book in folder.books()] == ["longer.txt"]
+    assert keeper.is_kept(longer) and keeper.is_kept(longer[:-1]) and not keeper.is_kept(longer[:-200])
+
+
+def test_the_beginning_of_a_kept_book_is_opened_too(folder: ShelfFolder) -> None:
+    keep(tiny_engine(), folder)
+    engine = tiny_engine()
+    assert fetch(engine, folder, BOOK) == len(BOOK) - 1, "the page reads all but the last token"
+    engine = tiny_engine()
+    assert fetch(engine, folder, [*BOOK[:600], *QUESTION]) == 256, "the queries of its end are not there"
+
+
+def test_books_of_other_weights_formats_and_portions_are_not_taken(folder: ShelfFolder) -> None:
+    keep(tiny_engine(), folder)
+    prompt = [*BOOK, *QUESTION]
+    assert fetch(tiny_engine(), folder, prompt) == len(BOOK)
+    other = tiny_engine()
+    next(iter(other._target.module.parameters())).data[0, 0] += 1e-3
+    assert fetch(other, folder, prompt) == 0, "one weight differs"
+    assert fetch(tiny_engine(prefill_chunk=128), folder, prompt) == 0
+    other = tiny_engine()
+    other._target.module.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    assert fetch(other, folder, prompt) == 0, "another RoPE"
+    other = tiny_engine()
+    type(other.text).identity.fget  # noqa: B018
+    other.text.__class__ = type("Others", (type(other.text),), {"identity": "other letters"})
+    assert fetch(other, folder, prompt) == 0, "another tokenizer or template"
+
+
+def test_nothing_is_fetched_where_it_would_not_help(folder: ShelfFolder) -> None:
+    keep(tiny_engine(), folder)
+    engine = tiny_engine()
+    assert fetch(engine, folder, random_prompt(900, 8)) == 0
+    assert fetch(engine, folder, BOOK[:40]) == 0, "read sooner than opened"
+    read(engine, [*BOOK, 0])
+    assert fetch(engine, folder, [*BOOK, *QUESTION]) == 0, "it is there"
+    assert fetch(tiny_engine(context=512), folder, [*BOOK, *QUESTION]) == 0, "no room: reading says so"
+    assert fetch(tiny_engine(context=512), folder, [*BOOK[:400], *QUESTION]) == 256, "a shorter text has room"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
+def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, folder: ShelfFolder) -> None:
+    kept = keep(tiny_engine(), folder)
+    path = folder.path / f"{kept.id}.book"
+    content = bytearray(path.read_bytes())
+    content[int(kept.size_bytes * share)] ^= 4
+    path.write_bytes(content)
+    engine, fresh = tiny_engine(), tiny_engine()
+    reused = fetch(engine, folder, [*BOOK, *QUESTION])
+    assert reused % 256 == 0 and reused < len(BOOK) and not path.exists() and "damaged" in folder.notices[0]
+    read(fresh, [*BOOK, 0])
+    assert read(engine, [*BOOK, 0]) == len(BOOK) - reused
+    assert answer(engine).token_ids == answer(fresh).token_ids
+
+
+def test_opening_stops_when_it_is_cancelled_and_what_came_counts(folder: ShelfFolder) -> None:
+    keep(tiny_engine(), folder)
+    engine, cancel = tiny_engine(), threading.Event()
+    seen = []
+    for event in Keeper(engine, folder).fetch([*BOOK, *QUESTION], cancel):
+        seen.append(event)
+        if isinstance(event, Moving) and event.done_tokens >= 512:
+            cancel.set()
+    assert isinstance(seen[-1], Fetched) and seen[-1].num_tokens == 512
+    assert answer(engine).token_ids == answer(tiny_engine()).token_ids
+
+
+def test_a_reading_of_another_book_is_replaced_by_the_kept_one(folder: ShelfFolder) -> None:
+    engine = tiny_engine()
+    keep(engine, folder)
+    expected = answer(engine)
+    answer(engine, book=random_prompt(1000, 4))
+    assert fetch(engine, folder, [*BOOK, *QUESTION]) == len(BOOK)
+    assert answer(engine).token_ids == expected.token_ids
+
+
+def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(folder: ShelfFolder) -> None:
+    def offloaded() -> Engine:
+        return tiny_engine(offload=Offload(num_resident=1, block_rows=64))
+
+    keep(offloaded(), folder)
+    engine, resident = offloaded(), tiny_engine()
+    assert fetch(engine, folder, [*BOOK, *QUESTION]) == len(BOOK)
+    assert fetch(resident, folder, [*BOOK, *QUESTION]) == len(BOOK)
+    assert answer(engine).token_ids == answer(resident).token_ids == answer(tiny_engine()).token_ids
+
+
+def test_the_size_is_known_before(folder: ShelfFolder) -> None:
+    kept = keep(tiny_engine(kv_heads=2), folder)
+    (book,) = folder.books()
+    assert 0 < book.size_bytes - kept.size_bytes < 4096, "all but header and preamble"
+    assert book.label.read_seconds == 7.0 and book.label.num_tokens == len(BOOK)
+
+
+def test_a_writing_that_is_given_up_leaves_nothing(folder: ShelfFolder) -> None:
+    engine = tiny_engine()
+    writing = Keeper(engine, folder).keep(read_book(engine, folder))
+    next(writing)
+    assert len(list(folder.path.glob("*.part"))) == 1 and folder.books() == []
+    writing.close()  # type: ignore[attr-defined]
+    assert list(folder.path.glob("*.part")) == [] and folder.books() == []
+
+
+def test_a_book_beyond_the_cap_is_refused_and_the_others_stay(folder: ShelfFolder) -> None:
+    engine = tiny_engine()
+    keep(engine, folder)
+    folder.choose(ShelfSettings(cap_bytes=folder.books()[0].size_bytes + 1000))
+    other = random_prompt(1200, 6)
+    with pytest.raises(ShelfFull, match="shelf may take"):
+        keep(engine, folder, other)
+    assert [book.label.num_tokens for book in folder.books()] == [900]
+    keep(engine, folder, random_prompt(800, 6))
+    assert [book.label.num_tokens for book in folder.books()] == [800], "the older one went for it"
+
+
+def test_progress_counts_tokens(folder: ShelfFolder) -> None:
+    engine = tiny_engine()
+    moves = [e for e in Keeper(engine, folder).keep(read_book(engine, folder)) if isinstance(e, Moving)]
+    assert [move.done_tokens for move in moves] == [256, 512, 768, 900] and moves[-1].total_tokens == 900
+    assert isinstance(next(iter(engine.read([*BOOK, 0]))), PrefillProgress)

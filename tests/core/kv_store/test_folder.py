@@ -1,0 +1,367 @@
+"""The folder of kept books: whole files or none, whoever writes, reads, evicts or dies at the same time."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.errors import InvalidSetting, ShelfFull, UnknownBook
+from core.kv_store import bookfile, folder
+from core.kv_store.bookfile import PREAMBLE, BookWriter, DamagedBook, Label
+from core.kv_store.folder import ShelfFolder, ShelfSettings
+
+FAMILY = "ab" * 32
+ROOT = Path(__file__).parents[3]
+posix = pytest.mark.skipif(os.name != "posix", reason="forks and kills")
+
+
+def label(num_tokens: int = 40, name: str = "harbour.txt", family: str = FAMILY) -> Label:
+    return Label(
+        family=family,
+        identity={"dtype": "float32"},
+        names=(name,),
+        model="toy",
+        num_tokens=num_tokens,
+        num_layers=2,
+        block_rows=16,
+        read_seconds=1.0,
+    )
+
+
+def tokens_of(seed: int, num_tokens: int = 40) -> torch.Tensor:
+    return torch.randint(0, 1000, (num_tokens,), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+
+
+def write(shelf: ShelfFolder, seed: int = 0, num_tokens: int = 40, name: str = "harbour.txt") -> Path:
+    """A book of random rows; what they are depends on the seed alone."""
+    tokens = tokens_of(seed, num_tokens)
+    with shelf.writing(FAMILY, tokens) as file:
+        writer = BookWriter(file, label(num_tokens, name))
+        writer.add(tokens)
+        for part in rows_of(seed, num_tokens):
+            writer.add(part)
+        writer.finish()
+    return shelf.path / f"{folder.book_id(FAMILY, tokens)}.book"
+
+
+def rows_of(seed: int, num_tokens: int = 40) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed + 1)
+    return [torch.randn(300, generator=generator) for _ in range(2 + 2 * -(-num_tokens // 16))]
+
+
+def is_whole(shelf: ShelfFolder, path: Path, seed: int = 0) -> bool:
+    with shelf.opened(path) as reader:
+        rows = [part.clone().view(torch.float32) for part in reader.read(reader.header.blocks[1:])]
+        return torch.equal(reader.tokens(), tokens_of(seed)) and all(map(torch.equal, rows, rows_of(seed)))
+
+
+def age(path: Path, seconds: float) -> None:
+    os.utime(path, (time.time() - seconds,) * 2)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> ShelfFolder:
+    return ShelfFolder(tmp_path / "shelf")
+
+
+def test_what_is_written_comes_back(shelf: ShelfFolder) -> None:
+    path = write(shelf)
+    assert is_whole(shelf, path) and path.stat().st_mode & 0o077 == 0
+    (book,) = shelf.books()
+    assert (book.path, book.name, book.size_bytes) == (path, "harbour.txt", path.stat().st_size)
+    with shelf.opened(path) as reader:
+        assert [len(span) for span in reader.header.spans(40)] == [16, 16, 8]
+        assert len(reader.header.row_blocks(20)) == 4 and len(reader.header.side_blocks) == 2
+
+
+def test_the_book_that_shares_most_is_found(shelf: ShelfFolder) -> None:
+    write(shelf, 0)
+    other = write(shelf, 1)
+    wanted = torch.cat((tokens_of(1)[:30], tokens_of(5)))
+    found = shelf.find(FAMILY, wanted)
+    assert found is not None and found.book.path == other and found.shared == 30
+    assert shelf.find("cd" * 32, wanted) is None and shelf.find(FAMILY, tokens_of(9)) is None
+
+
+@pytest.mark.parametrize("where", ["preamble", "middle", "header", "end", "tokens"])
+def test_every_flipped_bit_and_every_cut_is_noticed(where: str, shelf: ShelfFolder) -> None:
+    path = write(shelf)
+    with shelf.opened(path) as reader:
+        places = {
+            "preamble": 21,
+            "tokens": reader.header.token_block.offset + 5,
+            "middle": reader.header.blocks[4].offset + 100,
+            "header": path.stat().st_size - 3,
+            "end": path.stat().st_size - 1,
+        }
+    content = bytearray(path.read_bytes())
+    if where == "end":
+        del content[-1]
+    else:
+        content[places[where]] ^= 16
+    path.write_bytes(content)
+    with pytest.raises(FileNotFoundError):
+        is_whole(shelf, path)
+    assert not path.exists() and shelf.books() == [] and "damaged" in shelf.notices[0]
+
+
+def test_a_file_of_somebody_else_is_set_aside_and_not_deleted(shelf: ShelfFolder) -> None:
+    stranger = shelf.path / "notes.book"
+    stranger.write_text("not a book at all, but somebody may want it " * 9)
+    assert shelf.books() == [] and not stranger.exists()
+    (aside,) = shelf.path.glob("notes.book.*.foreign")
+    assert aside.read_text().startswith("not a book") and "set aside" in shelf.notices[0]
+
+
+def test_a_book_of_another_version_is_left_alone(shelf: ShelfFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(bookfile, "FORMAT", bookfile.FORMAT + 1)
+        path = write(shelf)
+    assert shelf.books() == [] and path.exists() and shelf.notices == []
+
+
+def test_a_header_that_lies_about_its_blocks_is_damaged(shelf: ShelfFolder) -> None:
+    header = {"label": {"num_tokens": 40}, "blocks": [[0, 1, 2]]}
+    for broken in (json.dumps(header), "[]", '{"label": 3, "blocks": 4}', "\xff"):
+        with pytest.raises(DamagedBook):
+            bookfile.parsed(broken.encode("latin-1"))
+
+
+def test_the_books_unused_for_longest_make_way(shelf: ShelfFolder) -> None:
+    paths = [write(shelf, seed) for seed in range(4)]
+    for number, path in enumerate(paths):
+        age(path, 100 - number)
+    shelf.touch(shelf.books()[-1])  # the oldest was just opened
+    size = paths[0].stat().st_size
+    shelf.choose(ShelfSettings(cap_bytes=2 * size + 10))
+    assert {book.path for book in shelf.books()} == {paths[0], paths[3]}
+    shelf.room_for(size)
+    assert {book.path for book in shelf.books()} == {paths[0]}
+    with pytest.raises(ShelfFull, match="may take"):
+        shelf.room_for(3 * size)
+    assert len(shelf.books()) == 1, "a book too large for the shelf drives nobody out"
+
+
+def test_a_disk_without_room_is_told_before_anything_is_removed(
+    shelf: ShelfFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(shelf)
+    usage = type("Usage", (), {"free": folder.SPARE_BYTES + 5})
+    monkeypatch.setattr(folder.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(ShelfFull, match="the disk lacks"):
+        shelf.room_for(1 << 20)
+    assert len(shelf.books()) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fills_up_while_saving_leaves_nothing_and_says_so(
+    number: int, shelf: ShelfFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(shelf)
+    before = path.read_bytes()
+
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(bookfile.os, "fsync", fail)
+    for seed in (0, 1):
+        with pytest.raises(ShelfFull, match="disk is full" if number == errno.ENOSPC else "could not be kept"):
+            write(shelf, seed)
+    assert [file.name for file in shelf.path.iterdir()] == [path.name] and path.read_bytes() == before
+
+
+@posix
+def test_a_really_full_disk(shelf: ShelfFolder) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        BookWriter(file, label())
+
+
+def test_settings_survive_nonsense(shelf: ShelfFolder) -> None:
+    shelf.choose(ShelfSettings(keeping="always", cap_bytes=5 << 30))
+    assert ShelfFolder(shelf.path).settings == ShelfSettings(keeping="always", cap_bytes=5 << 30)
+    for nonsense in ("{", '{"keeping": "sometimes"}', "[1]", '{"cap_bytes": "much"}'):
+        (shelf.path / folder.SETTINGS).write_text(nonsense)
+        assert shelf.settings == ShelfSettings()
+    with pytest.raises(InvalidSetting):
+        ShelfSettings(cap_bytes=-1)
+
+
+def test_a_book_is_named_by_its_id_or_its_document(shelf: ShelfFolder) -> None:
+    first = write(shelf, 0, name="a.txt")
+    write(shelf, 1, name="b.txt")
+    write(shelf, 2, name="b.txt")
+    assert shelf.named("a.txt").path == shelf.named(first.stem).path == shelf.named(first.stem[:6]).path == first
+    for unknown in ("b.txt", "c.txt", ""):
+        with pytest.raises(UnknownBook):
+            shelf.named(unknown)
+
+
+# -------------------- several at once
+
+
+@posix
+def test_a_book_that_is_removed_while_it_is_read_is_read_to_its_end(shelf: ShelfFolder) -> None:
+    path = write(shelf)
+    with shelf.opened(path) as reader:
+        parts = reader.read(reader.header.blocks[1:])
+        first = next(parts).clone()
+        other = ShelfFolder(shelf.path)
+        assert other.remove(other.books()[0]) and not path.exists()
+        write(other, 0)
+        rows = [first, *(part.clone() for part in parts)]
+        assert all(torch.equal(row.view(torch.float32), wanted) for row, wanted in zip(rows, rows_of(0), strict=True))
+    assert is_whole(shelf, path)
+
+
+@posix
+def test_the_draft_of_a_living_writer_is_not_swept(shelf: ShelfFolder) -> None:
+    tokens = tokens_of(0)
+    with shelf.writing(FAMILY, tokens) as file:
+        writer = BookWriter(file, label())
+        writer.add(tokens)
+        ShelfFolder(shelf.path)
+        done = subprocess.run(
+            [sys.executable, "-c", SWEEP, str(shelf.path)], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip() == "1"
+        for part in rows_of(0):
+            writer.add(part)
+        writer.finish()
+    assert is_whole(shelf, shelf.books()[0].path)
+
+
+SWEEP = """
+import fcntl, sys, pathlib
+drafts = list(pathlib.Path(sys.argv[1]).glob("*.part"))
+def taken(draft):
+    with draft.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+print(sum(map(taken, drafts)))
+"""
+
+
+def test_two_that_write_the_same_book_leave_one(shelf: ShelfFolder) -> None:
+    tokens = tokens_of(0)
+    with shelf.writing(FAMILY, tokens) as file:
+        writer = BookWriter(file, label())
+        writer.add(tokens)
+        path = write(ShelfFolder(shelf.path), 0)
+        for part in rows_of(0):
+            writer.add(part)
+        writer.finish()
+    assert is_whole(shelf, path) and len(list(shelf.path.iterdir())) == 1
+
+
+# -------------------- killed
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run in a forked process, which costs no import; returns its exit code, -9 if it was killed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch: the child does not use them
+        child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+class Fuse:
+    """Kills its process at the n-th step towards the disk."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def before(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments)
+
+        return step
+
+
+@posix
+def test_kill_9_at_every_step_of_saving_leaves_the_old_book_or_the_new_one(shelf: ShelfFolder) -> None:
+    old = write(shelf, 1)
+    outcomes = []
+    for steps in range(60):
+
+        def save(steps: int = steps) -> None:
+            fuse = Fuse(steps)
+            bookfile.os.fsync = folder.os.fsync = fuse.before(os.fsync)
+            folder.os.replace = fuse.before(os.replace)
+            BookWriter.add = fuse.before(BookWriter.add)  # type: ignore[method-assign]
+            write(shelf, 0)
+
+        code = in_child(save)
+        after = ShelfFolder(shelf.path)  # a restart
+        assert not list(shelf.path.glob("*.part")), "the killed writer's draft goes"
+        new = [book for book in after.books() if book.path != old]
+        assert is_whole(after, old, 1) and all(is_whole(after, book.path) for book in new) and after.notices == []
+        outcomes.append((code, len(new)))
+        for book in new:
+            after.remove(book)
+        if code == 0:
+            break
+    assert outcomes[-1] == (0, 1) and (-9, 0) in outcomes and (-9, 1) in outcomes and len(outcomes) > 10
+
+
+@posix
+def test_a_file_that_was_cut_at_a_random_byte_is_no_book(shelf: ShelfFolder) -> None:
+    """What a power cut leaves of a draft, had it got the name all the same."""
+    path = write(shelf)
+    content, dice = path.read_bytes(), random.Random(7)
+    for _ in range(40):
+        path.write_bytes(content[: dice.randrange(PREAMBLE.size, len(content))])
+        assert shelf.books() == []
+    path.write_bytes(bytes(PREAMBLE.size) + content[PREAMBLE.size :])
+    assert shelf.books() == [], "the preamble comes last"
+
+
+WRITE = """
+import sys, pathlib, torch
+from tests.core.kv_store.test_folder import write
+from core.kv_store.folder import ShelfFolder
+shelf = ShelfFolder(pathlib.Path(sys.argv[1]))
+print("ready", flush=True)
+while True:
+    write(shelf, 0)
+"""
+
+
+@pytest.mark.slow
+@posix
+def test_kill_9_at_random_moments(shelf: ShelfFolder) -> None:
+    dice = random.Random(3)
+    for _ in range(8):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITE, str(shelf.path)], cwd=ROOT, stdout=subprocess.PIPE
+        ) as writer:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            time.sleep(dice.random() * 0.5)
+            writer.kill()
+        after = ShelfFolder(shelf.path)
+        assert not list(shelf.path.glob("*.part")) and after.notices == []
+        assert all(is_whole(after, book.path) for book in after.books())

@@ -1,0 +1,234 @@
+"""The catalogue: every row can be planned, found, explained when it is not here, and paired by its tokens."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from huggingface_hub import constants
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from core.config import EngineConfig
+from core.engine import Engine
+from core.errors import CoreError, DamagedAssets, IncompleteModel, ModelNotHere, UnknownModel, UnsupportedModel
+from core.models import loader
+from core.models.families import Family
+from core.models.hub import catalog, store
+from core.models.hub.draft_selection import pair
+from core.models.hub.shapes import find_shape
+from core.models.loader import load_tokenizer, read_config, read_dims, same_tokens
+from core.models.param_count import size_of
+from core.planning.planner import MOST_CONTEXT
+from tests.core.toys import tiny_config
+
+ROWS = [row for row in catalog.entries().values() if row.hub]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def save(folder: Path, words: int = 60, layers: int = 2, added: tuple[str, ...] = (), **config: Any) -> Path:
+    """A complete model folder: tiny random weights, a tokenizer of so many words."""
+    vocabulary = {"<s>": 0, "</s>": 1, "<unk>": 2, **{f"w{n}": n for n in range(3, words)}}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token="<unk>")), bos_token="<s>", eos_token="</s>"
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": list(added)})  # type: ignore[dict-item]
+    settings = tiny_config(layers=layers)
+    for name, value in config.items():
+        setattr(settings, name, value)
+    model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)
+    cast(Any, model).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def put_in_cache(repo: str, source: Path) -> Path:
+    """As if a hub model had been downloaded."""
+    snapshot = store.repository_folder(repo) / "snapshots" / ("ab" * 20)
+    snapshot.parent.mkdir(parents=True)
+    source.rename(snapshot)
+    ref = store.repository_folder(repo) / "refs" / "main"
+    ref.parent.mkdir()
+    ref.write_text("ab" * 20)
+    return snapshot
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_row_is_complete_and_its_shape_can_be_counted(row: catalog.Known) -> None:
+    assert row.license and row.description and row.hub and catalog.HUB_ID.fullmatch(row.hub)
+    assert row.draft is None or catalog.entries()[row.draft].role == "draft"
+    assert row.role == "draft" or (row.chat_format and row.speculation)
+    shape = find_shape(row.name)
+    assert shape is not None
+    size = size_of(shape.config, row.name)
+    assert row.parameters == size.num_parameters
+    assert size.dims.max_context >= 2048 and size.dims.head_dim in (64, 128)
+    if row.draft:
+        draft = find_shape(row.draft)
+        assert draft is not None and size_of(draft.config, row.draft).num_parameters < 0.2 * size.num_parameters
+
+
+def test_published_parameter_counts_are_met() -> None:
+    """Counted from the shapes; the published counts, in billions, are from the models' cards."""
+    published = {
+        "llama2-7b-128k": 6.74,
+        "llama-3.1-8b": 8.03,
+        "llama-3.2-1b": 1.24,
+        "qwen2.5-7b": 7.62,
+        "qwen2.5-0.5b": 0.49,
+        "qwen3-8b": 8.19,
+        "qwen3-0.6b": 0.60,
+        "mistral-nemo": 12.25,
+        "llama-68m": 0.068,
+    }
+    for name, billions in published.items():
+        shape = find_shape(name)
+        assert shape is not None
+        assert size_of(shape.config, name).num_parameters / 1e9 == pytest.approx(billions, rel=0.01), name
+
+
+def test_models_that_are_not_here_name_the_command_that_gets_them() -> None:
+    for name in ("qwen3-8b", "Qwen/Qwen3-8B", "somebody/something"):
+        with pytest.raises(ModelNotHere) as error:
+            catalog.find(name)
+        assert "models get" in error.value.hint
+    with pytest.raises(UnknownModel):
+        catalog.find("no-such-model")
+
+
+def test_a_downloaded_model_is_found_by_name_and_by_id(tmp_path: Path) -> None:
+    folder = put_in_cache("Qwen/Qwen3-8B", save(tmp_path / "m"))
+    for name in ("qwen3-8b", "Qwen/Qwen3-8B"):
+        entry = catalog.find(name)
+        assert entry.target == folder and entry.name == "qwen3-8b" and entry.template_options
+        assert entry.draft is None and "models get qwen3-0.6b" in entry.draft_because
+    draft = put_in_cache("Qwen/Qwen3-0.6B", save(tmp_path / "d"))
+    assert catalog.find("qwen3-8b").draft == draft
+
+
+def test_a_half_downloaded_model_says_how_to_finish(tmp_path: Path) -> None:
+    folder = put_in_cache("Qwen/Qwen3-8B", save(tmp_path / "m"))
+    (folder / "model.safetensors").unlink()
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (folder / shards["a"]).write_bytes(b"")
+    with pytest.raises(IncompleteModel) as error:
+        Engine.load(EngineConfig(model="qwen3-8b", device="cpu", context=256))
+    assert shards["b"] in error.value.problem and "models get qwen3-8b" in error.value.hint
+
+
+def test_a_local_folder_without_all_files_is_told(tmp_path: Path) -> None:
+    folder = save(tmp_path / "m")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(IncompleteModel, match=r"tokenizer\.json"):
+        pair(str(folder))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(IncompleteModel, match=r"config\.json"):
+        catalog.find(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
+        ({"model_type": "t5", "is_encoder_decoder": True, "architectures": ["T5ForConditionalGeneration"]}, "T5"),
+        ({"model_type": "whatever", "architectures": ["WhateverForCausalLM"]}, "'whatever'"),
+    ],
+)
+def test_models_of_other_kinds_are_refused_in_one_line(tmp_path: Path, config: dict[str, Any], told: str) -> None:
+    folder = save(tmp_path / "m")
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    with pytest.raises(CoreError) as error:
+        Engine.load(EngineConfig(model=str(folder), device="cpu", context=256))
+    assert isinstance(error.value, UnsupportedModel) and told in error.value.problem
+    assert error.value.hint and "\n" not in str(error.value)
+
+
+def test_weights_of_another_model_are_never_filled_up_with_random_numbers(tmp_path: Path) -> None:
+    """transformers only logs what the checkpoint lacks, initialises it, and answers nonsense."""
+    for changes in ({"num_hidden_layers": 3}, {"intermediate_size": 100}, {"vocab_size": 70}):
+        folder = save(tmp_path / f"m{len(list(tmp_path.iterdir()))}")
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+        with pytest.raises(DamagedAssets, match=r"do not fit|missing or damaged"):
+            Engine.load(EngineConfig(model=str(folder), device="cpu", context=256))
+
+
+# -------------------- drafts
+
+
+def test_a_draft_is_found_by_its_tokens(tmp_path: Path) -> None:
+    target = save(tmp_path / "t", layers=9)
+    put_in_cache("small/other-words", save(tmp_path / "a", words=59, layers=1))
+    found = pair(str(target))
+    assert found.draft is None and "no small model" in found.draft_because
+    draft = put_in_cache("small/same-words", save(tmp_path / "b", layers=1))
+    found = pair(str(target))
+    assert found.draft == draft and "small/same-words" in found.draft_because
+    assert pair(str(target), "none").draft is None
+
+
+def test_a_draft_that_is_asked_for_must_have_the_tokens(tmp_path: Path) -> None:
+    target, other = save(tmp_path / "t"), save(tmp_path / "a", words=59)
+    with pytest.raises(UnsupportedModel, match="does not use the tokens"):
+        pair(str(target), str(other))
+    same = save(tmp_path / "b")
+    assert pair(str(target), str(same)).draft == same
+
+
+def test_a_family_whose_keys_cannot_be_moved_is_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = save(tmp_path / "t", layers=9)
+    draft = put_in_cache("small/same-words", save(tmp_path / "b", layers=1))
+    assert pair(str(target)).draft == draft
+    monkeypatch.setattr(loader, "FAMILIES", {"llama": Family(drafts=False)})
+    assert pair(str(target)).draft is None
+    with pytest.raises(UnsupportedModel, match="cannot be moved"):
+        pair(str(target), str(draft))
+
+
+def test_added_tokens_do_not_part_a_pair_and_other_ids_do(tmp_path: Path) -> None:
+    plain, padded = load_tokenizer(save(tmp_path / "a")), load_tokenizer(save(tmp_path / "b", added=("<pad>",)))
+    assert same_tokens(plain, padded) and same_tokens(padded, plain)
+    assert not same_tokens(plain, load_tokenizer(save(tmp_path / "c", words=59)))
+
+
+@pytest.mark.parametrize("rows", [(72, 64), (64, 72)])
+def test_vocabularies_padded_to_different_sizes_still_pair(tmp_path: Path, rows: tuple[int, int]) -> None:
+    """Qwen2.5-7B has 152,064 rows, its draft 151,936, for the same tokens. Greedy text stays plain decoding's."""
+    from core.config import GenerationConfig
+    from core.generation.events import Finished
+
+    target = save(tmp_path / "t", vocab_size=rows[0])
+    draft = save(tmp_path / "d", vocab_size=rows[1])
+    engine = Engine.load(EngineConfig(model=str(target), draft_model=str(draft), device="cpu", context=512))
+    prompt = [3 + n % 50 for n in range(100)]
+
+    def text(method: str) -> tuple[int, ...]:
+        *_, last = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=24))
+        assert isinstance(last, Finished)
+        return last.token_ids
+
+    plain = text("autoregressive")
+    assert all(text(method) == plain for method in ("triforce", "draft", "triforce-lookup"))
+
+
+def test_overrides_of_the_catalogue_reach_the_model(tmp_path: Path) -> None:
+    """The YaRN scaling of a model card, and the context it allows, without touching the files."""
+    row = catalog.entries()["qwen3-8b-yarn"]
+    folder = save(tmp_path / "m")
+    assert read_dims(folder).max_context == 4096
+    assert read_dims(folder, row.overrides).max_context == MOST_CONTEXT
+    assert cast(Any, read_config(folder, row.overrides)).rope_parameters["rope_type"] == "yarn"
+
+
+def test_a_context_beyond_the_model_s_is_told(tmp_path: Path) -> None:
+    folder = save(tmp_path / "m")
+    with pytest.raises(CoreError, match=r"4,096"):
+        Engine.load(EngineConfig(model=str(folder), device="cpu", context=8192))

@@ -1,0 +1,135 @@
+"""Our attention function leaves nothing out silently: what a layer asks for and is not implemented is refused."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig
+from transformers.masking_utils import causal_mask_function, create_causal_mask, create_sliding_window_causal_mask
+
+from core.caches.full import FullCache
+from core.caches.policies import TopChunks
+from core.caches.retrieval import RetrievalCache
+from core.caches.streaming import StreamingCache
+from core.config import DraftConfig, RetrievalConfig
+from core.errors import UnsupportedModel
+from core.models import hf_attention
+from core.models.hf_attention import PassHandle
+from tests.core.toys import tiny_shape
+
+ACTIVE: dict[str, object] = {
+    "sliding_window": 16,
+    "softcap": 30.0,
+    "s_aux": torch.zeros(2),
+    "sinks": torch.zeros(2),
+    "position_bias": torch.zeros(1),
+    "head_mask": torch.ones(2),
+    "output_attentions": True,
+    "cu_seq_lens_q": torch.zeros(2),
+    "indices": torch.zeros(1),
+    "cache": object(),
+    "something_new": 0,
+    "dropout": 0.1,
+    "is_causal": False,
+}
+INACTIVE: dict[str, object] = {
+    "sliding_window": None,
+    "softcap": None,
+    "s_aux": None,
+    "output_attentions": False,
+    "dropout": 0.0,
+    "is_causal": True,
+    "use_cache": True,
+    "position_ids": torch.zeros(1, 3),
+    "output_router_logits": True,
+}
+
+
+class Layer(nn.Module):
+    layer_idx = 0
+
+
+def attend(layer: nn.Module, mask: object = None, **asked: Any) -> torch.Tensor:
+    """Three tokens through a cache with one layer; [1, T, H, D]."""
+    generator = torch.Generator().manual_seed(0)
+    shape = tiny_shape()
+    cache = FullCache(shape, 16, 8)
+    cache.begin(0, 3)
+    q, k, v = (torch.randn(1, heads, 3, shape.head_dim, generator=generator) for heads in (2, 1, 1))
+    key, value = PassHandle(cache).update(k, v, 0)
+    return hf_attention.attention(layer, q, key, value, mask, **asked)[0]
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_an_active_keyword_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match=name) as error:
+        attend(Layer(), scaling=0.5, **{name: ACTIVE[name]})
+    assert error.value.hint
+
+
+def test_keywords_that_are_off_or_do_not_matter_change_nothing() -> None:
+    assert torch.equal(attend(Layer(), scaling=0.5, **INACTIVE), attend(Layer(), scaling=0.5))
+
+
+def test_a_mask_is_refused_whatever_it_hides() -> None:
+    for mask in (torch.zeros(1, 1, 3, 3), hf_attention.mask(mask_function=object())):
+        with pytest.raises(UnsupportedModel, match="mask"):
+            attend(Layer(), mask, scaling=0.5)
+
+
+def test_a_layer_that_is_not_causal_is_refused_unless_the_call_says_that_it_is() -> None:
+    """transformers' convention: the keyword counts, and where it is missing the layer's own attribute."""
+    layer = Layer()
+    cast(Any, layer).is_causal = False
+    with pytest.raises(UnsupportedModel, match="is_causal"):
+        attend(layer, scaling=0.5)
+    assert torch.equal(attend(layer, scaling=0.5, is_causal=True), attend(Layer(), scaling=0.5))
+
+
+def test_no_scaling_is_one_by_the_root_of_the_width() -> None:
+    """As in transformers' own functions."""
+    assert torch.equal(attend(Layer()), attend(Layer(), scaling=tiny_shape().head_dim ** -0.5))
+    assert not torch.allclose(attend(Layer()), attend(Layer(), scaling=1.0))
+
+
+def test_only_the_plain_causal_mask_is_built_as_nothing() -> None:
+    hf_attention.register()
+    config = LlamaConfig(num_hidden_layers=1, sliding_window=16)
+    config._attn_implementation = hf_attention.ATTENTION_NAME
+    handle = PassHandle(FullCache(tiny_shape(), 16, 8))
+    given: dict[str, Any] = {
+        "config": config,
+        "inputs_embeds": torch.zeros(1, 3, 4),
+        "attention_mask": None,
+        "past_key_values": handle,
+        "position_ids": torch.arange(3)[None],
+    }
+    assert create_causal_mask(**given) is None
+    assert isinstance(create_sliding_window_causal_mask(**given), hf_attention.Partial)
+    assert isinstance(create_causal_mask(**given | {"attention_mask": torch.tensor([[0, 1, 1]])}), hf_attention.Partial)
+    assert hf_attention.mask(mask_function=causal_mask_function) is None
+
+
+@pytest.mark.parametrize("kind", ["full", "retrieval", "streaming"])
+@pytest.mark.parametrize(
+    ("heads", "key_width", "value_width"),
+    [(1, 4, 4), (4, 4, 4), (2, 1, 1), (2, 4, 1), (2, 6, 4)],
+    ids=["one head", "more heads", "other width", "values of width 1", "wider keys"],
+)
+def test_keys_and_values_of_another_shape_than_the_config_s_are_refused(
+    kind: str, heads: int, key_width: int, value_width: int
+) -> None:
+    """Without the check a single head, or a width of 1, would be copied to all of them."""
+    shape = tiny_shape(heads=4, kv_heads=2)
+    full = FullCache(shape, 32, 8)
+    caches = {
+        "full": full,
+        "retrieval": RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=24, local_window=8))),
+        "streaming": StreamingCache(shape, DraftConfig(window=128), lambda keys, delta: keys),
+    }
+    cache = caches[kind]
+    cache.begin(0, 3)
+    with pytest.raises(UnsupportedModel, match=r"config\.json"):
+        cache.stage(0, torch.zeros(1, heads, 3, key_width), torch.zeros(1, heads, 3, value_width))
+    cache.stage(0, torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4))

@@ -1,0 +1,313 @@
+"""Drafting weights: the kernel is its slow twin, full passes know nothing of them, the output law is the target's.
+
+The negative control of the last: a level 1 that draws from the 4-bit law and states the 16-bit one.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import launch
+from app.remote.connecting import connector
+from core.caches.tokens import Context
+from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
+from core.decoding.sampling import Dice
+from core.decoding.speculative import ModelLaw, Proposer, Sampler, Speculative
+from core.decoding.verify import Guess
+from core.engine import Engine
+from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
+from core.generation.events import Finished
+from core.models import self_draft
+from core.models.cached_model import Judge
+from core.models.hub.catalog import ROOT
+from core.models.linear import FewRowsLinear
+from core.models.self_draft import (
+    COMPUTED,
+    GROUP,
+    STORED_BITS,
+    DraftingLinear,
+    drafting_bytes,
+    drafting_twin,
+    round_to_levels,
+    widened,
+)
+from core.ops.graphs import Graphs
+from tests.core.models.hub.test_catalog import save
+from tests.core.toys import CPU, EnumeratingDice, random_prompt, tiny_config, tiny_engine, tiny_model
+
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+
+
+# -------------------- the kernel
+
+
+def reference(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """The slow twin: the weights widened, activations as the kernel gets them, all in float32."""
+    more = -weight.shape[1] % GROUP
+    exact = widened(round_to_levels(functional.pad(weight, (0, more))))[:, : weight.shape[1]]
+    out = x.to(COMPUTED).float() @ exact.T
+    return out if bias is None else out + bias.float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 64), (32, 256), (33, 100), (5, 7), (48, 336), (130, 65)])
+def test_the_kernel_multiplies_as_the_slow_twin_does(dtype: torch.dtype, outputs: int, inputs: int) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(inputs, outputs, bias=outputs % 2 == 0, dtype=dtype).requires_grad_(False)
+    layer = DraftingLinear(linear.weight, linear.bias, CPU)
+    for rows in (1, 3, 9):
+        x = torch.randn(1, rows, inputs).to(dtype)
+        found, expected = layer(x), reference(linear.weight, linear.bias, x)
+        assert found.dtype == dtype and found.shape == (1, rows, outputs)
+        assert (found.float() - expected).norm() < 0.006 * expected.norm()  # the result is rounded to bfloat16: 2^-9
+        swapped = reference(linear.weight.roll(1, 1), linear.bias, x)
+        assert (found.float() - swapped).norm() > 0.1 * expected.norm(), "a wrong order must be noticed"
+
+
+def test_every_weight_is_within_half_a_step_of_itself() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(40, 4 * GROUP) * torch.linspace(0.01, 3, 40)[:, None] + 0.5
+    weight[3] = 0.25  # no range at all
+    error = (widened(round_to_levels(weight)) - weight).unflatten(1, (-1, GROUP)).abs().amax(2)
+    least, largest = weight.unflatten(1, (-1, GROUP)).aminmax(dim=2)
+    # The offset is kept in bfloat16, and where it is rounded away from an end that end has no level: 2^-9 of it
+    assert (error <= (largest - least) / 30 * 1.02 + 2**-8 * (largest.abs() + least.abs() + largest - least)).all()
+
+
+def test_large_matrices_are_rounded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(50, GROUP * 3)
+    whole = round_to_levels(weight)
+    monkeypatch.setattr(self_draft, "ROUNDED_AT_ONCE", 7 * GROUP * 3)
+    pieces = round_to_levels(weight)
+    assert torch.equal(whole.levels, pieces.levels) and torch.equal(whole.scales, pieces.scales)
+
+
+# -------------------- the twin
+
+
+def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
+    model = tiny_model(tiny_config("qwen2"), 3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    twin = drafting_twin(model, CPU)
+    after = model.state_dict()
+    assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
+    assert not any(isinstance(part, DraftingLinear) for part in model.modules())
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    for name, part in twin.named_modules():
+        if isinstance(part, DraftingLinear):
+            assert part.bias is None or part.bias.data_ptr() in own
+        else:
+            assert all(parameter.data_ptr() in own for parameter in part.parameters(recurse=False)), name
+    kinds = {name: type(part) for name, part in twin.named_modules()}
+    assert kinds["lm_head"] is DraftingLinear and kinds["model.layers.1.mlp.down_proj"] is DraftingLinear
+    linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    parameters = sum(part.weight.numel() for part in linear)  # 64 columns and 96, which are padded to 128
+    assert STORED_BITS / 8 <= drafting_bytes(twin) / parameters < 1.2 * STORED_BITS / 8
+
+
+def test_layers_with_a_kernel_for_few_rows_get_a_twin_too() -> None:
+    from core.models.linear import use_few_rows_linear
+
+    model = tiny_model(tiny_config(), 3)
+    expected = drafting_twin(model, CPU)
+    use_few_rows_linear(model, functional.linear)
+    twin = drafting_twin(model, CPU)
+    assert drafting_bytes(twin) == drafting_bytes(expected)
+    assert not any(isinstance(part, FewRowsLinear) for part in twin.modules())
+
+
+# -------------------- engines
+
+
+def answered(engine: Engine, method: str, prompt: list[int], num_tokens: int = 45) -> Finished:
+    config = GenerationConfig(method=method, max_new_tokens=num_tokens, speculation=FIXED)
+    *_, finished = engine.generate(prompt, config)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded: bool) -> None:
+    plain = answered(tiny_engine(kv_heads=2), "autoregressive", random_prompt(300), 30)
+    graphs = Graphs(CPU, record=False) if recorded else None
+    engine = tiny_engine(kv_heads=2, self_draft=True, graphs=graphs)
+    assert engine.info.drafting_weight_bytes > 0 and tiny_engine().info.drafting_weight_bytes == 0
+    for method in ("triforce", "retrieval", "triforce-lookup", "autoregressive"):
+        assert answered(engine, method, random_prompt(300), 30).token_ids == plain.token_ids, method
+    assert graphs is None or (graphs.num_kept > 5 and not graphs.failure)
+
+
+def test_only_passes_over_the_retrieval_cache_use_them() -> None:
+    engine = tiny_engine(self_draft=True)
+    parts, target = engine._parts, engine._target.module
+    assert parts.full.model is target and parts.evicting("h2o").model is target
+    assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.model.modules())
+    context = Context(random_prompt(300))
+    for _ in engine.read(context.span(0, 300)):
+        pass
+    before = parts.full.logits(context, 1)
+    rows = [[x.clone() for x in engine._full.rows(layer, 0, 300)] for layer in range(2)]
+    parts.full.cache.truncate(299)
+    engine._retrieval.select()
+    drafted = parts.retrieval.logits(context.extended((5, 6, 7)), 3)
+    assert torch.equal(parts.full.logits(context, 1), before), "a pass over the full cache has changed"
+    for layer in range(2):
+        for now, then in zip(engine._full.rows(layer, 0, 300), rows[layer], strict=True):
+            assert torch.equal(now, then)
+    exact = tiny_engine()
+    for _ in exact.read(context.span(0, 300)):
+        pass
+    exact._retrieval.select()
+    assert not torch.allclose(drafted, exact._parts.retrieval.logits(context.extended((5, 6, 7)), 3), atol=0.05)
+
+
+def test_what_they_compute_is_kept_nowhere() -> None:
+    """Their keys and values are off by percents: after a round all caches have the full pass's."""
+    plain, engine = tiny_engine(), tiny_engine(self_draft=True)
+    for one, method in ((plain, "autoregressive"), (engine, "triforce")):
+        answered(one, method, random_prompt(300))
+    length = engine._full.length
+    assert length == plain._full.length
+    retrieval, context = engine._retrieval, Context([*engine.held_tokens, 9, 9])
+    engine._parts.retrieval.logits(context, 1)
+    synced, start = retrieval._synced, retrieval._recent_start
+    assert synced > 300  # rows of the answer are among them
+    for layer in range(2):
+        exact = plain._full.rows(layer, 0, length)
+        for mine, theirs in zip(engine._full.rows(layer, 0, length), exact, strict=True):
+            assert torch.allclose(mine, theirs, atol=1e-4)
+        at = retrieval._first_recent
+        recent = retrieval.k[layer][0, :, at : at + synced - start]
+        assert torch.equal(recent, engine._full.rows(layer, start, synced)[0])
+
+
+# -------------------- the law of sampled text
+
+
+class Misquoting:
+    """Draws from the 4-bit law and states the 16-bit one: what level 2 must never be told."""
+
+    def __init__(self, drawn: Proposer, stated: ModelLaw) -> None:
+        self._drawn, self._stated = drawn, stated
+
+    def propose(self, context: Context, num_tokens: int, dice: Dice) -> Guess:
+        guess = self._drawn.propose(context, num_tokens, dice)
+        self._stated.truncate(len(context) - 1)
+        probs = self._stated.probs(context.extended(guess.tokens[:-1]), num_tokens)
+        probs = probs.scatter_add(1, torch.tensor(guess.tokens)[:, None], torch.full((num_tokens, 1), 1e-9))
+        return Guess(guess.tokens, probs, guess.origins)
+
+    def truncate(self, length: int) -> None:
+        self._drawn.truncate(length)
+
+
+def distance(top: Speculative, context: Context, full: ModelLaw, num_tokens: int) -> float:
+    """Total variation between what rounds of `top` commit, exactly, and decoding from `full` alone."""
+    dice, found = EnumeratingDice(), defaultdict[tuple[int, ...], float](float)
+    for _ in dice.paths():
+        tokens: list[int] = []
+        while len(tokens) < num_tokens:
+            tokens += top.round(context.extended(tokens), cast(Dice, dice)).tokens
+        found[tuple(tokens[:num_tokens])] += dice.probability
+        top.truncate(len(context) - 1)
+    exact: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(num_tokens):
+        longer = {}
+        for tokens_so_far, probability in exact.items():
+            law = full.probs(context.extended(tokens_so_far), 1)[0]
+            full.truncate(len(context) - 1)
+            for token in law.nonzero().flatten().tolist():
+                longer[*tokens_so_far, token] = probability * float(law[token])
+        exact = longer
+    return sum(abs(found.get(key, 0.0) - exact.get(key, 0.0)) for key in found.keys() | exact.keys()) / 2
+
+
+@pytest.mark.parametrize("with_draft", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_sampled_text_follows_the_target_exactly_and_a_misquoted_law_does_not(with_draft: bool) -> None:
+    """No sampling: every outcome is visited with its probability. The right rule is off by rounding alone."""
+    engine, context = tiny_engine(context=512, self_draft=True), Context(random_prompt(200))
+    for _ in engine.read(context.span(0, 200)):
+        pass
+    engine._retrieval.select()
+    parts, sampling = engine._parts, SamplingParams(temperature=1.0, top_k=2 if with_draft else 3)
+    assert parts.draft is not None
+    full, four_bits = ModelLaw(parts.full, sampling), ModelLaw(parts.retrieval, sampling)
+    sixteen = ModelLaw(Judge("16 bit", engine._target.module, engine._retrieval, CPU), sampling)
+    level1: Proposer = Sampler(four_bits)
+    if with_draft:
+        level1 = Speculative(Sampler(ModelLaw(parts.draft, sampling)), four_bits, 1)
+    num_tokens = 1 if with_draft else 2
+    assert distance(Speculative(level1, full, 2), context, full, num_tokens) < 1e-5
+    wrong = distance(Speculative(Misquoting(level1, sixteen), full, 2), context, full, num_tokens)
+    assert wrong > 1e-3, f"the measurement must catch a wrong law, {wrong:.1e}"
+
+
+# -------------------- the bundled pair
+
+
+def test_the_bundled_pair_writes_what_it_writes_without_them() -> None:
+    engines = [Engine.load(EngineConfig(context=2048, device="cpu", drafting_bits=bits)) for bits in (16, 4)]
+    planned = {row.name: row.size_bytes for row in engines[1].plan.rows}
+    assert planned["drafting weights, 4 bit"] == pytest.approx(engines[1].info.drafting_weight_bytes, rel=0.2)
+    text = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")[:9000]
+    for number, method in enumerate(("triforce", "retrieval", "triforce")):
+        prompt = engines[0].text.encode(text)[97 * number : 97 * number + 700]
+        plain = answered(engines[0], "autoregressive", prompt, 40)
+        fast = answered(engines[1], method, prompt, 40)
+        assert fast.token_ids == plain.token_ids and fast.stats.full_passes < plain.stats.full_passes
+
+
+def test_weights_of_eight_bits_are_drafted_with_in_four(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    config = EngineConfig(
+        model=str(save(tmp_path / "m")), bits=8, drafting_bits=4, device="cpu", context=512, draft_model="none"
+    )
+    engine, prompt = Engine.load(config), [3 + n % 50 for n in range(100)]
+    assert (
+        answered(engine, "retrieval", prompt, 16).token_ids == answered(engine, "autoregressive", prompt, 16).token_ids
+    )
+
+
+# -------------------- refusals
+
+
+def test_what_cannot_be_combined_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidSetting, match="8 bits are not usable"):
+        EngineConfig(drafting_bits=8)
+    with pytest.raises(InvalidSetting, match="would only add") as pointless:
+        EngineConfig(bits=4, drafting_bits=4)
+    assert "--draft-bits" in pointless.value.hint
+    with pytest.raises(InvalidSetting, match="not shared between GPUs"):
+        EngineConfig(num_gpus=2, drafting_bits=4)
+    args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--draft-bits", "4"])
+    with pytest.raises(InvalidSetting, match="this machine"):
+        connector(args)
+    assert launch.parse_arguments(["doctor"]).draft_bits == 16
+    with pytest.raises(SystemExit):
+        launch.parse_arguments(["doctor", "--draft-bits", "8"])
+
+
+def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(tiny_config(), 3)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    with pytest.raises(InvalidSetting, match=r"8\.0, this one has 7\.5") as old:
+        drafting_twin(model, torch.device("cuda"))
+    assert "--draft-bits" in old.value.hint
+
+    def not_built(*_: object) -> Tensor:
+        raise RuntimeError("not available for build.\nlong story")
+
+    def full(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("injected")
+
+    monkeypatch.setattr(DraftingLinear, "_pack", not_built)
+    with pytest.raises(UnsupportedModel, match="no 4-bit kernel for the cpu device: not available for build"):
+        drafting_twin(model, CPU)
+    monkeypatch.setattr(DraftingLinear, "_pack", full)
+    with pytest.raises(NotEnoughMemory, match="do not fit"):
+        drafting_twin(model, CPU)

@@ -1,0 +1,124 @@
+"""Shares of a model against the whole one, without processes: ranks are threads that add up at a barrier."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedConfig
+
+from core.caches.base import KVShape
+from core.caches.full import FullCache
+from core.caches.tokens import Context
+from core.engine import NEAR_TIE_GAP
+from core.errors import UnsupportedModel
+from core.models.cached_model import Judge
+from core.models.head_layout import SHARED, is_divisible
+from core.parallel.shard import SharedInputs, cut
+from tests.core.models.test_parity_families import config_of as case_config
+from tests.core.models.test_parity_families import family_cases
+from tests.core.toys import CPU, FAMILIES, random_prompt, tiny_config, tiny_model
+
+# Ranks add in another order than one process does. If no logit moves by more than half a near tie's gap, a greedy
+# choice can differ only where the two best are a near tie.
+LOGIT_TOLERANCE = NEAR_TIE_GAP[torch.float32] / 2
+
+
+class Sums:
+    """Adds tensors of threads, each of which calls `add` with its own."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._barrier, self._given = Barrier(num_ranks, timeout=30), cast(list[Tensor], [None] * num_ranks)
+
+    def add(self, x: Tensor, rank: int) -> None:
+        self._given[rank] = x.clone()
+        self._barrier.wait()
+        total = torch.stack(self._given).sum(0)
+        self._barrier.wait()  # nobody gives anew before all have read
+        x.copy_(total)
+
+
+def logits_of(config: PreTrainedConfig, num_ranks: int, add: Callable[[Tensor, int], None]) -> list[Tensor]:
+    """Logits of some chunks and some rows at once on each rank, [ranks] of [20, V]."""
+    sizes, tokens = cast(Any, config), Context(random_prompt(90))
+
+    def run(rank: int) -> Tensor:
+        model = models[rank]
+        if num_ranks > 1:
+            cut(model, rank, num_ranks, partial(add, rank=rank))
+        heads = (sizes.num_attention_heads // num_ranks, sizes.num_key_value_heads // num_ranks)
+        cache = FullCache(KVShape(sizes.num_hidden_layers, *heads, sizes.head_dim, torch.float32, CPU), 128, 8)
+        judge = Judge("full", model, cache, CPU)
+        judge.feed(tokens, range(0, 50), 1)
+        judge.feed(tokens, range(50, 70), 1)
+        return judge.logits(tokens, 20)
+
+    models: list[nn.Module] = [tiny_model(config, 3) for _ in range(num_ranks)]  # seeds are global: one after another
+    with ThreadPoolExecutor(num_ranks) as pool:
+        return list(pool.map(run, range(num_ranks)))
+
+
+def config_of(family: str, kv_heads: int, **changes: object) -> PreTrainedConfig:
+    config = tiny_config(family, kv_heads=kv_heads)
+    for name, value in changes.items():
+        setattr(config, name, value)
+    return config
+
+
+LISTED = {name: fields for name, fields in family_cases().items() if is_divisible(case_config(fields))}
+CASES = [(family, kv_heads, 2, {}) for family in FAMILIES for kv_heads in (4, 2)]
+CASES += [("llama", 4, 4, {"intermediate_size": 97}), ("llama", 2, 2, {"attention_bias": True, "mlp_bias": True})]
+
+
+@pytest.mark.parametrize(("family", "kv_heads", "num_ranks", "changes"), CASES)
+def test_shares_together_compute_what_the_whole_model_does(
+    family: str, kv_heads: int, num_ranks: int, changes: dict[str, object]
+) -> None:
+    config = config_of(family, kv_heads, **changes)
+    (whole,) = logits_of(config, 1, lambda x, rank: None)
+    shares = logits_of(config, num_ranks, Sums(num_ranks).add)
+    assert float((shares[0] - whole).abs().max()) < LOGIT_TOLERANCE
+    assert all(torch.equal(share, shares[0]) for share in shares), "sums have the same bits on every rank"
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_shares_of_every_family_that_is_divided_compute_what_the_whole_model_does(name: str) -> None:
+    (whole,) = logits_of(case_config(LISTED[name]), 1, lambda x, rank: None)
+    shares = logits_of(case_config(LISTED[name]), 2, Sums(2).add)
+    assert float((shares[0] - whole).abs().max()) < LOGIT_TOLERANCE
+
+
+def test_every_family_that_is_divided_has_a_case_and_the_others_are_refused() -> None:
+    assert {fields["model_type"] for fields in LISTED.values()} == SHARED
+    assert not is_divisible(case_config({**LISTED["cohere"], "use_qk_norm": True}))
+
+
+def test_a_missing_sum_would_be_noticed() -> None:
+    """Negative control: ranks that do not add up are far off."""
+    config = config_of("llama", 2)
+    (whole,) = logits_of(config, 1, lambda x, rank: None)
+    assert float((logits_of(config, 2, lambda x, rank: None)[0] - whole).abs().max()) > 100 * LOGIT_TOLERANCE
+
+
+def test_each_rank_holds_its_part_of_every_layer_and_no_more() -> None:
+    whole, share = (tiny_model(config_of("llama", 2), 3) for _ in range(2))
+    cut(share, 1, 2, lambda x: None)
+    sizes = {name: part.numel() for name, part in whole.named_parameters()}
+    kept = {name.replace(".linear.", "."): part.numel() for name, part in share.named_parameters()}
+    assert kept.keys() == sizes.keys()
+    assert {name for name in sizes if 2 * kept[name] == sizes[name]} == {name for name in sizes if "_proj" in name}
+    assert all(kept[name] == sizes[name] for name in sizes if "_proj" not in name)
+    assert sum(isinstance(part, SharedInputs) for part in share.modules()) == 2 * 2
+
+
+def test_families_whose_layers_are_fused_are_refused() -> None:
+    fused = cast(Any, AutoConfig).for_model("phi3")
+    assert not is_divisible(fused) and is_divisible(config_of("qwen3", 2))
+    model = tiny_model(config_of("llama", 2), 3)
+    cast(Any, model).config.base_model_tp_plan = None
+    with pytest.raises(UnsupportedModel, match="cannot be shared between GPUs"):
+        cut(model, 0, 2, lambda x: None)

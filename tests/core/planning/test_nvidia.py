@@ -1,0 +1,220 @@
+"""What nvidia-smi tells, however it tells it, and which build of torch follows."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from core.planning import nvidia
+from core.planning.nvidia import (
+    DriverAnswer,
+    InstalledTorch,
+    ask_driver,
+    choose_build,
+    compare,
+    installed_torch,
+    unused_gpu,
+)
+from tests.fake_driver import ADA, BLACKWELL, CARD, KEPLER, PASCAL, answer, pretend, put_smi
+
+GIB = 1 << 30
+CPU_BUILD, CUDA_13 = InstalledTorch("2.13.0+cpu", None), InstalledTorch("2.13.0+cu130", (13, 0))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where programs are looked for, on Linux."""
+    pretend(monkeypatch, tmp_path / "bin")
+    return tmp_path / "bin"
+
+
+def test_the_module_needs_nothing_but_the_standard_library() -> None:
+    command = [sys.executable, "-S", "-c", "import core.planning.nvidia"]
+    done = subprocess.run(command, cwd=Path(nvidia.__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -------------------- asking
+
+
+def test_gpus_are_told_with_driver_memory_and_capability(folder: Path) -> None:
+    put_smi(folder, answer("570.133.07"), answer("570.133.07", BLACKWELL, "NVIDIA RTX PRO 6000", 1))
+    first, second = ask_driver().gpus
+    assert (first.name, first.driver, first.capability) == (CARD, (570, 133, 7), (8, 9))
+    assert (first.total_bytes, first.free_bytes) == (24564 << 20, 23000 << 20)
+    assert (second.uuid, second.capability) == ("00000000-0000-0000-0000-000000000001", (12, 0))
+
+
+def test_figures_that_are_not_available_are_none(folder: Path) -> None:
+    put_smi(folder, f"{CARD}, 581.42, GPU-1, [N/A], [N/A], [N/A]")
+    (gpu,) = ask_driver().gpus
+    assert (gpu.total_bytes, gpu.free_bytes, gpu.capability) == (None, None, None)
+
+
+def test_an_old_program_is_asked_without_what_it_does_not_know(folder: Path) -> None:
+    put_smi(folder, answer("470.82.01"), old=True)
+    (gpu,) = ask_driver().gpus
+    assert (gpu.driver, gpu.capability) == ((470, 82, 1), None)
+
+
+def test_no_program_or_no_device_is_no_gpu(folder: Path) -> None:
+    assert ask_driver() == DriverAnswer()
+    put_smi(folder, "No devices were found", code=6)
+    assert ask_driver() == DriverAnswer()
+
+
+def test_macos_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_smi(folder, answer("581.42"))
+    monkeypatch.setattr(nvidia, "SYSTEM", "darwin")
+    assert ask_driver() == DriverAnswer()
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "failure"),
+    [
+        (("NVIDIA-SMI has failed because it could not reach the driver.", "More."), 9, "fails: NVIDIA-SMI has failed"),
+        ((), 1, "fails with exit code 1"),
+        (("Hello",), 0, "not understood: 'Hello'"),
+        ((f"{CARD}, beta, GPU-1, 1, 1, 8.9",), 0, "not understood"),
+    ],
+)
+def test_a_program_that_fails_is_told(folder: Path, lines: tuple[str, ...], code: int, failure: str) -> None:
+    put_smi(folder, *lines, code=code)
+    found = ask_driver()
+    assert failure in found.failure and found.gpus == () and "\n" not in found.failure
+
+
+def test_a_program_that_hangs_is_left(folder: Path) -> None:
+    put_smi(folder, hangs=True)
+    started = time.monotonic()
+    assert ask_driver(0.3) == DriverAnswer(failure="does not answer within 0.3 seconds")
+    assert time.monotonic() - started < 30, "it was waited for"
+
+
+def test_a_program_that_is_none_is_told(folder: Path) -> None:
+    put_smi(folder).write_bytes(b"\x7fELF no program")
+    assert "cannot be started" in ask_driver().failure
+
+
+# -------------------- choosing
+
+
+@pytest.mark.parametrize(
+    ("system", "driver", "capability", "build"),
+    [
+        ("linux", "580.65.06", ADA, "cu130"),
+        ("win32", "581.42", ADA, "cu130"),
+        ("linux", "579.99", ADA, "cu126"),
+        ("linux", "525.60.13", ADA, "cu126"),
+        ("linux", "525.60.11", ADA, None),
+        ("win32", "528.33", ADA, "cu126"),
+        ("win32", "527.41", ADA, None),
+        ("linux", "590.44.01", BLACKWELL, "cu130"),
+        ("linux", "575.57.08", BLACKWELL, None),
+        ("linux", "580.95.05", PASCAL, "cu126"),
+        ("linux", "470.256.02", KEPLER, None),
+        ("linux", "580.95.05", "[N/A]", "cu130"),
+    ],
+)
+def test_the_build_is_the_newest_that_driver_and_gpu_allow(
+    system: str, driver: str, capability: str, build: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvidia, "SYSTEM", system)
+    monkeypatch.setattr(nvidia, "PROCESSOR", "amd64")
+    put_smi(folder, answer(driver, capability))
+    suited = choose_build(ask_driver().gpus)
+    assert (suited.build.name if suited.build else None) == build
+    assert bool(suited.hint) is (build is None)
+
+
+def test_a_driver_that_is_too_old_for_a_new_gpu_is_told_the_version_it_needs(folder: Path) -> None:
+    put_smi(folder, answer("575.57.08", BLACKWELL))
+    suited = choose_build(ask_driver().gpus)
+    assert suited.because == "its driver 575.57.08 is too old for torch 2.13"
+    assert suited.hint == "Update the NVIDIA driver to 580 or newer, then run: python launch.py repair"
+
+
+def test_several_gpus_get_a_build_for_all_or_else_for_the_first(folder: Path) -> None:
+    put_smi(folder, answer("580.65.06"), answer("580.65.06", PASCAL, index=1))
+    both = choose_build(ask_driver().gpus).build
+    put_smi(folder, answer("580.65.06", BLACKWELL), answer("580.65.06", PASCAL, index=1))
+    first = choose_build(ask_driver().gpus).build
+    assert both and first and (both.name, first.name) == ("cu126", "cu130")
+
+
+@pytest.mark.parametrize(("system", "processor"), [("win32", "arm64"), ("linux", "ppc64le"), ("freebsd14", "amd64")])
+def test_systems_without_cuda_wheels_get_none(
+    system: str, processor: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_smi(folder, answer("581.42"))
+    monkeypatch.setattr(nvidia, "SYSTEM", system)
+    monkeypatch.setattr(nvidia, "PROCESSOR", processor)
+    assert choose_build(ask_driver().gpus).build is None
+
+
+# -------------------- what is installed
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "found"),
+    [
+        ("2.13.0", "__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", InstalledTorch("2.13.0+cpu", None)),
+        ("2.13.0", "__version__ = '2.13.0+cu130'\ncuda: Optional[str] = '13.0'\n", CUDA_13),
+        ("2.13.0+cu126", None, InstalledTorch("2.13.0+cu126", (12, 6))),
+        ("2.13.0+cpu", None, CPU_BUILD),
+    ],
+)
+def test_the_build_is_read_from_its_files(
+    version: str, code: str | None, found: InstalledTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wheels of the public index do not name their build in their version."""
+    about = tmp_path / f"torch-{version}.dist-info" / "METADATA"
+    about.parent.mkdir()
+    about.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    if code is not None:
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "version.py").write_text(f"from typing import Optional\n{code}")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert installed_torch() == found
+
+
+def test_the_torch_of_these_tests_is_read_as_it_tells_itself() -> None:
+    import torch
+
+    found = installed_torch()
+    assert found is not None and found.version == torch.__version__
+    assert found.cuda == (nvidia.version_of(torch.version.cuda) if torch.version.cuda else None)
+
+
+# -------------------- both together
+
+
+def test_what_suits_is_no_matter(folder: Path) -> None:
+    put_smi(folder, answer("581.42"))
+    assert compare(ask_driver(), CUDA_13) is None
+    assert compare(DriverAnswer(), CPU_BUILD) is None
+
+
+def test_a_driver_that_does_not_answer_is_told(folder: Path) -> None:
+    put_smi(folder, "Failed to initialize NVML: Driver/library version mismatch", code=18)
+    found = compare(ask_driver(), CPU_BUILD)
+    assert found is not None and found.hint.startswith("Restart this computer")
+    assert "nvidia-smi is there and fails: Failed to initialize NVML" in found.because
+
+
+def test_a_driver_known_to_be_new_enough_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = folder.parent / "version"
+    monkeypatch.setattr(nvidia, "DRIVER_MODULE", module)
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: CUDA_13)
+    put_smi(folder, answer("570.133.07"))
+    module.write_text("570.133.07\n")
+    found = unused_gpu()
+    assert found is not None and "driver 570.133.07 is too old" in found.because
+    module.write_text("580.65.06\n")
+    assert unused_gpu() is None
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: CPU_BUILD)
+    assert unused_gpu() is not None, "no driver suits a build without CUDA"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert unused_gpu() is None, "hidden on purpose"

@@ -1,0 +1,265 @@
+"""The CUDA paths against the CPU ones. Run with `python -m pytest -m gpu` on a machine with a GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core.caches.full import Offload
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
+from core.engine import Engine
+from core.generation.events import Finished
+from core.models.loader import LoadedModel
+from core.models.self_draft import GROUP, DraftingLinear, drafting_twin, round_to_levels, widened
+from core.ops.attention import attend, attend_reference, partial_reference
+from core.ops.graphs import Graphs
+from core.ops.host_attention import HostAttention
+from core.ops.transfer import HostRows
+from core.planning.planner import Choice, make_plan
+from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+CUDA = torch.device("cuda")
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("shape", [(4, 4, 512, 1), (8, 2, 512, 7), (8, 2, 0, 64), (4, 4, 1000, 128), (8, 1, 33, 2)])
+def test_attention_on_the_device_equals_the_slow_twin(
+    dtype: torch.dtype, tolerance: float, shape: tuple[int, int, int, int]
+) -> None:
+    heads, kv_heads, cached, new = shape
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(1, heads, new, 64, generator=generator).to(CUDA, dtype)
+    k, v = torch.randn(2, 1, kv_heads, cached + new + 24, 64, generator=generator).to(CUDA, dtype)[
+        ..., : cached + new, :
+    ]
+    expected = attend_reference(q, k, v, 0.125)
+    assert torch.allclose(attend(q, k, v, 0.125).float(), expected.float(), atol=tolerance)
+
+
+def on_cuda(model: LoadedModel) -> LoadedModel:
+    return LoadedModel(model.module.to(CUDA), model.dims, model.dims.shape(torch.float32, CUDA), model.eos_ids)
+
+
+def cuda_engine(
+    kv_heads: int,
+    *,
+    offload: Offload | None = None,
+    graphs: Graphs | None = None,
+    host_share: float | None = None,
+    drafting: bool = False,
+) -> Engine:
+    config = EngineConfig(
+        host_share=host_share,
+        context=2048,
+        prefill_chunk=256,
+        retrieval=RetrievalConfig(budget=256, chunk_size=8, local_window=64),
+        draft=DraftConfig(window=128),
+    )
+    target = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3))
+    draft = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3, 0.15))
+    plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice("cuda", "test"))
+    twin = drafting_twin(target.module, CUDA) if drafting else None
+    return Engine(config, plan, Letters(), target, draft, offload=offload, graphs=graphs, drafting=twin)
+
+
+def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
+    config = GenerationConfig(method=method, max_new_tokens=60, speculation=FIXED, sampling=sampling)
+    *_, finished = engine.generate(random_prompt(700), config)
+    assert isinstance(finished, Finished)
+    return finished.token_ids
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_every_exact_method_writes_on_the_device_what_the_cpu_writes(kv_heads: int) -> None:
+    expected = written(tiny_engine(kv_heads=kv_heads), "autoregressive")
+    engine = cuda_engine(kv_heads)
+    for method in ("autoregressive", "triforce", "retrieval", "draft"):
+        assert written(engine, method) == expected, method
+
+
+@pytest.mark.parametrize("num_resident", [0, 1])
+def test_layers_in_pinned_host_memory_give_the_text_that_the_cpu_writes(num_resident: int) -> None:
+    expected = written(tiny_engine(kv_heads=2), "autoregressive")
+    engine = cuda_engine(2, offload=Offload(num_resident=num_resident, block_rows=64, num_slots=2))
+    assert engine.info.host_memory is not None and engine.info.host_memory.value == "pinned"
+    for method in ("autoregressive", "triforce", "retrieval", "draft"):
+        assert written(engine, method) == expected, method
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None:
+    """Question after question: no answer is overwritten before it has left, no query before it was read."""
+    generator = torch.Generator().manual_seed(0)
+    memory = HostRows((6, 2, 2, 96, 64), dtype, CUDA)
+    memory.rows.copy_(torch.randn(memory.rows.shape, generator=generator))
+    helper = HostAttention(8, 64, 64, dtype, CUDA)
+    asked, answers = [], []
+    for rows in (9, 1, 64, 5) * 5:
+        q = torch.randn(1, rows, 8, 64, generator=generator).to(CUDA, dtype).transpose(1, 2)
+        helper.ask(q, memory.rows[:5], 0.125)
+        found = helper.answer()
+        asked.append(q)
+        answers.append((found.out.clone(), found.lse.clone()))
+    k, v = memory.rows[:5].to(CUDA).permute(1, 2, 0, 3, 4).flatten(2, 3)[:, None]
+    for q, (out, lse) in zip(asked, answers, strict=True):
+        expected = partial_reference(q.float(), k.float(), v.float(), 0.125)
+        assert torch.allclose(out, expected.out, atol=1e-4) and torch.allclose(lse, expected.lse, atol=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_a_share_left_to_the_host_gives_the_text_that_the_cpu_writes(share: float) -> None:
+    expected = written(tiny_engine(kv_heads=2), "autoregressive")
+    engine = cuda_engine(2, offload=Offload(block_rows=64, num_slots=2), host_share=share)
+    assert engine.info.plan.coattention == Choice(share, "asked for")
+    for method in ("autoregressive", "triforce", "retrieval", "draft"):
+        assert written(engine, method) == expected, method
+
+
+def test_the_host_s_share_is_measured_at_the_start() -> None:
+    engine = cuda_engine(2, offload=Offload(block_rows=64, num_slots=2))
+    found = engine.info.plan.coattention
+    assert found.value is not None and 0 <= found.value <= 0.9 and found.because.startswith("measured")
+    assert written(engine, "triforce") == written(tiny_engine(kv_heads=2), "autoregressive")
+
+
+def test_a_device_that_runs_out_of_memory_goes_on_with_fewer_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, engine = written(tiny_engine(kv_heads=2), "triforce"), cuda_engine(2)
+    real, calls = engine._full.attend, []
+
+    def attend(layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor:
+        calls.append(layer)
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("injected")
+        return real(layer, q, scaling)
+
+    monkeypatch.setattr(engine._full, "attend", attend)
+    assert written(engine, "triforce") == expected and engine.info.plan.resident_layers == 1
+
+
+def test_lossy_methods_run_on_the_device() -> None:
+    engine = cuda_engine(4)
+    for method in ("streamingllm", "h2o"):
+        assert len(written(engine, method)) == 60
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_recorded_passes_write_what_the_cpu_writes(kv_heads: int) -> None:
+    graphs = Graphs(CUDA)
+    engine = cuda_engine(kv_heads, graphs=graphs)
+    assert engine.info.graphs.value, engine.info.graphs.because
+    expected = written(tiny_engine(kv_heads=kv_heads), "autoregressive")
+    for method in ("autoregressive", "triforce", "retrieval", "draft"):
+        assert written(engine, method) == expected, method
+    assert graphs.num_kept > 5 and not graphs.failure
+
+
+def test_recorded_laws_draw_what_launched_ones_draw() -> None:
+    """The same seed, the same device: laws differ in their last bits at most."""
+    sampled = SamplingParams(temperature=0.8, top_p=0.95)
+    graphs = Graphs(CUDA)
+    assert written(cuda_engine(4, graphs=graphs), "triforce", sampled) == written(cuda_engine(4), "triforce", sampled)
+    assert any(key[0] == "law" for key in graphs._kept if isinstance(key, tuple))
+
+
+def test_a_result_outlives_the_next_replay() -> None:
+    graphs = Graphs(CUDA)
+    first, second = (graphs.prepare("x", torch.neg, torch.full((4,), value, device=CUDA)) for value in (1.0, 2.0))
+    assert first is not None and first is second
+    before = first()
+    replay = graphs.prepare("x", torch.neg, torch.full((4,), 3.0, device=CUDA))
+    assert replay is not None and replay().tolist() == [-3.0] * 4 and before.tolist() == [-2.0] * 4
+
+
+def test_what_cannot_be_recorded_is_told() -> None:
+    graphs = Graphs(CUDA)
+    assert graphs.prepare("waits", lambda x: x + float(x.sum().item()), torch.ones(4, device=CUDA)) is None
+    assert graphs.failure.startswith("recording failed")
+    assert torch.ones(4, device=CUDA).sum().item() == 4  # the device still works
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.empty_cache()  # which an allocator that still records refuses
+    replay = Graphs(CUDA).prepare("x", torch.neg, torch.ones(4, device=CUDA))
+    assert replay is not None and replay().tolist() == [-1.0] * 4
+
+
+def test_memory_that_recorded_passes_work_on_is_free_when_it_is_lent() -> None:
+    graphs = Graphs(CUDA)
+    engine = cuda_engine(4, graphs=graphs)
+    expected = written(engine, "triforce")
+    rows = sum(buffer.untyped_storage().nbytes() for buffer in (*engine._retrieval.k, *engine._retrieval.v))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    with engine._lent():
+        assert before - torch.cuda.memory_allocated() >= rows
+    assert written(engine, "triforce") == expected and not graphs.failure
+
+
+def test_after_all_recordings_are_forgotten_their_memory_goes_back_and_others_are_made() -> None:
+    graphs = Graphs(CUDA)
+    for size in (1 << 20, 1 << 24):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        for name in ("a", "b"):
+            assert graphs.prepare((name, size), lambda x: (x + 1) * 2, torch.ones(size, device=CUDA)) is not None
+        assert torch.cuda.memory_reserved() > before
+        graphs.forget("a")
+        graphs.forget("b")
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() <= before and not graphs.failure
+
+
+def writes_alike_recorded(engine: Engine) -> None:
+    """TriForce as plain decoding but for near ties, in recorded passes."""
+    prompt = engine.text.encode("The keeper of the harbour wrote the name of every ship into a grey book. " * 40)
+    texts = []
+    for method in ("autoregressive", "triforce"):
+        *_, finished = engine.generate(prompt, GenerationConfig(method=method, max_new_tokens=24))
+        assert isinstance(finished, Finished)
+        texts.append(finished.token_ids)
+    assert engine.info.graphs.value, engine.info.graphs.because
+    assert engine.compare(prompt, *texts).verdict != "mismatch"
+
+
+def test_a_widened_model_in_half_precision_runs_recorded() -> None:
+    config = EngineConfig(model="widened:768x5", device="cuda", context=4096)
+    engine = Engine.load(config)
+    writes_alike_recorded(engine)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 128), (24, 64), (5, 7), (300, 336), (512, 4096)])
+def test_weights_of_four_bits_multiply_on_the_device_as_the_slow_twin_does(
+    dtype: torch.dtype, outputs: int, inputs: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(outputs, inputs, generator=generator).to(CUDA, dtype)
+    layer = DraftingLinear(weight, None, CUDA)
+    padded = torch.nn.functional.pad(weight, (0, -inputs % max(GROUP, 128)))
+    exact = widened(round_to_levels(padded))[:, :inputs]
+    for rows in (1, 2, 7, 17, 40):
+        x = torch.randn(1, rows, inputs, generator=generator).to(CUDA, dtype)
+        expected = x.to(torch.bfloat16).float() @ exact.T
+        found = layer(x)
+        assert found.dtype == dtype and found.shape == (1, rows, outputs)
+        # The kernel rounds each widened weight and the result to bfloat16, 2^-9 of them
+        assert (found.float() - expected).norm() < 0.01 * expected.norm()
+        shifted = expected.roll(1, -1)
+        assert (found.float() - shifted).norm() > 0.1 * expected.norm(), "a wrong order must be noticed"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_drafting_with_four_bits_on_the_device_writes_what_the_cpu_writes(recorded: bool) -> None:
+    expected = written(tiny_engine(kv_heads=2), "autoregressive")
+    graphs = Graphs(CUDA) if recorded else None
+    engine = cuda_engine(2, graphs=graphs, drafting=True)
+    for method in ("triforce", "retrieval", "lookup", "autoregressive"):
+        assert written(engine, method) == expected, method
+    assert graphs is None or (graphs.num_kept > 5 and not graphs.failure)
+
+
+def test_a_widened_model_in_half_precision_drafts_with_four_bits() -> None:
+    engine = Engine.load(EngineConfig(model="widened:768x5", device="cuda", context=4096, drafting_bits=4))
+    planned = {row.name: row.size_bytes for row in engine.plan.rows}
+    assert planned["drafting weights, 4 bit"] == pytest.approx(engine.info.drafting_weight_bytes, rel=0.1)
+    writes_alike_recorded(engine)
