@@ -10,10 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ from core.decoding.adaptive import PassCost
 from core.decoding.methods import Decoder, Parts, judges_of
 from core.decoding.ngram_lookup import TokenIndex
 from core.engine_builder import LoadedPair, PairFiles
+from core.engine_info import EngineInfo, Equality
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND, Answer
 from core.generation.events import Event, LaneEvent, PrefillProgress
@@ -56,55 +57,10 @@ from core.planning.tp_planning import one_share, told
 
 log = logging.getLogger(__name__)
 
-EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 # How far below the best a token may lie that rounding explains: some ulps of logits around 20, over many layers.
 NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
-NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are switched off (--no-graphs)")
 GRAPHS_ON = f"passes of up to {MOST_ROWS} new tokens are recorded once and then replayed in one launch"
 DRAFT_GRAPHS = f"{GRAPHS_ON}, the draft's alone: several processes share the target, and would have to record its sums"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
-    """What the engine runs, for display."""
-
-    model: str
-    description: str
-    limits: str  # what the model cannot do, for the reader; empty for full models
-    has_draft: bool
-    draft_because: str  # why there is this one, or none; empty: not known
-    plan: Plan  # where several ranks share the target, of one of them, as are all sizes here
-    weights: str  # how the target's are kept: a type that is computed with, or a quantised format (int8, nf4)
-    quantised: bool
-    attention: str  # the code that computes it
-    attention_because: str
-    most_context: int  # of the model
-    kv_bytes_per_token: int
-    target_weight_bytes: int
-    draft_weight_bytes: int
-    target_layers: int
-    draft_layers: int  # 0: there is no draft
-    host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
-    link: Choice[float] | None  # bytes per second of a plain copy from there; of several GPUs' links the slowest
-    drafting_weight_bytes: int = (
-        0  # the target's linear weights once more, in 4 bits, for its retrieval passes; 0: none
-    )
-    num_ranks: int = 1  # processes of this machine that share the target
-    graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
-
-    @property
-    def exact_for(self) -> str:
-        """The model whose distribution exact methods reproduce."""
-        return f"the {'quantised ' if self.quantised else ''}model ({self.weights} weights)"
-
-
-@dataclass(frozen=True, slots=True)
-class Equality:
-    """How a text compares with plain decoding's."""
-
-    verdict: EqualityVerdict
-    index: int | None  # of the first token that differs, or that one text lacks
-    logit_gap: float | None  # from the target's best token to the worse of the two written there; None: one is missing
 
 
 class Engine:

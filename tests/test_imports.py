@@ -8,33 +8,96 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CORE = ROOT / "core"
-LAYERS = [
-    "errors", "files", "nvidia", "events", "config", "stats", "tokens", "ops", "caches", "models", "hardware", "rigs",
-    "planner", "parallel", "tiers", "decoding", "roofline", "forecast", "text", "session", "shelf", "answering", "race",
-    "loading", "prefill", "engine", "keeping", "triforce", "bench",
-]  # fmt: skip
+# From the top down: what stands later knows nothing of what stands before it.
+LAYERS = {
+    "app": [
+        "cli", "server", "ui", "runtime", "conversations", "remote", "context", "book_export", "documents", "formats",
+    ],
+    "core": [
+        "bench", "synthetic", "triforce", "engine", "engine_builder", "kv_store", "engine_info", "generation",
+        "parallel", "planning", "decoding", "models", "caches", "ops", "config", "errors",
+    ],
+}  # fmt: skip
+MODULES = {
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file
+    for package in LAYERS
+    for file in sorted((ROOT / package).rglob("*.py"))
+}
 
 
-def imported(file: Path) -> set[str]:
+def imports_of(source: str) -> set[str]:
+    """The modules of ours that a source imports: within functions and for types alone, too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in MODULES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name in MODULES}
+
+
+GRAPH = {name: imports_of(file.read_text(encoding="utf-8")) - {name} for name, file in MODULES.items()}
+
+
+def layer_of(name: str) -> tuple[str, str]:
+    package, _, rest = name.partition(".")
+    return package, rest.partition(".")[0]
+
+
+def points_up(name: str, other: str) -> bool:
+    """Whether `name` may not import `other`."""
+    (package, layer), (its_package, its_layer) = layer_of(name), layer_of(other)
+    if not layer or not its_layer:
+        return False  # core/__init__.py names what the package offers, and imports it when it is asked for
+    if package != its_package:
+        return package == "core"
+    return LAYERS[package].index(layer) > LAYERS[package].index(its_layer)
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other in a circle: the strongly connected parts of more than one."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen, ahead = set[str](), [start]
+        while ahead:
+            for other in graph[ahead.pop()] - seen:
+                seen.add(other)
+                ahead.append(other)
+        reached[start] = seen
+    parts = {tuple(sorted(b for b in reached[a] if a in reached[b])) for a in graph if a in reached[a]}
+    return [list(part) for part in sorted(parts)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_point_down(name: str) -> None:
+    package, layer = layer_of(name)
+    assert not layer or layer in LAYERS[package], f"{package}/{layer} has no place among the layers: give it one"
+    wrong = sorted(other for other in GRAPH[name] if points_up(name, other))
+    assert not wrong, f"{name} may not import {wrong}"
+
+
+def test_no_circle_has_more_than_one_folder() -> None:
+    assert [part for part in circles(GRAPH) if len({name.rpartition(".")[0] for name in part}) > 1] == []
+
+
+def test_an_import_that_points_up_would_be_seen() -> None:
+    within = "def late():\n    from app.server import serve_page\n"
+    for_types = "if TYPE_CHECKING:\n    from app.runtime.worker import EngineWorker\n"
+    assert imports_of(within) == {"app.server.serve_page"} and points_up("app.ui.page", "app.server.serve_page")
+    assert imports_of(for_types) == {"app.runtime.worker"} and points_up("app.context.uploads", "app.runtime.worker")
+    assert points_up("core.engine", "app.formats") and not points_up("app.ui.page", "core.engine")
+    ring = {"app.a.x": {"app.b.y"}, "app.b.y": {"app.a.z"}, "app.a.z": {"app.a.x"}, "app.c.w": {"app.a.x"}}
+    assert circles(ring) == [["app.a.x", "app.a.z", "app.b.y"]]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "core").rglob("*.py")), ids=lambda file: file.stem)
+def test_core_names_no_package_of_the_app(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
-    return names | {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-
-
-@pytest.mark.parametrize("file", sorted(CORE.rglob("*.py")), ids=lambda file: str(file.relative_to(CORE)))
-def test_imports_point_down(file: Path) -> None:
-    layer = file.relative_to(CORE).parts[0].removesuffix(".py")
-    if layer == "__init__":
-        assert all(name.startswith("core.") or name in ("importlib", "typing") for name in imported(file))
-        return  # it names what the package offers, and imports it when it is asked for (tests/core/test_triforce.py)
-    assert layer in LAYERS, f"core/{layer} has no place among the layers: give it one"
-    above = LAYERS[LAYERS.index(layer) + 1 :]
-    # events carry statistics: both are plain values without further imports
-    allowed = {"events": {"stats"}}.get(layer, set())
-    forbidden = ("app", "gradio", "pypdf", *(f"core.{name}" for name in above if name not in allowed))
-    wrong = [name for name in imported(file) if any(name == f or name.startswith(f + ".") for f in forbidden)]
-    assert not wrong, f"core/{file.relative_to(CORE)} may not import {wrong}"
+    named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    named |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not {name.partition(".")[0] for name in named} & {"app", "gradio", "pypdf"}
 
 
 def test_core_imports_without_the_app_s_packages() -> None:

@@ -17,8 +17,9 @@ from app.cli.reading import (
     read_documents,
     usual_method,
 )
-from app.cli.report import answer_report, engine_report, prefill_report, summary_line
+from app.cli.report import summary_line
 from app.cli.saved_books import Opening, open_text
+from app.runtime.answer_json import answer_report, engine_report, prefill_report
 from core.config import GenerationConfig
 from core.decoding.registry import default_method
 from core.engine import Engine

@@ -20,7 +20,8 @@ from core.bench.peers import run_peers
 from core.bench.speed import run_speed
 from core.config import EngineConfig, RetrievalConfig
 from core.decoding.registry import COMPARED, EXACT_METHODS, check_method
-from core.engine import Engine, EngineInfo
+from core.engine import Engine
+from core.engine_info import EngineInfo
 from core.errors import InvalidSetting
 from core.models.hub.catalog import ROOT, WIDENED, find
 from core.planning.hardware import this_machine

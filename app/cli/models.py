@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from app.cli.reading import print_json
-from app.ui.render import disk_size
+from app.formats import disk_size
 from core.errors import CoreError, InvalidSetting, UnknownModel
 from core.models.hub import store
 from core.models.hub.catalog import HUB_ID, Known, entries, get_command, known_row, repositories

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from app.cli.page_readers import PageSilent, Reader, find_reader
-from app.runtime.worker import EngineWorker, WorkerEvent
+from app.runtime.events import WorkerEvent
+from app.runtime.worker import EngineWorker
 from app.server.serve_page import prepare_process, serve
 from app.ui.models.rows import ModelSource
 from core.bench.speed import bench_prompt

@@ -9,19 +9,21 @@ from pathlib import Path
 
 from app.cli.ask import answer
 from app.cli.reading import generation_config, open_conversation, print_json, read_documents, usual_method
-from app.cli.report import answer_report, engine_report, equality_report, prefill_report, race_lines, rounded
+from app.cli.report import race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.documents import Document
+from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.options import engine_config
 from app.runtime.trace import Race, Trace
 from app.runtime.versions import versions
 from app.runtime.worker import judgements
-from app.server.serve_page import CSS
+from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, PLAIN, check_method
-from core.engine import Engine, Equality
+from core.engine import Engine
+from core.engine_info import Equality
 from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished, LaneEvent
 from core.generation.session import Conversation

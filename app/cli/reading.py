@@ -13,7 +13,8 @@ from app.documents import Document, read_document
 from app.runtime.options import engine_config, speculation_config
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import default_method
-from core.engine import Engine, EngineInfo
+from core.engine import Engine
+from core.engine_info import EngineInfo
 from core.generation.events import Event, PrefillProgress
 from core.generation.session import Conversation
 

@@ -1,96 +1,10 @@
 """Answers as the JSON of the command line (DESIGN section 6) and as lines for people. Pure functions."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from app.remote.names import is_remote
-from core.decoding.stats import DecodeStats, LevelStats
-from core.engine import EngineInfo, Equality
+from core.decoding.stats import LevelStats
 from core.generation.events import Finished
-
-
-def answer_report(finished: Finished) -> dict[str, Any]:
-    """One method's answer: text, ids, times, and what speculation did."""
-    stats = finished.stats
-    report: dict[str, Any] = {
-        "text": finished.text,
-        "token_ids": list(finished.token_ids),
-        "new_tokens": stats.new_tokens,
-        "decode_seconds": round(stats.decode_seconds, 4),
-        "ms_per_token": rounded(stats.ms_per_token, 3),
-        "tokens_per_second": rounded(stats.tokens_per_second, 2),
-        "stop_reason": finished.stop_reason,
-        "exact": finished.exact,
-        "full_passes": stats.full_passes,
-        "tokens_per_full_pass": rounded(stats.tokens_per_full_pass, 3),
-    }
-    if stats.level2 is not None:
-        report["acceptance"] = {"level1": acceptance(stats.level1), "level2": acceptance(stats.level2)}
-        report["gamma1_mean"] = rounded(stats.level1.gamma_mean, 2) if stats.level1 else None
-        report["gamma2_mean"] = rounded(stats.level2.gamma_mean, 2)
-        report["reselections"] = stats.reselections
-    if stats.link_bytes:
-        report["link"] = link_report(stats)
-    report["seconds_by_part"] = {part: round(seconds, 4) for part, seconds in stats.seconds_by_part.items()}
-    return report
-
-
-def link_report(stats: DecodeStats) -> dict[str, Any]:
-    """What crossed the link during verification, and how fast."""
-    rate = stats.link_bytes_per_second
-    return {
-        "bytes": stats.link_bytes,
-        "gb_per_second": rounded(rate / 1e9 if rate is not None else None, 3),
-        "share_of_calibration": rounded(stats.link_share, 3),
-    }
-
-
-def engine_report(info: EngineInfo) -> dict[str, Any]:
-    """What ran where."""
-    return {
-        "model": info.model,
-        "device": info.plan.device.value,
-        "dtype": str(info.plan.dtype.value).removeprefix("torch."),
-        "processes": info.num_ranks,
-        "weights": info.weights,
-        "exact_for": info.exact_for,
-        "placement": info.plan.placement.value,
-        "context": info.plan.context.value,
-        **({} if info.host_memory is None else offload_report(info)),
-    }
-
-
-def offload_report(info: EngineInfo) -> dict[str, Any]:
-    """What waits in host memory, and what it comes over."""
-    host, link = info.host_memory, info.link
-    assert host is not None, "the whole full cache is resident"
-    return {
-        "placement_because": info.plan.placement.because,
-        "resident_layers": info.plan.resident_layers,
-        "prefill_block": {"value": info.plan.prefill_block.value, "because": info.plan.prefill_block.because},
-        "coattention": {"value": info.plan.coattention.value, "because": info.plan.coattention.because},
-        "host_memory": {"value": host.value, "because": host.because},
-        "link_calibration": {"gb_per_second": rounded(link.value / 1e9, 3), "because": link.because} if link else None,
-    }
-
-
-def prefill_report(first: Finished) -> dict[str, Any]:
-    """The one reading of the prompt."""
-    return {
-        "prompt_tokens": first.prompt_tokens,
-        "reused_tokens": first.reused_tokens,
-        "prefill_seconds": round(first.prefill_seconds, 4),
-    }
-
-
-def equality_report(equality: Equality | None) -> dict[str, Any]:
-    """None stands for texts that need not be equal: sampled ones."""
-    if equality is None:
-        return {"verdict": "not_comparable", "first_divergence": None}
-    divergence = None
-    if equality.index is not None:
-        divergence = {"index": equality.index, "logit_gap": rounded(equality.logit_gap, 6)}
-    return {"verdict": equality.verdict, "first_divergence": divergence}
 
 
 def summary_line(finished: Finished) -> str:
@@ -123,16 +37,6 @@ def race_lines(methods: Mapping[str, Finished], speedup: float | None, verdict: 
     return lines
 
 
-def acceptance(level: LevelStats | None) -> float | None:
-    """Accepted / tested, for JSON."""
-    return rounded(level.acceptance, 4) if level else None
-
-
 def percent(level: LevelStats | None) -> str:
     """Accepted / tested, for people."""
     return f"{100 * level.acceptance:.0f}%" if level and level.acceptance is not None else "-"
-
-
-def rounded(value: float | None, digits: int) -> float | None:
-    """A float for JSON; None stays None."""
-    return None if value is None else round(value, digits)

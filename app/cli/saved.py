@@ -8,8 +8,8 @@ from typing import Any
 
 from app.cli.reading import print_json
 from app.cli.saved_books import FOLDER
-from app.server.serve_page import data_dir
-from app.ui.render import duration, plural
+from app.formats import duration, plural
+from app.runtime.data_folder import data_dir
 from core.errors import InvalidSetting
 from core.kv_store.folder import KeptBook, ShelfFolder, amount
 

@@ -14,8 +14,8 @@ from time import perf_counter
 from typing import Any, cast
 
 from app.cli.reading import ProgressLine
-from app.server.serve_page import data_dir, data_place
-from app.ui.render import duration
+from app.formats import duration
+from app.runtime.data_folder import data_dir, data_place
 from core.config import GenerationConfig
 from core.engine import Engine
 from core.errors import CoreError, InvalidSetting

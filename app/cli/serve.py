@@ -5,12 +5,14 @@ import os
 import sys
 
 from app.cli.reading import print_json
+from app.remote.addresses import is_loopback
+from app.runtime.events import LoadFailed, Ready
 from app.runtime.options import engine_config
-from app.runtime.worker import EngineWorker, LoadFailed, Ready
+from app.runtime.worker import EngineWorker
 from app.server.doors import Hosts
 from app.server.ending import Ending, leave
 from app.server.openai.api import Api
-from app.server.serve_page import PortInUse, check_port, is_loopback, load
+from app.server.serve_page import PortInUse, check_port, load
 from core.errors import InvalidSetting
 
 KEY_VARIABLE = "TRIFORCE_API_KEY"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.context.context_documents import Placed, Shelf
 
 if TYPE_CHECKING:
-    from app.runtime.sessions import Book
+    from app.context.open_book import Book
 
 USUAL_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
 STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a page are marked

@@ -1,21 +1,17 @@
 """What a page's reader wants to be read: the shelf, the files on their way to it, and what of it fits.
 
 A page's handlers change the shelf and show all this; the engine's thread counts and opens
-(`app/runtime/context_loader.py`). Values are replaced, never changed in place, so that whoever draws them sees one state.
+(`app/runtime/context_loader.py`). Values are replaced, never changed in place: whoever draws them sees one state.
 """
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from app.context.context_documents import Meter, Offer, Shelf
 from app.documents.document import Document
 from core.errors import CoreError
-from core.generation.events import PrefillProgress
-
-if TYPE_CHECKING:
-    from app.runtime.worker import Waiting
 
 Stage = Literal["waiting", "extracting", "extracted", "counting", "failed"]
 ON_THE_WAY = ("waiting", "extracting")
@@ -79,7 +75,6 @@ class Intake:
         self.meter: Meter | None = None  # the engine's thread makes it: counting needs the tokenizer
         self.fit: Fit | None = None  # of `settled`
         self.settled = Shelf()  # the shelf that was last opened, or found too long
-        self.doing: Waiting | PrefillProgress | None = None
         self.note = ""  # what the latest change meant for the conversation
         self.error: CoreError | None = None  # of the latest change or reading
         self._lock = threading.Lock()

@@ -2,9 +2,9 @@
 
 import json
 
+from app.conversations.figures import exactness, figures
 from app.conversations.schema import document
 from app.conversations.tree import Dialogue
-from app.ui.reading.answer_footer import exactness, figures
 
 
 def as_json(dialogue: Dialogue) -> str:

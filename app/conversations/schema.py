@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, cast, get_args
 
+from app.conversations.exchange import ID, Exchange
 from app.conversations.tree import ROOT, BookRef, Dialogue, Node, sendable
 from app.remote.names import LONGEST_PIECE
-from app.runtime.sessions import ID, Exchange
 from core.config import SamplingParams
 from core.decoding.stats import DecodeStats, LevelStats
 from core.errors import InvalidSetting

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from app.conversations.exchange import ID
 from app.conversations.schema import Damaged, NewerVersion, dump, load
 from app.conversations.tree import Dialogue
-from app.runtime.sessions import ID
-from app.ui.render import plural
+from app.formats import plural
 from core.errors import CoreError, InvalidSetting
 from core.kv_store.durable import sync_folder
 

@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 
 from app.context.context_documents import Book as Shelved
 from app.context.context_documents import Chapters, label, ranges
-from app.runtime.sessions import Book, Exchange
+from app.context.open_book import Book
+from app.conversations.exchange import Exchange
 
 ROOT = ""  # parent of first questions
 LONGEST_TITLE = 80  # characters

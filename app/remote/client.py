@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from app.remote.addresses import is_loopback
 from app.remote.errors import BrokenOff, Garbage, Refused, RemoteError, TooSlow, Unreachable
-from app.server.serve_page import is_loopback
 from core.errors import InvalidSetting
 
 MOST_LINE = 4 << 20  # bytes; one event of a stream is some hundred

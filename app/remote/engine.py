@@ -20,20 +20,12 @@ from app.remote.names import REMOTE, remotely, theirs
 from app.remote.text import FIRST_WORDS, FRAME, SAMPLE, RemotePrompt, RemoteText, number_of, piece_of
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig
+from core.decoding.origin import Origin
 from core.decoding.stats import DecodeStats, LevelStats
-from core.engine import EngineInfo, Equality
+from core.engine_info import EngineInfo, Equality
 from core.errors import ContextTooSmall, InvalidSetting, UnknownModel
 from core.generation.decode_loop import LONGEST_ROUND
-from core.generation.events import (
-    Event,
-    Finished,
-    LaneEvent,
-    Origin,
-    PrefillProgress,
-    RoundDone,
-    StopReason,
-    TokenRecord,
-)
+from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.planning.planner import CacheSizes, Choice, Placement, Plan
 
 # Servers that go on with the last message if they are told to; others would answer once more.

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Literal
 
 from app.context.context_documents import Costs, Meter, Shelf, Span, fits
 from app.context.domain_check import ON_PAGE, reach_note
+from app.context.open_book import Book
 from app.context.retrieval_map import chunk_pages
 from app.context.uploads import Arrival, Fit, Intake
 from app.conversations.tree import Dialogue, digest_of
-from app.runtime.context_events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
+from app.runtime.disk_state import DiskState
+from app.runtime.events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
 from app.runtime.prompts import with_past
-from app.runtime.saved_books import DiskState, disk_state
-from app.runtime.sessions import Book, Session
+from app.runtime.saved_books import disk_state
+from app.runtime.sessions import Session
 from core.caches.tokens import common_prefix
 from core.errors import ContextTooSmall, CoreError, let_go
 

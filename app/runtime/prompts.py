@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from app.runtime.sessions import Exchange
+from app.conversations.exchange import Exchange
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when this is called
     from core.engine import Engine

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.conversations.tree import ROOT, BookRef, Dialogue, Node, tab_of
-from app.runtime.sessions import Exchange, OtherBook, Session
+from app.runtime.sessions import OtherBook, Session
 from core.config import GenerationConfig
 from core.decoding.registry import is_exact
 from core.decoding.stats import DecodeStats, joined

@@ -4,59 +4,26 @@ Work happens on the engine's thread and makes way for whoever waits; state is wh
 Gradio. `core.kv_store.engine_store` is imported only when the engine is there: it loads torch.
 """
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
+from app.runtime.disk_state import DiskState
+from app.runtime.events import BookMoving
 from core.errors import CoreError
 
 if TYPE_CHECKING:
-    from app.runtime.sessions import Book, Session
+    from app.runtime.sessions import Session
     from core.engine import Engine
-    from core.kv_store.engine_store import Keeper, Kept, Moving, ReadBook
+    from core.kv_store.engine_store import Keeper, Kept, Moving
     from core.kv_store.folder import ShelfFolder
 
 log = logging.getLogger(__name__)
 
 LOST = "The book was not kept: another one was read meanwhile. It is kept when it is read again."
 STOPPED = "The book was not kept."
-
-
-@dataclass(frozen=True, slots=True)
-class BookMoving:
-    """Rows of the book come from the disk, or go there."""
-
-    what: Literal["opening", "keeping"]
-    done_tokens: int
-    total_tokens: int
-
-
-@dataclass(slots=True, eq=False)
-class DiskState:
-    """One book of one page, and the disk."""
-
-    book: "Book | None" = None
-    doing: BookMoving | None = None
-    num_fetched: int = 0  # tokens that came from disk
-    fetch_seconds: float = 0.0
-    once_seconds: float = 0.0  # that reading it had taken
-    offer: "ReadBook | None" = None  # can be kept; nobody has said yes or no
-    wanted: bool = False  # yes
-    writing: "Generator[Moving | Kept] | None" = None
-    kept_bytes: int = 0  # on disk since this reading
-    note: str = ""
-
-    def decline(self, note: str = "") -> None:
-        """It is not to be kept, or cannot be."""
-        self.offer, self.wanted, self.note, self.doing = None, False, note, None
-        writing, self.writing = self.writing, None
-        if writing is not None:
-            with contextlib.suppress(ValueError):  # it is at work just now, and is told by its job
-                writing.close()
 
 
 def disk_state(session: "Session") -> DiskState:

@@ -1,6 +1,5 @@
 """What the server keeps for one open page: its book, its conversation, its answers. The browser holds only the id."""
 
-import re
 import secrets
 import threading
 from array import array
@@ -8,85 +7,42 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from app.context.context_documents import Choice, Shelf
-from app.context.quotes import Quote, quotes_in
+from app.context.open_book import Book
 from app.context.retrieval_map import Loaded, Loads
 from app.context.uploads import Intake
-from app.documents.document import Document
-from app.runtime.saved_books import DiskState
+from app.conversations.exchange import ID, Exchange
+from app.runtime.disk_state import DiskState
+from app.runtime.events import Waiting
 from app.runtime.trace import Race, Trace
-from core.config import SamplingParams
 from core.errors import CoreError
-from core.generation.events import Finished
+from core.generation.events import PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
     from app.conversations.tree import Dialogue, Node
-    from app.ui.race.view import RaceView
     from core.generation.session import Conversation
 
-ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
 MOST_SESSIONS = 64  # the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Book:
-    """What the model reads: a shelf that fits, or what is chosen of it, and what it costs in tokens."""
-
-    document: Document  # the first one
-    num_tokens: int  # of the text
-    num_opening: int  # of everything before the first question, the chat template included
-    context: int
-    shelf: Shelf = field(default_factory=Shelf)
-    starts: "array[int]" = field(default_factory=lambda: array("I"))  # in its text, of each token; empty: not known
-    chunk_size: int = 1  # of the retrieval cache, tokens
-    chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in shelf.pages
-    note: str = ""  # what the model may not be able to do with this text
-    quoted: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # quotations by the answer they stand in
+class RaceBoard(Protocol):
+    """What draws a race that waits or runs."""
 
     @property
-    def title(self) -> str:
-        """One title, or the first and how many more."""
-        more = len(self.shelf.books) - 1
-        return f"{self.document.title} and {more} more" if more > 0 else self.document.title
+    def running(self) -> bool:
+        """Waiting, reading or racing."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The files it comes from."""
-        return tuple(book.document.name for book in self.shelf.books) or (self.document.name,)
+    def failed(self) -> bool:
+        """There was no race, or no further."""
 
     @property
-    def first_token(self) -> int:
-        """Where its text begins in a prompt."""
-        return self.num_opening - self.num_tokens
+    def finished(self) -> bool:
+        """There is a race to replay and to report."""
 
-    def quotes(self, answer: str) -> tuple[Quote, ...]:
-        """The quotations of an answer, looked up in the text once."""
-        if answer not in self.quoted:
-            self.quoted[answer] = quotes_in(answer, self.shelf.text)
-        return self.quoted[answer]
-
-    @property
-    def parts(self) -> tuple[tuple[bytes, Choice], ...]:
-        """What makes two books the same."""
-        return tuple((book.digest, book.choice) for book in self.shelf.books)
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A question and its answer, complete or stopped; `finished` adds up all stretches it was written in."""
-
-    question: str
-    finished: Finished
-    first_token_seconds: float | None = None  # from its turn to its first token
-    num_reread: int = 0  # tokens of the book that had been read before and were read again
-    methods: tuple[str, ...] = ()  # in the order they were used, each once
-    sampling: SamplingParams | None = None  # of the newest stretch
-    seed: int | None = None  # of the newest stretch
-    model: str = ""
-    weights: str = ""  # the number format the model ran in
-    digest: str = ""  # of the text it is about: a conversation goes on when its shelf changes
+    def html(self) -> str:
+        """The board."""
 
 
 @dataclass(slots=True)
@@ -108,9 +64,10 @@ class Session:
     num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
     trace: Trace | None = None  # of the newest answer, which may still be written
     race: Race | None = None  # the newest one, which may still run
-    race_view: "RaceView | None" = None  # of a race that waits or runs, or that failed: whoever draws it next shows it
+    race_view: "RaceBoard | None" = None  # of a race that waits or runs, or that failed: whoever draws it next shows it
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
+    doing: Waiting | PrefillProgress | None = None  # for the shelf, at this moment
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
     budget: int | None = None  # of the retrieval cache for the newest answer, tokens; None: as the engine was loaded
     disk: DiskState = field(default_factory=DiskState)  # of the book, or of one that was open before

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from app.runtime.events import Pause
+
 INTERVAL_SECONDS = 0.1
 SIGN_OF_LIFE_SECONDS = 1.0  # an update without news: only when it hears one does Gradio notice that a page was closed
 
@@ -29,11 +31,6 @@ LIVELY, SPARING = Pace(INTERVAL_SECONDS, INTERVAL_SECONDS), Pace(0.25, 0.5)
 def pace_beside(num_busy: int, num_cores: int) -> Pace:
     """Sparing where the decoder's threads leave no core to the page."""
     return LIVELY if num_busy < num_cores else SPARING
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Nothing new for a while: what has been collected should be shown now."""
 
 
 class Metronome:

@@ -14,29 +14,44 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from app.context.context_documents import Shelf
-from app.context.retrieval_map import USUAL_QUESTIONS, Loaded, mean
+from app.context.retrieval_map import USUAL_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Arrival, Interrupted
+from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.documents.document import Document, Extracting
 from app.documents.readers import display_name, extract_document
-from app.runtime.context_events import ShelfEvent
 from app.runtime.context_loader import forget_tokens, open_shelf, recount
+from app.runtime.events import (
+    AnswerBegun,
+    Kind,
+    LoadFailed,
+    Loading,
+    ModelState,
+    PagesLoaded,
+    Pause,
+    RaceBegun,
+    RaceEnded,
+    ReadingEnded,
+    Ready,
+    Waiting,
+    WorkerEvent,
+)
 from app.runtime.prompts import answer_ids, prompt_of
 from app.runtime.recording import CUT, AnswerComplete, ExchangeGone, Place, Recording, check_place, streamed_text
 from app.runtime.retrieval_probe import Looking
-from app.runtime.saved_books import BookMoving, Keeping, disk_state
-from app.runtime.sessions import Exchange, NoBook, OtherBook, Session, Sessions
-from app.runtime.throttle import INTERVAL_SECONDS, SIGN_OF_LIFE_SECONDS, Pause
+from app.runtime.saved_books import Keeping, disk_state
+from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
+from app.runtime.throttle import INTERVAL_SECONDS, SIGN_OF_LIFE_SECONDS
 from app.runtime.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
-    from core.engine import Engine, EngineInfo
+    from core.engine import Engine
     from core.planning.hardware import Machine
 
 log = logging.getLogger(__name__)
@@ -46,83 +61,7 @@ MOST_WAITING = 8  # answers and races of one page
 MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread when the program ends; while it loads a model
 MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 
-Kind = Literal["counting", "reading", "answer", "race", "survey", "keeping"]
 
-
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """The model is being loaded."""
-
-    model: str = ""  # its name, if it comes in the place of another
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The model is loaded."""
-
-    info: "EngineInfo"
-    machine: "Machine"
-    context: int
-    refused: CoreError | None = None  # why another one, that was wanted in its place, could not be loaded
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFailed:
-    """The model cannot be loaded; every job fails with this error."""
-
-    error: CoreError
-
-
-ModelState = Loading | Ready | LoadFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Something must end before this job begins."""
-
-    reason: Literal["loading", "own job", "another page"]
-    num_ahead: int  # jobs of other pages
-    own: Kind = "reading"  # what the page itself does first, if that is the reason
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingEnded:
-    """The model has read the book, or was stopped on the way."""
-
-    num_read: int
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerBegun:
-    """It is this answer's turn."""
-
-    num_book: int  # tokens of the book
-    num_read_before: int  # tokens of the opening that were read at least once before this
-
-
-@dataclass(frozen=True, slots=True)
-class PagesLoaded:
-    """What the retrieval cache held up to now for the answer that is being written, or has just ended."""
-
-    loaded: Loaded
-
-
-@dataclass(frozen=True, slots=True)
-class RaceBegun:
-    """It is this race's turn. The engine's thread goes on recording in `race`."""
-
-    race: Race
-
-
-@dataclass(frozen=True, slots=True)
-class RaceEnded:
-    """All lanes have ended and exact texts were compared."""
-
-
-BookEvent = Extracting | ShelfEvent | ReadingEnded | BookMoving
-RaceEvent = RaceBegun | LaneEvent | RaceEnded
-WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | PagesLoaded | Event | RaceEvent
 Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[Engine, Machine]"]
 
@@ -320,15 +259,15 @@ class EngineWorker:
 
     def _catch_up(self, session: Session) -> Iterator[WorkerEvent]:
         """Count, open and read, unless a text is still on its way: whoever brings it goes on from there."""
-        intake, mine = session.intake, None
+        mine = None
         try:
             for event in self._steps(session):
                 if isinstance(event, Waiting | PrefillProgress):
-                    intake.doing = mine = event
+                    session.doing = mine = event
                 yield event
         finally:
-            if intake.doing is mine:
-                intake.doing = None
+            if session.doing is mine:
+                session.doing = None
 
     def _steps(self, session: Session) -> Iterator[WorkerEvent]:
         if session.intake.extracting:

@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import ipaddress
 import os
 import socket
 import sys
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from app.context import upload_files
 from app.conversations.store import Conversations
+from app.remote.addresses import is_loopback
+from app.runtime.data_folder import data_dir
 from app.runtime.downloads import Downloads
 from app.runtime.options import engine_config
 from app.runtime.saved_books import Keeping
@@ -23,6 +24,7 @@ from app.server.ending import Ending, leave
 from app.server.head_script import FirstScript
 from app.server.logins import Logins
 from app.server.privacy import SecurityHeaders
+from app.ui.assets import ASSETS, CSS, FIRST_SCRIPT, SCRIPTS
 from app.ui.header import limits_note
 from app.ui.models.rows import ModelSource
 from core.config import EngineConfig
@@ -35,11 +37,6 @@ if TYPE_CHECKING:
     from core.engine import Engine
     from core.planning.hardware import Machine
 
-ASSETS = catalog.ROOT / "assets"
-STYLES = ("theme", "page", "race", "inside", "library", "system", "models", "chat")
-CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
-SCRIPTS = tuple(ASSETS / "static" / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
-FIRST_SCRIPT = ASSETS / "static" / "js" / "frames.js"
 MOST_UPLOAD = "300mb"
 MOST_THREADS = 256  # a page that waits holds one, asleep
 MOST_STATES = 128  # of pages, in Gradio: 0.8 MB each; more than we remember sessions
@@ -248,14 +245,6 @@ def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> N
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def check_port(host: str, port: int) -> None:
     """See that we can listen there.
 
@@ -281,29 +270,6 @@ def check_port(host: str, port: int) -> None:
 
 
 # -------------------- what stays on disk
-
-
-def data_dir(chosen: Path | str | None) -> Path:
-    """The folder for everything that is kept, made if need be.
-
-    Raises:
-        InvalidSetting: it cannot be made or written to.
-    """
-    folder = data_place(chosen)
-    try:
-        dropped = upload_files.make_folder(folder)
-    except OSError as error:
-        raise InvalidSetting(
-            f"The data folder {folder} cannot be made ({error.strerror}).", hint="Choose another with --data-dir."
-        ) from error
-    if not os.access(dropped, os.W_OK):
-        raise InvalidSetting(f"The data folder {folder} cannot be written to.", hint="Choose another with --data-dir.")
-    return folder
-
-
-def data_place(chosen: Path | str | None) -> Path:
-    """Where that folder is, or would be."""
-    return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"
 
 
 def prepare_process(folder: Path) -> None:

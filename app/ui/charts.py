@@ -7,6 +7,7 @@ a box 360 units wide that scales; horizontal bars in per cent of whatever width 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from app import formats
 from app.ui import render
 
 WIDTH = 360
@@ -56,7 +57,7 @@ def columns(title: str, about: str, across: str, data: Sequence[Column], *, tone
 
     marks = [
         f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>',
-        _text(LEFT - 6, TOP + 4, render.compact(most), anchor="end"),
+        _text(LEFT - 6, TOP + 4, formats.compact(most), anchor="end"),
         _text(LEFT - 6, floor, "0", anchor="end"),
         _text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, across, anchor="middle"),
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{TOP}" y2="{TOP}"/>',

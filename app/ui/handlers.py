@@ -14,27 +14,27 @@ from app.context.samples import Sample, open_questions
 from app.context.upload_files import Claim, claim, forget
 from app.documents import Extracting
 from app.remote.names import REMOTE, is_remote, method_label, remotely
-from app.runtime.context_events import BookOpened, ShelfClosed
 from app.runtime.conversation_actions import Conversing
+from app.runtime.events import BookOpened, Pause, Ready, ShelfClosed, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.throttle import LIVELY, Metronome, Pace, Pause, pace_beside, paced
-from app.runtime.worker import EngineWorker, Ready, WorkerEvent
+from app.runtime.throttle import LIVELY, Metronome, Pace, pace_beside, paced
+from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.header import limits_note, masthead, notice
-from app.ui.library.tab import LibraryParts, ShelfDrawing
+from app.ui.library.drawing import LibraryParts, ShelfDrawing
 from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import ChatView, Message, conversation, shown
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import AS_CHOSEN, AS_CHOSEN_CHOICE, decoding_choices, variants, wish
 from app.ui.retrieval_map.panel import WhereParts
+from app.ui.updates import Updates
 from core.decoding.registry import METHODS, default_method
 from core.errors import CoreError
 from core.generation.events import RoundDone
 
 # Of two updates of one component in one frame Gradio keeps the later, even one that says nothing about its value.
 FRAME_SECONDS = 0.3
-Updates = dict[Block, Any]  # component -> its new value, or an update of its properties
 
 WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
 <ol><li><b>Open a book, or several.</b> Drop PDF, EPUB, Word, web page, text or Markdown files, or choose a sample.</li>

@@ -1,7 +1,8 @@
 """The header: what runs, how exact it is, on which machine; and what is wrong if the model could not be loaded."""
 
+from app import formats
 from app.remote.names import is_remote
-from app.runtime.worker import LoadFailed, Loading, ModelState, Ready
+from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.ui import render
 
 MARK = (
@@ -64,15 +65,15 @@ def _facts(ready: Ready) -> str:
     info, machine, plan = ready.info, ready.machine, ready.info.plan
     dtype = str(plan.dtype.value).removeprefix("torch.")
     if plan.device.value == "cuda" and machine.gpus:
-        where, more = machine.gpus[0].name, f"{render.size(machine.gpus[0].total_bytes)} of device memory"
+        where, more = machine.gpus[0].name, f"{formats.size(machine.gpus[0].total_bytes)} of device memory"
     else:
-        where, more = f"CPU · {render.plural(machine.num_cores, 'core')}", machine.cpu
+        where, more = f"CPU · {formats.plural(machine.num_cores, 'core')}", machine.cpu
     draft = "with its draft model" if info.has_draft else "without a draft model"
     return (
         render.chip(info.model, tone="model", title=f"{info.description} Runs {draft}.")
         + render.chip(
             f"exact · {dtype}", tone="exact", title="Every method follows the target model's own distribution."
         )
-        + render.chip(where, title=f"{more}, {render.size(machine.ram_bytes)} of memory. Nothing leaves it.")
+        + render.chip(where, title=f"{more}, {formats.size(machine.ram_bytes)} of memory. Nothing leaves it.")
         + render.chip(f"{ready.context:,} tokens of context", title=f"Largest text at once: {plan.context.because}.")
     )

@@ -11,7 +11,7 @@ from app.context.samples import Sample
 from app.runtime.downloads import Downloads
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import WELCOME, Handlers, Parts, Updates, below
+from app.ui.handlers import WELCOME, Handlers, Parts, below
 from app.ui.header import masthead, notice
 from app.ui.inside.tab import INTERVAL_SECONDS, build_inside_tab
 from app.ui.js_bridge import CLICKS, WITH_ACT
@@ -26,6 +26,7 @@ from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import DEFAULTS, build_settings, decoding_choices, recalled, wire_settings
 from app.ui.retrieval_map.panel import build_where, listen_where
 from app.ui.system.tab import SystemTab, build_system_tab
+from app.ui.updates import Updates
 
 NUM_SUGGESTIONS = 3
 METHOD_INFO = "Both write exactly what the model would write. TriForce needs fewer passes over the book."

@@ -12,8 +12,9 @@ from typing import Any
 from core.bench.speed import ADAPTIVE, SpeedRow, run_speed
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN
-from core.engine import Engine, EngineInfo
+from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles
+from core.engine_info import EngineInfo
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.planner import Plan, make_plan

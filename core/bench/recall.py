@@ -23,7 +23,8 @@ from core.caches.tokens import common_prefix
 from core.config import GenerationConfig
 from core.decoding.registry import LOSSY_METHODS, PLAIN
 from core.decoding.stats import DecodeStats, LevelStats
-from core.engine import Engine, EqualityVerdict
+from core.engine import Engine
+from core.engine_info import EqualityVerdict
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished

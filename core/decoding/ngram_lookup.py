@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from core.caches.tokens import Context, common_prefix
+from core.decoding.origin import Origin
 from core.decoding.verify import Guess
-from core.generation.events import Origin
 from core.ops.streams import to_device
 
 GRAMS = (8, 3)  # lengths indexed, longest first; a match must have the shortest at least

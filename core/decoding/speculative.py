@@ -14,10 +14,10 @@ from torch import Tensor
 from core.caches.tokens import Context
 from core.config import SamplingParams
 from core.decoding.ngram_lookup import Lookup
+from core.decoding.origin import Origin
 from core.decoding.sampling import Dice, Filters, as_tensor, to_probs, to_probs_by_tensor
 from core.decoding.stats import LevelCounter
 from core.decoding.verify import Guess, Verdict, no_guess, verify
-from core.generation.events import Origin
 from core.models.cached_model import Judge
 
 RECENT = 0.2  # weight of the newest guess in seconds_per_guess

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from core.decoding.origin import Origin
 from core.decoding.sampling import Dice
-from core.generation.events import Origin
 from core.ops.streams import to_device
 
 

@@ -3,23 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from core.decoding.origin import Origin
 from core.decoding.stats import DecodeStats
 
 StopReason = Literal["end_of_text", "stop_string", "max_new_tokens", "context_full", "time_up", "cancelled"]
-OriginKind = Literal["proposed", "corrected", "bonus", "drawn"]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a committed token comes from.
-
-    `level` names who wrote it ("draft", "retrieval", "full", ...). `kind` tells how: "proposed" by a proposer and
-    accepted by every judge above, "corrected" from the residual after a rejection, "bonus" after a full accept,
-    "drawn" by a model that decodes alone.
-    """
-
-    level: str
-    kind: OriginKind
 
 
 @dataclass(frozen=True, slots=True)

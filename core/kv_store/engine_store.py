@@ -7,22 +7,24 @@ same portions as ever. Knows neither command line nor page; one thread at a time
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from time import perf_counter
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from core.caches.full import QUERY_LOG, QUERY_SAMPLE_STRIDE, FullCache
-from core.engine import Engine
+from core.engine_info import EngineInfo
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.bookfile import BookReader, BookWriter, Label
 from core.kv_store.folder import DIGESTS, Found, KeptBook, ShelfFolder, book_id
 from core.kv_store.identity import Family
+from core.planning.planner import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
 WORTH_SECONDS = 5.0  # a reading that took less is not worth a file, nor a question whether to keep it
@@ -70,10 +72,39 @@ class ReadBook:
         return torch.tensor(self.token_ids, dtype=torch.int32)
 
 
+class CacheOwner(Protocol):
+    """Of an engine: what it read and holds."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it runs."""
+
+    @property
+    def plan(self) -> Plan:
+        """How it reads, among other things."""
+
+    @property
+    def context(self) -> int:
+        """The most tokens that it holds."""
+
+    @property
+    def full_cache(self) -> FullCache:
+        """The keys and values of what it has read."""
+
+    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
+        """How many leading tokens of a prompt it holds."""
+
+    def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
+        """Its full cache, emptied, to be filled with what these tokens gave."""
+
+    def family(self, digests: Path) -> Family:
+        """What its keys and values depend on beside the text."""
+
+
 class Keeper:
     """Keeps and fetches the books of one engine in one folder."""
 
-    def __init__(self, engine: Engine, folder: ShelfFolder) -> None:
+    def __init__(self, engine: CacheOwner, folder: ShelfFolder) -> None:
         """Raises InvalidSetting where the rows are not all in this process."""
         if engine.info.num_ranks != 1:
             raise InvalidSetting(

@@ -14,24 +14,17 @@ import torch
 from torch import Tensor
 
 from app.conversations.store import Conversations
-from app.runtime.context_events import BookOpened
+from app.runtime.events import BookOpened, WorkerEvent
 from app.runtime.saved_books import Keeping
-from app.runtime.worker import EngineWorker, WorkerEvent
+from app.runtime.worker import EngineWorker
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
+from core.decoding.origin import Origin
 from core.decoding.stats import DecodeStats, LevelStats
-from core.engine import Engine, Equality
+from core.engine import Engine
+from core.engine_info import Equality
 from core.errors import ContextTooSmall
-from core.generation.events import (
-    Event,
-    Finished,
-    LaneEvent,
-    Origin,
-    PrefillProgress,
-    RoundDone,
-    StopReason,
-    TokenRecord,
-)
+from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.generation.text import Turn
 from core.planning.hardware import Machine
 from core.planning.nvidia import UnusedGpu

@@ -11,7 +11,8 @@ from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
 from core.decoding.adaptive import PassCost
 from core.decoding.registry import EXACT_METHODS, LOSSY_METHODS
-from core.engine import Engine, Equality
+from core.engine import Engine
+from core.engine_info import Equality
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress, RoundDone

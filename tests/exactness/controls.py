@@ -13,12 +13,12 @@ import torch
 from torch import Generator, Tensor
 
 from core.decoding import methods
+from core.decoding.origin import Origin
 from core.decoding.sampling import Dice
 from core.decoding.speculative import Rule, Speculative
 from core.decoding.verify import Guess, Verdict
 from core.engine import Engine
 from core.generation import decode_loop
-from core.generation.events import Origin
 from core.models.cached_model import Judge
 from tests.core.decoding.test_output_law import verify_without_residual
 from tests.exactness.cases import Flavour

@@ -15,8 +15,9 @@ import torch
 
 from core.bench.speed import bench_prompt
 from core.config import EngineConfig, GenerationConfig, SamplingParams
-from core.engine import NEAR_TIE_GAP, Engine, Equality
+from core.engine import NEAR_TIE_GAP, Engine
 from core.engine_builder import LoadedPair, PairFiles
+from core.engine_info import Equality
 from core.generation.events import Finished
 from core.planning.hardware import cap_memory, resolve_device, return_memory, this_machine
 from core.planning.planner import Choice, make_plan

@@ -14,9 +14,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from app import formats
 from app.cli.charts import bars
 from app.cli.charts.bars import Bar, Chart, Group, Style
-from app.ui import render
 from core.decoding.registry import METHODS
 from core.errors import InvalidSetting
 
@@ -232,7 +232,7 @@ def subject(document: dict[str, Any]) -> str:
     config, hardware = document["config"], document["hardware"]
     names = [gpu["name"] for gpu in hardware["gpus"]] if config.get("device") != "cpu" else []
     gpus = [f"{names.count(name)}\u00a0× {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
-    machine = ", ".join([*gpus, f"{hardware['cpu']} ({render.plural(hardware['num_cores'], 'core')})"])
+    machine = ", ".join([*gpus, f"{hardware['cpu']} ({formats.plural(hardware['num_cores'], 'core')})"])
     bits = [f"{config['bits']}-bit weights"] if config.get("bits", 16) < 16 else []
     bits += [f"{config['drafting_bits']}-bit drafting"] if (config.get("drafting_bits") or 16) < 16 else []
     return f"{', '.join([config['model'], config['dtype'], *bits])}, on {machine}"
@@ -246,7 +246,7 @@ def remarks(document: dict[str, Any], *, spread: bool) -> str:
         said.append(suite.spread)
     if "max_new_tokens" in config:
         runs = f", medians of {config['repeats']} runs" if config.get("repeats", 1) > 1 else ""
-        said.append(f"{render.plural(config['max_new_tokens'], 'new token')}{runs}")
+        said.append(f"{formats.plural(config['max_new_tokens'], 'new token')}{runs}")
     if document["commit"]:
         said.append(f"Commit {document['commit']}")
     return ". ".join(said) + "."

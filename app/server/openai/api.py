@@ -19,8 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.runtime.throttle import Pause
-from app.runtime.worker import EngineWorker, Ready
+from app.runtime.events import Pause, Ready
+from app.runtime.worker import EngineWorker
 from app.server.doors import Hosts
 from app.server.openai.bodies import STALLED_SECONDS, Bodies
 from app.server.openai.doors import Doors

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from app.cli.report import answer_report, rounded
+from app.runtime.answer_json import answer_report, rounded
 from app.server.openai.turns import Timing
 from core.generation.events import Finished, StopReason
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from app.runtime.throttle import Pause
-from app.runtime.worker import EngineWorker, Waiting, Work, WorkerEvent
+from app.runtime.events import Pause, Waiting, WorkerEvent
+from app.runtime.worker import EngineWorker, Work
 from app.server.openai.errors import Failed, Overloaded, told
 from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatRequest

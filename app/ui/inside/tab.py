@@ -9,8 +9,8 @@ from app.remote.names import is_remote, method_label
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import Updates
 from app.ui.inside.view import EMPTY, inside
+from app.ui.updates import Updates
 
 INTERVAL_SECONDS = 0.5  # drawing costs the engine's process some milliseconds
 ANSWER = "answer"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from app import formats
 from app.remote.names import method_label
 from app.runtime.trace import Trace
 from app.ui import render
@@ -57,7 +58,7 @@ def inside(trace: Trace, others: Sequence[Trace] = (), *, tables: bool = True) -
 def _head(trace: Trace) -> str:
     exact = render.chip("exact", tone="exact") if trace.exact else render.chip("not exact", tone="bad")
     state = LANE_ENDINGS[trace.finished.stop_reason] if trace.finished else "Writing"
-    written = f"{state} · {render.plural(trace.stats.new_tokens, 'token')}"
+    written = f"{state} · {formats.plural(trace.stats.new_tokens, 'token')}"
     alive = "" if trace.finished else " running"
     return (
         f'<div class="strip-head{alive}"><span class="dot"></span><span class="status" role="status">{written}</span>'
@@ -72,18 +73,18 @@ def _head(trace: Trace) -> str:
 def tiles(trace: Trace) -> str:
     """The big numbers."""
     stats = trace.stats
-    passes = f"{stats.new_tokens:,} tokens in {render.plural(stats.full_passes, 'pass', 'passes')}"
+    passes = f"{stats.new_tokens:,} tokens in {formats.plural(stats.full_passes, 'pass', 'passes')}"
     shown = [
         *_level("level1", "Accepted, level 1", "the retrieval cache", stats.level1),
         *_level("level2", "Accepted, level 2", "the full cache", stats.level2),
-        _tile("passes", "Tokens per full pass", render.figure(stats.tokens_per_full_pass), passes),
-        _tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
+        _tile("passes", "Tokens per full pass", formats.figure(stats.tokens_per_full_pass), passes),
+        _tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s of decoding alone"),
     ]
     if stats.level2 is not None:
         levels = [level for level in (stats.level1, stats.level2) if level is not None]
         lengths = " / ".join(f"{level.gamma_mean or 0:.1f}" for level in levels)
         which = "level 1 / level 2; " if len(levels) == 2 else ""
-        anew = f"{which}chunks chosen anew {render.plural(stats.reselections, 'time')}"
+        anew = f"{which}chunks chosen anew {formats.plural(stats.reselections, 'time')}"
         shown.append(_tile("gamma", "Guesses a round", lengths, anew))
     return f'<div class="tiles count-{len(shown)}">{"".join(shown)}</div>'
 
@@ -93,7 +94,7 @@ def _level(key: str, label: str, judge: str, level: LevelStats | None) -> list[s
         return []
     share = level.acceptance
     counts = f"{level.accepted:,} of {level.tested:,} tested by {judge}"
-    return [_tile(key, label, render.percent(share), counts, share)]
+    return [_tile(key, label, formats.percent(share), counts, share)]
 
 
 def _tile(key: str, label: str, value: str, below: str, share: float | None = None) -> str:
@@ -127,11 +128,11 @@ def rounds_chart(level: LevelStats, *, table: bool = True) -> str:
     rounds = level.committed_per_round
     longest = max(rounds, default=0)
     data = [
-        Column(str(tokens), rounds.get(tokens, 0), said=render.plural(rounds.get(tokens, 0), "pass", "passes"))
+        Column(str(tokens), rounds.get(tokens, 0), said=formats.plural(rounds.get(tokens, 0), "pass", "passes"))
         for tokens in range(1, longest + 1)
     ]
     commonest = max(rounds, key=lambda tokens: rounds[tokens], default=0)
-    about = f"{render.plural(level.rounds, 'pass', 'passes')}; most often {render.plural(commonest, 'token')} at once"
+    about = f"{formats.plural(level.rounds, 'pass', 'passes')}; most often {formats.plural(commonest, 'token')} at once"
     return columns("Tokens per full pass", about, "tokens committed by one pass", data, tone="full", table=table)
 
 
@@ -142,7 +143,7 @@ def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = Tr
             str(at + 1),
             tested,
             accepted,
-            note=render.percent(accepted / tested) if tested else "",
+            note=formats.percent(accepted / tested) if tested else "",
             said=f"{accepted:,} of {tested:,} accepted",
         )
         for at, (tested, accepted) in enumerate(zip(level.tested_at, level.accepted_at, strict=True))
@@ -161,11 +162,11 @@ def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
             continue
         per_token = {part: 1e3 * seconds / stats.new_tokens for part, seconds in stats.seconds_by_part.items()}
         segments = tuple(
-            Segment(_tone(part), PARTS.get(part, "Reduced cache"), ms, f"{render.figure(ms)} ms")
+            Segment(_tone(part), PARTS.get(part, "Reduced cache"), ms, f"{formats.figure(ms)} ms")
             for part, ms in sorted(per_token.items(), key=lambda item: _rank(item[0]))
             if ms > 0
         )
-        data.append(Bar(method_label(trace.method), f"{render.figure(stats.ms_per_token)} ms a token", segments))
+        data.append(Bar(method_label(trace.method), f"{formats.figure(stats.ms_per_token)} ms a token", segments))
     return bars("Time, by part", "milliseconds a token, reading the prompt left out", data, table=table)
 
 
@@ -185,13 +186,13 @@ def bytes_chart(trace: Trace, *, table: bool = True) -> str:
     if trace.method != PLAIN:
         rows.append(("Plain decoding would have", "other", plain))
     data = [
-        Bar(label, f"{render.amount(size)} a token", (Segment(tone, "keys and values", size, render.amount(size)),))
+        Bar(label, f"{formats.amount(size)} a token", (Segment(tone, "keys and values", size, formats.amount(size)),))
         for label, tone, size in rows
     ]
     about = "the whole cache for every token"
     if trace.method != PLAIN and ours:
         about = (
-            f"{render.figure(plain / ours)} times less than plain decoding" if plain > ours else "no less than plain"
+            f"{formats.figure(plain / ours)} times less than plain decoding" if plain > ours else "no less than plain"
         )
     return bars("Keys and values read", about, data, table=table)
 
@@ -217,7 +218,7 @@ def provenance(trace: Trace, *, script: bool = True) -> str:
         counts[source(record)] = counts.get(source(record), 0) + 1
     total = max(1, len(trace.records))
     legend = "".join(
-        f'<li><span class="t {one.key}">{one.label}</span><b>{render.percent(counts[one] / total)}</b></li>'
+        f'<li><span class="t {one.key}">{one.label}</span><b>{formats.percent(counts[one] / total)}</b></li>'
         for one in dict.fromkeys((*SOURCES.values(), LOSSY))
         if one in counts
     )
@@ -235,7 +236,7 @@ def _token(record: TokenRecord, script: bool) -> str:
     if not record.text:  # inside a character, or the end of the text
         return ""
     one = source(record)
-    q = "" if record.q is None else f" · q {render.probability(record.q)}"
-    how = f"round {record.round + 1:,} · p {render.probability(record.p)}{q}"
+    q = "" if record.q is None else f" · q {formats.probability(record.q)}"
+    how = f"round {record.round + 1:,} · p {formats.probability(record.p)}{q}"
     said = f'tabindex="-1" data-tip="{one.label}|{how}"' if script else f'title="{one.label}, {how}"'
     return f'<span class="t {one.key}" {said}>{render.escape(record.text)}</span>'

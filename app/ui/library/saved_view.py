@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app import formats
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
@@ -27,11 +28,11 @@ def how_read(session: Session) -> str:
     """How the book came into the model."""
     state = disk_state(session)
     if state.num_fetched:
-        once = f" instead of read in {render.duration(state.once_seconds)}" if state.once_seconds else ""
+        once = f" instead of read in {formats.duration(state.once_seconds)}" if state.once_seconds else ""
         rest = (session.book.num_opening - 1 if session.book else 0) - state.num_fetched
-        added = f"; {render.plural(rest, 'token')} at the end read anew" if rest > 0 else ""
-        return f"Opened from disk in {render.duration(state.fetch_seconds)}{once}{added}."
-    how = f" once, in {render.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
+        added = f"; {formats.plural(rest, 'token')} at the end read anew" if rest > 0 else ""
+        return f"Opened from disk in {formats.duration(state.fetch_seconds)}{once}{added}."
+    how = f" once, in {formats.duration(session.read_seconds)}" if session.read_seconds > 0 else ""
     return f"Read{how}."
 
 
@@ -39,12 +40,12 @@ def on_disk(session: Session) -> str:
     """Whether the book stays for the next time, or the question whether it should."""
     state = disk_state(session)
     if state.kept_bytes:
-        return f'<p class="quiet">Kept on disk: {render.amount(state.kept_bytes)}.</p>'
+        return f'<p class="quiet">Kept on disk: {formats.amount(state.kept_bytes)}.</p>'
     if state.note:
         return f'<p class="quiet">{render.escape(state.note)}</p>'
     if state.offer is None or state.wanted:
         return ""
-    size = render.amount(state.offer.size_bytes)
+    size = formats.amount(state.offer.size_bytes)
     return (
         f'<div class="keeping"><p>Keep it on disk? It takes {size}, and opens in seconds the next time.</p>'
         '<button type="button" class="keep" data-act="keep">Keep it</button>'
@@ -58,7 +59,7 @@ def kept_list(books: Sequence[KeptLine], cap_bytes: int, notices: Sequence[str],
     total = sum(book.size_bytes for book in books)
     rows = "".join(
         f"<li><span><b>{render.escape(book.name)}</b><i>{book.num_tokens:,} tokens · "
-        f"{render.amount(book.size_bytes)} · used {render.duration(max(0.0, now - book.used))} ago</i></span>"
+        f"{formats.amount(book.size_bytes)} · used {formats.duration(max(0.0, now - book.used))} ago</i></span>"
         f'<button type="button" class="link" data-act="unkeep:{book.id}" '
         f'aria-label="Remove {render.escape(book.name)} from disk">Remove</button></li>'
         for book in books
@@ -66,5 +67,5 @@ def kept_list(books: Sequence[KeptLine], cap_bytes: int, notices: Sequence[str],
     told = "".join(f'<p class="quiet" role="status">{render.escape(notice)}</p>' for notice in notices)
     body = f'<ul class="kept">{rows}</ul>' if rows else f'<p class="quiet">{NOTHING_KEPT}</p>'
     share = render.bar(total / cap_bytes if cap_bytes else 0.0, "Room taken on disk")
-    head = f"{render.amount(total) if total else 'Nothing'} of {render.amount(cap_bytes)}"
+    head = f"{formats.amount(total) if total else 'Nothing'} of {formats.amount(cap_bytes)}"
     return f'<section class="card kept-books" aria-label="Books on disk"><p>{head}</p>{share}{body}{told}</section>'

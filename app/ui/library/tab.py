@@ -1,7 +1,6 @@
 """The tab "Library", and every click on the shelf wherever it is shown: order, removal, parts, preview."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -9,51 +8,18 @@ from gradio.blocks import Block
 
 from app.context.context_documents import Shelf
 from app.context.page_ranges import understood
+from app.runtime.events import WorkerEvent
 from app.runtime.saved_books import disk_state
-from app.runtime.sessions import Session
-from app.runtime.worker import EngineWorker, WorkerEvent
+from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.library.drawing import LibraryParts, ShelfDrawing
 from app.ui.library.saved_tab import KeptParts, build_kept
-from app.ui.library.view import EMPTY, NO_PAGE, incoming, listing, listing_state, preview
+from app.ui.library.view import EMPTY, NO_PAGE, preview
 from core.errors import CoreError
 
 if TYPE_CHECKING:
-    from app.ui.handlers import Handlers, Updates
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LibraryParts:
-    """The components that change."""
-
-    act: gr.Textbox  # what was clicked, for programs; a browser sends its own
-    incoming: gr.HTML
-    shelf: gr.HTML
-    preview: gr.HTML
-    drop: gr.File
-
-    @property
-    def of_shelf(self) -> list[Block]:
-        """What a change of the shelf changes."""
-        return [self.incoming, self.shelf, self.preview]
-
-
-class ShelfDrawing:
-    """The tab's updates during one event: the list is drawn again only where it has changed."""
-
-    def __init__(self, parts: LibraryParts, session: Session) -> None:
-        self._parts, self._session = parts, session
-        self._state: tuple[object, ...] = ()
-        self._incoming: str | None = None
-
-    def updates(self) -> "Updates":
-        """What is new since the last call."""
-        new: Updates = {}
-        if (state := listing_state(self._session)) != self._state:
-            self._state = state
-            new[self._parts.shelf] = listing(self._session)
-        if (coming := incoming(self._session)) != self._incoming:
-            self._incoming = new[self._parts.incoming] = coming
-        return new
+    from app.ui.handlers import Handlers
+    from app.ui.updates import Updates
 
 
 class LibraryHandlers:

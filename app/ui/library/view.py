@@ -3,6 +3,7 @@
 A document's text reaches the browser one page at a time, and only when somebody asks for that page.
 """
 
+from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book, Offer, label, offers, page_text
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
@@ -46,14 +47,14 @@ def listing(session: Session) -> str:
     rows = "".join(_row(session, index, book) for index, book in enumerate(books))
     start_over = '<button type="button" class="link" data-act="start-over">Start over</button>'
     order = ", read in this order" if len(books) > 1 else ""
-    head = f"<header><h3>{render.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
+    head = f"<header><h3>{formats.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
     return f'<section class="card shelf">{head}<ol>{rows}</ol></section>'
 
 
 def _row(session: Session, index: int, book: Book) -> str:
     document, meter, last = book.document, session.intake.meter, len(session.intake.shelf.books) - 1
     title, key = render.escape(document.title), book.key
-    tokens = render.plural(meter.book(book), "token") if meter else ""
+    tokens = formats.plural(meter.book(book), "token") if meter else ""
     name = document.name if document.title != document.name else ""
     facts = " · ".join(filter(None, (name, FORMATS[document.format], extent(book), _chapters(book))))
     warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
@@ -74,7 +75,7 @@ def _row(session: Session, index: int, book: Book) -> str:
 
 
 def _chapters(book: Book) -> str:
-    return render.plural(len(book.document.chapters), "chapter") if book.document.chapters else ""
+    return formats.plural(len(book.document.chapters), "chapter") if book.document.chapters else ""
 
 
 def _state(session: Session, book: Book) -> str:
@@ -142,7 +143,7 @@ def preview(session: Session, key: str, wanted: int) -> str:
     text = page_text(document, number)
     cut = page.char_end - page.char_start > PREVIEW_CHARS
     named = f" (“{render.escape(page.label)}”)" if page.label != str(number) else ""
-    tokens = f" · {render.plural(meter.page(book, number), 'token')}" if meter else ""
+    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter else ""
     body = render.escape(text) if text.strip() else '<span class="quiet">This page holds no text.</span>'
     more = f'<p class="quiet">The page goes on: its first {PREVIEW_CHARS:,} characters are shown.</p>' if cut else ""
     return (

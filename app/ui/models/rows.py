@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.remote.names import is_remote
-from app.runtime.worker import Load, ModelState, Ready
+from app.runtime.events import ModelState, Ready
+from app.runtime.worker import Load
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.hub import catalog, store

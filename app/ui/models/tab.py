@@ -8,8 +8,8 @@ import gradio as gr
 from gradio.blocks import Block
 
 from app.runtime.downloads import Downloads
-from app.runtime.throttle import Pause
-from app.runtime.worker import EngineWorker, Loading, Ready
+from app.runtime.events import Loading, Pause, Ready
+from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows

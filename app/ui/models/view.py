@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from app import formats
 from app.runtime.downloads import Fetch
 from app.runtime.error_text import told
 from app.ui import render
@@ -50,7 +51,7 @@ def _row(row: ModelRow, fetching: str, loading: bool) -> str:
 
 def facts_of(row: ModelRow) -> list[str]:
     """Family, context, where it is, its draft, its licence."""
-    size = render.disk_size(row.size_bytes)
+    size = formats.disk_size(row.size_bytes)
     if row.is_bundled:
         where = f"comes with this project, {size}"
     elif row.is_here:
@@ -60,7 +61,7 @@ def facts_of(row: ModelRow) -> list[str]:
     draft = "no draft model: lookup and retrieval draft"
     if row.draft:
         missing = row.to_come_bytes if row.is_here else row.to_come_bytes - row.size_bytes
-        state = "on disk" if row.draft_is_here else f"about {render.disk_size(missing)} to download"
+        state = "on disk" if row.draft_is_here else f"about {formats.disk_size(missing)} to download"
         draft = f"draft {row.draft}" if row.is_bundled else f"draft {row.draft}, {state}"
     licence = f"{row.licence}, gated: accept it on the hub first" if row.gated else row.licence
     if row.is_bundled:
@@ -100,7 +101,7 @@ def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
         )
     if row.is_here and not row.in_use and (row.fit is None or row.fit.context):
         shorter = row.fit is not None and row.fit.context_refused
-        shown = f"Use with {render.compact(row.fit.context)}" if row.fit and shorter else "Use"
+        shown = f"Use with {formats.compact(row.fit.context)}" if row.fit and shorter else "Use"
         buttons.append(
             f'<button type="button" class="act strong" data-act="use:{render.escape(row.name)}" '
             f'aria-label="Use {render.escape(row.name)}"{wait}>{shown}</button>'
@@ -139,7 +140,7 @@ def download(fetch: Fetch | None) -> str:
         return refused(fetch.error)
     if fetch.stage == "asking":
         return _going_on(f"<p>Asking the hub for the size of {name}…</p>", stop=True)
-    got, total = render.disk_size(fetch.done_bytes), render.disk_size(fetch.total_bytes)
+    got, total = formats.disk_size(fetch.done_bytes), formats.disk_size(fetch.total_bytes)
     if fetch.stage == "stopped":
         kept = f"{got} of {total} are kept, and Go on fetches the rest." if fetch.done_bytes else "Nothing was fetched."
         return f'<div class="going-on" role="status"><p>{name}: cancelled. {kept}</p>{_close()}</div>'
@@ -148,12 +149,12 @@ def download(fetch: Fetch | None) -> str:
     share = fetch.done_bytes / fetch.total_bytes if fetch.total_bytes else 0.0
     file = (
         f"File {fetch.number} of {fetch.num_files}: {fetch.file}, "
-        f"{render.percent(fetch.file_bytes / fetch.file_total_bytes if fetch.file_total_bytes else 1.0)}"
+        f"{formats.percent(fetch.file_bytes / fetch.file_total_bytes if fetch.file_total_bytes else 1.0)}"
     )
     return _going_on(
         f"<p>Downloading {name} · {got} of {total}{_pace(fetch)}</p>"
         f"{render.bar(share, f'Download of {fetch.name}')}"
-        f'<p class="quiet">{render.escape(file)} · {render.disk_size(fetch.free_bytes)} were free on the disk</p>',
+        f'<p class="quiet">{render.escape(file)} · {formats.disk_size(fetch.free_bytes)} were free on the disk</p>',
         stop=True,
     )
 
@@ -162,7 +163,7 @@ def _pace(fetch: Fetch) -> str:
     rate, left = fetch.bytes_per_second, fetch.total_bytes - fetch.done_bytes
     if rate <= 0:
         return ""
-    return f" · {render.disk_size(int(rate))}/s" + (f" · {render.duration(left / rate)} left" if left else "")
+    return f" · {formats.disk_size(int(rate))}/s" + (f" · {formats.duration(left / rate)} left" if left else "")
 
 
 def _going_on(body: str, *, stop: bool) -> str:

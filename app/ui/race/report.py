@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.cli.report import answer_report, engine_report, equality_report, prefill_report, rounded
+from app import formats
 from app.remote.names import method_label
+from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.trace import Judgement, Race, Trace, lead
 from app.ui import render
 from app.ui.inside.view import charts, provenance, tiles
 from app.ui.race.view import board, ending_line
-from core.engine import EngineInfo, Equality
+from core.engine_info import EngineInfo, Equality
 from core.planning.hardware import Machine
 
 WORST_LAST = ("identical", "near_tie", "mismatch")
@@ -149,9 +150,9 @@ def facts(race: Race, setting: Setting) -> list[tuple[str, str]]:
     return [
         ("Model", f"{info.model}: {info.description}"),
         ("Exact for", f"{engine['dtype']} weights on {engine['device']}, full cache {engine['placement']}"),
-        ("Processor", f"{machine.cpu}, {render.plural(machine.num_cores, 'core')}"),
-        ("Memory", f"{render.size(machine.ram_bytes)}, {render.size(machine.free_ram_bytes)} free at the start"),
-        *(("GPU", f"{gpu.name}, {render.size(gpu.total_bytes)}") for gpu in machine.gpus),
+        ("Processor", f"{machine.cpu}, {formats.plural(machine.num_cores, 'core')}"),
+        ("Memory", f"{formats.size(machine.ram_bytes)}, {formats.size(machine.free_ram_bytes)} free at the start"),
+        *(("GPU", f"{gpu.name}, {formats.size(gpu.total_bytes)}") for gpu in machine.gpus),
         ("Versions", ", ".join(f"{name} {version}" for name, version in setting.versions.items())),
         ("Book", f"{race.num_book:,} tokens"),
         ("Prompt", read),

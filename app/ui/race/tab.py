@@ -11,13 +11,15 @@ import gradio as gr
 
 from app.context.samples import Sample, race_questions
 from app.remote.names import is_remote
+from app.runtime.events import Ready
+from app.runtime.sessions import RaceBoard
 from app.runtime.throttle import INTERVAL_SECONDS, paced
 from app.runtime.trace import Race
 from app.runtime.versions import versions
-from app.runtime.worker import EngineWorker, Ready
-from app.ui.handlers import Updates
+from app.runtime.worker import EngineWorker
 from app.ui.race.view import RaceView
 from app.ui.reading.settings import generation
+from app.ui.updates import Updates
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, METHODS, PLAIN, default_method
 from core.errors import CoreError, InvalidSetting
@@ -141,7 +143,7 @@ class RaceHandlers:
             return self._board(RaceView().fail(error)) | {self.parts.saved: ""}
         return {self.parts.saved: parcel(race, state, kind)}
 
-    def _board(self, view: RaceView) -> Updates:
+    def _board(self, view: RaceBoard) -> Updates:
         parts = self.parts
         return {
             parts.board: view.html(),
@@ -160,7 +162,7 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 def parcel(race: Race, state: Ready, kind: str) -> str:
     """Name, type and text of a report, as JSON for the page's script."""
-    from app.server.serve_page import CSS
+    from app.ui.assets import CSS
     from app.ui.race.report import Setting, report_html, report_json  # loads torch, which is there by now
 
     setting = Setting(state.info, state.machine, versions())

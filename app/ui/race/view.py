@@ -7,9 +7,10 @@ the page's script without asking anyone.
 import json
 from collections.abc import Sequence
 
+from app import formats
 from app.remote.names import method_label
+from app.runtime.events import RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.trace import Judgement, Lead, Point, Race, Trace, first_difference, lead
-from app.runtime.worker import RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.ui import render
 from app.ui.reading.live_strip import waiting_line
 from core.decoding.registry import COMPARED, PLAIN
@@ -89,7 +90,7 @@ class RaceView:
         self._share = progress.done_tokens / max(progress.total_tokens, 1)
         self._status = f"Reading {what} · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
         if progress.remaining_seconds is not None and progress.remaining_seconds > 1:
-            self._status += f" · {render.duration(progress.remaining_seconds)} left"
+            self._status += f" · {formats.duration(progress.remaining_seconds)} left"
 
     def _settle(self) -> None:
         race, self._share = self._race, None
@@ -163,7 +164,7 @@ def board(race: Race, *, running: bool) -> str:
 def _empty_board() -> str:
     ghosts = "".join(
         f'<article class="lane ghost {"plain" if name == PLAIN else ""}"><header><h3>{method_label(name)}</h3></header>'
-        f'<p class="rate"><b>{render.NONE_YET}</b><span>tokens/s</span></p><p class="quiet">{what}</p></article>'
+        f'<p class="rate"><b>{formats.NONE_YET}</b><span>tokens/s</span></p><p class="quiet">{what}</p></article>'
         for name, what in zip(COMPARED, (PLAIN_TOLD, TRIFORCE_TOLD), strict=True)
     )
     return f'<div class="board lanes-2">{ghosts}</div>'
@@ -184,7 +185,7 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     alive = " alive" if running and not ended else ""
     return (
         f'<article class="lane {tone}{alive}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
-        f'{exactness}</header><p class="rate"><b>{render.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
+        f'{exactness}</header><p class="rate"><b>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
         f"{render.bar(share, f'{name}: how far', tone='track')}"
         f'<p class="counts"><span><b class="tokens">{stats.new_tokens:,}</b> tokens</span>'
         f'<span><b class="clock">{stats.decode_seconds:.2f}</b> s</span><span class="ending">{ending}</span></p>'
@@ -201,7 +202,7 @@ def _finish_line(race: Race) -> int:
 
 
 def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
-    speedup = render.NONE_YET if ahead.speedup is None else f"{ahead.speedup:.2f}×"
+    speedup = formats.NONE_YET if ahead.speedup is None else f"{ahead.speedup:.2f}×"
     name = method_label(contender.method)
     pair = f"{race.lanes.index(contender)},{next(n for n, lane in enumerate(race.lanes) if lane is race.plain)}"
     figures = "".join(
@@ -263,7 +264,7 @@ def _judged(name: str, found: Judgement) -> tuple[str, str, str]:
         much = f"All {found.num_compared:,} tokens are" if found.num_compared > 1 else "The only token is"
         much += " the same as plain decoding’s"
         if not found.whole:
-            much = f"The same as plain decoding’s as far as both wrote: {render.plural(found.num_compared, 'token')}"
+            much = f"The same as plain decoding’s as far as both wrote: {formats.plural(found.num_compared, 'token')}"
         return "good", f"{name}: identical", f"{much}."
     assert found.index is not None, "texts that part nowhere"
     bug = "That is a bug of ours: please save the report and send it."
@@ -281,7 +282,7 @@ def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:
     ours, theirs = plain.finished.token_ids, lane.finished.token_ids
     index = first_difference(ours, theirs)
     if index is None:
-        far = render.plural(min(len(ours), len(theirs)), "token")
+        far = formats.plural(min(len(ours), len(theirs)), "token")
         return "none", f"{name}: not exact", f"Equal this time as far as both wrote ({far}); nothing guarantees it."
     return "lossy", f"{name}: not exact", f"Its text leaves plain decoding’s at token {index + 1:,}."
 

@@ -4,68 +4,18 @@ The chat takes it as a block of Markdown and keeps only plain tags, class, title
 the buttons' values. Every value names an exchange by its random id, so no text of a book or a model can name one.
 """
 
+from app import formats
+from app.conversations.figures import exactness, figures
 from app.conversations.tree import Dialogue, Node
-from app.remote.names import NOT_SEEN, REMOTE, is_remote, method_label
+from app.remote.names import NOT_SEEN, REMOTE, is_remote
 from app.runtime.recording import CUT
-from app.runtime.sessions import Exchange
 from app.ui import render
 
-PLAIN_FORMATS = ("float", "bfloat")  # number formats of weights as they were trained; others are quantised
 WHY_CUT = {
     "max_new_tokens": "It ended at the limit of new tokens.",
     "cancelled": "It was stopped.",
     "time_up": "Its time was up.",
 }
-
-
-def exactness(exchange: Exchange) -> str:
-    """exact, exact for the quantised model, not exact; of a remote server's answer what the server says."""
-    if is_remote(exchange.finished.method):
-        return "exact, as the server says" if exchange.finished.exact else "exactness not seen"
-    if not exchange.finished.exact:
-        return "not exact"
-    if exchange.weights and not exchange.weights.startswith(PLAIN_FORMATS):
-        return "exact for the quantised model"
-    return "exact"
-
-
-def methods(exchange: Exchange) -> str:
-    """Who wrote the answer."""
-    names = exchange.methods or (exchange.finished.method,)
-    return ", then ".join(method_label(name) for name in names)
-
-
-def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
-    """Key, text and explanation of each figure of an answer."""
-    stats = exchange.finished.stats
-    found = [("tokens", render.plural(stats.new_tokens, "token"), f"Written in {seconds(stats.decode_seconds)}.")]
-    if stats.tokens_per_second is not None:
-        found.append(("speed", f"{render.figure(stats.tokens_per_second)} tokens/s", "Decoding alone."))
-    if exchange.first_token_seconds is not None:
-        first = f"first token {seconds(exchange.first_token_seconds)}"
-        found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
-    reread = f"{render.count(exchange.num_reread)} re-read"
-    if not is_remote(exchange.finished.method):  # what a server has kept cannot be seen
-        found.append(("reread", reread, "Tokens of the book that had to be read again for this answer."))
-    found.append(("method", methods(exchange), drawn(exchange)))
-    return found
-
-
-def seconds(value: float) -> str:
-    """As a duration; short ones to the millisecond."""
-    return f"{1000 * value:.0f} ms" if value < 0.1 else render.duration(value)
-
-
-def drawn(exchange: Exchange) -> str:
-    """How tokens were chosen."""
-    sampling = exchange.sampling
-    if sampling is None:
-        return ""
-    if sampling.greedy:
-        return "Temperature 0: always the likeliest token."
-    limits = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
-    limits += f", top-k {sampling.top_k}" if sampling.top_k else ""
-    return f"Temperature {sampling.temperature:g}{limits}, seed {exchange.seed}."
 
 
 def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
@@ -92,7 +42,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
         _button("delete", node.id, "Delete", "Delete this question, its answer and what follows"),
     ]
     if last and (children := dialogue.children(node.id)):
-        more = render.plural(len(children), "branch goes", "branches go")
+        more = formats.plural(len(children), "branch goes", "branches go")
         acts.append(_button("switch", children[-1].id, f"{more} on from here &rsaquo;", "Show it", "strong"))
     return _block("foot last" if last else "foot", facts + _acts(*acts))
 

@@ -1,13 +1,14 @@
 """The card beside the conversation: what is read, what is on its way, what does not fit. A function of the session."""
 
+from app import formats
 from app.context.context_documents import Book as Shelved
 from app.context.context_documents import Offer, label
 from app.context.page_ranges import written
 from app.context.uploads import Arrival
 from app.runtime.error_text import told
-from app.runtime.saved_books import BookMoving, disk_state
+from app.runtime.events import BookMoving, Waiting
+from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
-from app.runtime.worker import Waiting
 from app.ui import render
 from app.ui.library.saved_view import how_read, on_disk
 from app.ui.reading.budget_view import budget, fit_of
@@ -38,7 +39,7 @@ class BookView:
     @property
     def reading(self) -> bool:
         """Extracting, waiting or reading: there is something to stop."""
-        return self._intake.extracting or self._intake.doing is not None
+        return self._intake.extracting or self._session.doing is not None
 
     @property
     def paused(self) -> bool:
@@ -63,7 +64,7 @@ class BookView:
             parts.append(self._too_long())
         if (moving := disk_state(session).doing) is not None:
             parts.append(_running(*_moving(moving)))
-        elif intake.doing is not None:
+        elif session.doing is not None:
             parts.append(_running(*_doing(self)))
         elif not self.reading and session.book:
             parts.append(self._rest())
@@ -88,15 +89,15 @@ class BookView:
             for one in books[:MOST_TITLES]
         )
         more = f'<p class="quiet">and {len(books) - MOST_TITLES} more</p>' if len(books) > MOST_TITLES else ""
-        title = render.plural(len(books), "document") + ", read in this order"
+        title = formats.plural(len(books), "document") + ", read in this order"
         return f'<h3 class="book-title">{title}</h3><ol class="titles">{rows}</ol>{more}'
 
     def _num_tokens(self, book: Shelved) -> str:
         """Exact where the book is open alone, counted by pages elsewhere."""
         opened, meter = self._session.book, self._intake.meter
         if opened and opened.shelf is self._intake.shelf and len(opened.shelf.books) == 1:
-            return render.plural(opened.num_tokens, "token")
-        return render.plural(meter.book(book), "token") if meter else ""
+            return formats.plural(opened.num_tokens, "token")
+        return formats.plural(meter.book(book), "token") if meter else ""
 
     def _too_long(self) -> str:
         fit, books = self._intake.fit, self._intake.shelf.books
@@ -160,16 +161,16 @@ class BookView:
 
 def _doing(view: BookView) -> tuple[str, str, float | None]:
     """What is being done, how far it is, and as a share."""
-    doing = view._intake.doing
+    doing = view._session.doing
     assert doing is not None
     if isinstance(doing, Waiting):
         step = OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason]
         return step, "", None
     read, detail = doing.done_tokens - doing.reused_tokens, ""
     if read > 0 and doing.elapsed_seconds > 0:
-        detail = f"{render.figure(read / doing.elapsed_seconds)} tokens/s"
+        detail = f"{formats.figure(read / doing.elapsed_seconds)} tokens/s"
     if doing.remaining_seconds is not None and doing.done_tokens < doing.total_tokens:
-        detail += f" · {render.duration(doing.remaining_seconds)} left"
+        detail += f" · {formats.duration(doing.remaining_seconds)} left"
     step = f"Reading · {doing.done_tokens:,} of {doing.total_tokens:,} tokens"
     return step, detail, doing.done_tokens / max(doing.total_tokens, 1)
 
@@ -245,8 +246,8 @@ def _facts(book: Shelved, num_tokens: str) -> str:
 def extent(book: Shelved) -> str:
     """How long a document is, as its own format counts."""
     if book.document.has_own_pages:
-        return render.plural(len(book.document.pages), "page")
-    return render.plural(book.num_words, "word")
+        return formats.plural(len(book.document.pages), "page")
+    return formats.plural(book.num_words, "word")
 
 
 def _warnings(warned: list[str]) -> str:

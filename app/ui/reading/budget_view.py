@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from app import formats
 from app.context.uploads import Fit
 from app.runtime.sessions import Session
 from app.ui import render
@@ -38,7 +39,7 @@ def budget(fit: Fit, num_books: int) -> str:
     bars = "".join(f'<span class="{part.kind}" style="width:{_width(part, whole)}"></span>' for part in parts)
     rows = "".join(
         f'<li class="{part.kind}"><span class="key"></span><span>{part.name}</span>'
-        f"<b>{part.num_tokens:,}</b><i>{render.percent(part.num_tokens / fit.context)}</i></li>"
+        f"<b>{part.num_tokens:,}</b><i>{formats.percent(part.num_tokens / fit.context)}</i></li>"
         for part in parts
     )
     limit = f'<s style="left:{100 * fit.context / whole:.2f}%"></s>' if over > 0 else ""

@@ -14,8 +14,9 @@ from gradio.events import Dependency
 
 from app.runtime.worker import EngineWorker
 from app.ui import render
-from app.ui.handlers import Handlers, Parts, Updates
+from app.ui.handlers import Handlers, Parts
 from app.ui.reading import quote_chips
+from app.ui.updates import Updates
 from core.errors import CoreError, InvalidSetting
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
+from app.conversations.exchange import Exchange
 from app.conversations.tree import Node
+from app.runtime.events import WorkerEvent
 from app.runtime.recording import streamed_text
-from app.runtime.sessions import Exchange, Session
-from app.runtime.worker import WorkerEvent
+from app.runtime.sessions import Session
 from app.ui.markdown import literal
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.quote_chips import chips

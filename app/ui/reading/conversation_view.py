@@ -6,6 +6,7 @@ Titles come from questions and are escaped; files are named by id only. The scri
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from app import formats
 from app.context.samples import Sample
 from app.conversations.store import Listing, Summary
 from app.runtime.sessions import Session
@@ -28,7 +29,7 @@ def conversation_list(
             f'<li class="none">{"Nothing found." if search.strip() else "Your conversations will be listed here."}</li>'
         )
     left = len(listing.summaries) - MOST_SHOWN
-    more = f'<p class="quiet">{render.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
+    more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
     notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
     state = " incognito" if incognito else ""
     return (
@@ -87,7 +88,7 @@ def ago(changed: str, time: datetime) -> str:
     if seconds < DAY:
         return f"{int(seconds // 3600)} h ago"
     if seconds < 7 * DAY:
-        return render.plural(int(seconds // DAY), "day") + " ago"
+        return formats.plural(int(seconds // DAY), "day") + " ago"
     try:
         return f"{then.astimezone():%d %b %Y}"
     except (OverflowError, ValueError, OSError):  # before or after all time zones

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app import formats
 from app.remote.names import NOT_SEEN, is_remote, method_label
-from app.runtime.worker import AnswerBegun, Waiting, WorkerEvent
+from app.runtime.events import AnswerBegun, Waiting, WorkerEvent
 from app.ui import render
 from core.decoding.registry import PLAIN
 from core.decoding.stats import DecodeStats, LevelStats
@@ -77,7 +78,7 @@ class LiveStrip:
                 self._progress(event)
             case RoundDone(stats=stats):
                 self._stats, self._share = stats, None
-                self._status = f"Writing · {render.plural(stats.new_tokens, 'token')}"
+                self._status = f"Writing · {formats.plural(stats.new_tokens, 'token')}"
             case Finished():
                 self._finish(event)
 
@@ -93,15 +94,15 @@ class LiveStrip:
         self._share = progress.done_tokens / max(progress.total_tokens, 1)
         self._status = f"Reading {what} · {progress.done_tokens:,} of {progress.total_tokens:,} tokens"
         if progress.remaining_seconds is not None and progress.remaining_seconds > 1:
-            self._status += f" · {render.duration(progress.remaining_seconds)} left"
+            self._status += f" · {formats.duration(progress.remaining_seconds)} left"
 
     def _finish(self, finished: Finished) -> None:
         self._stats, self._share, self._running = finished.stats, None, False
         self._method = finished.method
-        tokens = render.plural(finished.stats.new_tokens, "token")
+        tokens = formats.plural(finished.stats.new_tokens, "token")
         self._status = ENDINGS[finished.stop_reason]
         if finished.stats.new_tokens:
-            self._status += f" · {tokens} in {render.duration(finished.stats.decode_seconds)}"
+            self._status += f" · {tokens} in {formats.duration(finished.stats.decode_seconds)}"
 
     def recall(self, finished: Finished, num_book: int, num_reread: int | None = None) -> "LiveStrip":
         """Show an answer of the past, after a reload."""
@@ -148,15 +149,15 @@ class LiveStrip:
             unused = "a remote server does not tell" if level2 is None else "as the server tells"
         ms = "of decoding alone"
         if stats.ms_per_token is not None:
-            ms = f"{render.figure(stats.ms_per_token)} ms per token"
+            ms = f"{formats.figure(stats.ms_per_token)} ms per token"
         book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
         hidden = self._num_reread is None or is_remote(self._method)
-        reread = render.NONE_YET if hidden else render.count(self._num_reread or 0)
-        passes = render.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
+        reread = formats.NONE_YET if hidden else formats.count(self._num_reread or 0)
+        passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
         return [
-            Tile("speed", "Speed", render.figure(stats.tokens_per_second), "tokens/s", ms),
-            Tile("level1", "Accepted, level 1", render.percent(level1), "", unused or "draft → retrieval", level1),
-            Tile("level2", "Accepted, level 2", render.percent(level2), "", unused or "retrieval → book", level2),
+            Tile("speed", "Speed", formats.figure(stats.tokens_per_second), "tokens/s", ms),
+            Tile("level1", "Accepted, level 1", formats.percent(level1), "", unused or "draft → retrieval", level1),
+            Tile("level2", "Accepted, level 2", formats.percent(level2), "", unused or "retrieval → book", level2),
             Tile("passes", "Tokens per full pass", passes, "", "plain decoding: 1"),
             Tile("reread", "Re-read", reread, "", book),
         ]
@@ -177,7 +178,7 @@ def _acceptance(level: LevelStats | None) -> float | None:
 
 
 def _tile(tile: Tile) -> str:
-    known = tile.unit and tile.value != render.NONE_YET
+    known = tile.unit and tile.value != formats.NONE_YET
     unit = f'<span class="unit">{tile.unit}</span>' if known else ""
     meter = "" if tile.share is None else render.bar(tile.share, tile.label, tone=tile.key)
     return (

@@ -3,9 +3,10 @@
 They are drawn into the chat only: an answer that is kept, copied or exported has none.
 """
 
+from app.context.open_book import Book
 from app.context.quotes import Quote
 from app.conversations.tree import Node
-from app.runtime.sessions import Book, Session
+from app.runtime.sessions import Session
 from app.ui.markdown import plain
 from app.ui.retrieval_map.view import opened_quote, page_of, page_words
 

@@ -7,8 +7,9 @@ from typing import Any
 import gradio as gr
 from gradio.blocks import Block
 
+from app.runtime.events import AnswerBegun, PagesLoaded, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.worker import AnswerBegun, EngineWorker, PagesLoaded, WorkerEvent
+from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, WITH_ACT
 from app.ui.retrieval_map.view import opened_page, where
 

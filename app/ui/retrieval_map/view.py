@@ -4,11 +4,13 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Placed
+from app.context.open_book import Book
 from app.context.quotes import Quote
 from app.context.retrieval_map import STRONG, Passage, Weights
 from app.remote.names import is_remote
-from app.runtime.sessions import Book, Session
+from app.runtime.sessions import Session
 from app.ui import render
 
 MOST_BARS = 120
@@ -46,7 +48,7 @@ def where(session: Session) -> str:
 
 def _strip(instead: str, inside: str = "", budget: int = 0) -> str:
     line = f'<p class="quiet">{instead}</p>' if instead else ""
-    much = f" ({render.plural(budget, 'token')} a head)" if budget else ""
+    much = f" ({formats.plural(budget, 'token')} a head)" if budget else ""
     proviso = "" if instead else f'<p class="quiet proviso">{PROVISO.format(much=much)}</p>'
     return (
         '<section class="where" aria-label="Where in the book"><header><b>Where in the book</b>'
@@ -134,7 +136,7 @@ def opened_page(session: Session, index: int) -> str:
     if loaded is not None and known:
         passages = Weights(book, loaded, session.usual_for(loaded)).passages(placed)
     marks = [(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
-    line = f"{render.plural(len(marks), 'passage')} of this page loaded more than for other questions"
+    line = f"{formats.plural(len(marks), 'passage')} of this page loaded more than for other questions"
     nothing = "Nothing of this page was loaded for this answer alone" if known else ""
     return _page(book, index, placed, marks, line if marks else nothing)
 

@@ -8,10 +8,10 @@ Importing this loads torch, which a loaded model has done before.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.runtime.worker import Ready
+from app.runtime.events import Ready
 from core.decoding.registry import PLAIN
 from core.decoding.stats import DecodeStats
-from core.engine import EngineInfo
+from core.engine_info import EngineInfo
 from core.models.hub.catalog import entries
 from core.planning.cost_model import PassReads
 from core.planning.planner import Bandwidths, Choice

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from app import formats
+from app.conversations.exchange import Exchange
 from app.runtime.error_text import told
-from app.runtime.sessions import Exchange
+from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.trace import Race
-from app.runtime.worker import LoadFailed, Loading, ModelState, Ready
-from app.ui import render
 from app.ui.race.view import verdict_line
 from app.ui.system.view import (
     Fact,
@@ -65,11 +65,13 @@ def _memory_facts(shot: Snapshot) -> list[Fact]:
     rows = []
     if isinstance(shot.state, Ready):
         plan = shot.state.info.plan
-        rows = [Fact(row.name.split(",")[0], render.amount(row.size_bytes)) for row in ordered(plan)]
-        rows.append(Fact("planned", f"{render.amount(plan.total_bytes)} of {render.amount(plan.available_bytes)} free"))
+        rows = [Fact(row.name.split(",")[0], formats.amount(row.size_bytes)) for row in ordered(plan)]
+        rows.append(
+            Fact("planned", f"{formats.amount(plan.total_bytes)} of {formats.amount(plan.available_bytes)} free")
+        )
     if shot.usage is not None:
         rows.append(
-            Fact("in use", render.amount(shot.usage.used_bytes), f"peak {render.amount(shot.usage.peak_bytes)}")
+            Fact("in use", formats.amount(shot.usage.used_bytes), f"peak {formats.amount(shot.usage.peak_bytes)}")
         )
     return rows
 
@@ -104,9 +106,9 @@ def _race_facts(race: Race | None) -> list[Fact]:
 
 
 def _speed(stats: DecodeStats) -> str:
-    parts = [render.plural(stats.new_tokens, "token"), f"{render.figure(stats.ms_per_token)} ms per token"]
+    parts = [formats.plural(stats.new_tokens, "token"), f"{formats.figure(stats.ms_per_token)} ms per token"]
     levels: list[tuple[str, LevelStats | None]] = [("1", stats.level1), ("2", stats.level2)]
     parts += [
-        f"level {name} accepted {render.percent(level.acceptance)}" for name, level in levels if level is not None
+        f"level {name} accepted {formats.percent(level.acceptance)}" for name, level in levels if level is not None
     ]
     return ", ".join(parts)

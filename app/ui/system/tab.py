@@ -11,13 +11,13 @@ import gradio as gr
 from gradio.blocks import Block
 
 from app.remote.names import is_remote
-from app.runtime.throttle import Pause
+from app.runtime.events import LoadFailed, ModelState, Pause, Ready
 from app.runtime.versions import versions
-from app.runtime.worker import EngineWorker, LoadFailed, ModelState, Ready
-from app.ui.handlers import Updates
+from app.runtime.worker import EngineWorker
 from app.ui.models.tab import ModelParts, build_models
 from app.ui.system.report import report
 from app.ui.system.view import Kept, Snapshot, Usage, accepted, system, written
+from app.ui.updates import Updates
 from core.decoding.stats import DecodeStats
 
 if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that while the page is already served

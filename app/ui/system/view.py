@@ -6,17 +6,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from app import formats
+from app.conversations.exchange import Exchange
 from app.remote.names import is_remote
-from app.runtime.sessions import Exchange
+from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.trace import Race
-from app.runtime.worker import LoadFailed, Loading, ModelState, Ready
 from app.ui import render
 from app.ui.charts import Bar, Segment, bars
 from app.ui.race.view import verdict_line
 from core.decoding.stats import DecodeStats, LevelStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
-    from core.engine import EngineInfo
+    from core.engine_info import EngineInfo
     from core.planning.hardware import Machine
     from core.planning.planner import Plan, PlanRow
     from core.planning.speed_model import Prediction
@@ -138,19 +139,20 @@ def memory_card(ready: Ready, usage: Usage | None) -> str:
     """What the plan gives to whom, with its reasons."""
     plan = ready.info.plan
     segments = tuple(
-        Segment(part_of(row.name).tone, row.name, row.size_bytes, render.amount(row.size_bytes))
+        Segment(part_of(row.name).tone, row.name, row.size_bytes, formats.amount(row.size_bytes))
         for row in ordered(plan)
     )
-    available = render.amount(plan.available_bytes)
-    data = [Bar("Planned", f"{render.amount(plan.total_bytes)} of {available} that were free", segments)]
+    available = formats.amount(plan.available_bytes)
+    data = [Bar("Planned", f"{formats.amount(plan.total_bytes)} of {available} that were free", segments)]
     if usage is not None and usage.used_bytes:
-        used = Segment("other", "this process", usage.used_bytes, render.amount(usage.used_bytes))
-        most = f", at most {render.amount(usage.peak_bytes)} so far" if usage.peak_bytes > usage.used_bytes else ""
-        data.append(Bar("In use now", f"{render.amount(usage.used_bytes)}{most}", (used,)))
+        used = Segment("other", "this process", usage.used_bytes, formats.amount(usage.used_bytes))
+        most = f", at most {formats.amount(usage.peak_bytes)} so far" if usage.peak_bytes > usage.used_bytes else ""
+        data.append(Bar("In use now", f"{formats.amount(usage.used_bytes)}{most}", (used,)))
     about = "planned for a full context, before anything is loaded; what was never written to is not taken"
     rows = "".join(
         f'<tr><th scope="row"><i class="key {part_of(row.name).tone}"></i>{render.escape(row.name)}</th>'
-        f"<td>{render.amount(row.size_bytes)}</td><td>{render.percent(row.size_bytes / max(1, plan.total_bytes))}</td>"
+        f"<td>{formats.amount(row.size_bytes)}</td>"
+        f"<td>{formats.percent(row.size_bytes / max(1, plan.total_bytes))}</td>"
         f'<td class="quiet">{part_of(row.name).purpose}</td></tr>'
         for row in ordered(plan)
     )
@@ -203,7 +205,7 @@ def model_facts(ready: Ready) -> list[Fact]:
             Fact("Not seen", "acceptance, memory, where in the book", plan.dtype.because),
         ]
     guesses = "guesses for level 1" if info.has_draft else "the retrieval cache guesses instead"
-    draft = render.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
+    draft = formats.amount(info.draft_weight_bytes) + " of weights" if info.has_draft else "none"
     return [
         Fact("Model", info.model, info.description),
         Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
@@ -216,7 +218,7 @@ def model_facts(ready: Ready) -> list[Fact]:
         *host_facts(info),
         Fact("Context", f"{ready.context:,} tokens", plan.context.because),
         Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
-        Fact("A token takes", render.amount(info.kv_bytes_per_token), "keys and values in all layers"),
+        Fact("A token takes", formats.amount(info.kv_bytes_per_token), "keys and values in all layers"),
     ]
 
 
@@ -225,14 +227,14 @@ def drafting_facts(info: "EngineInfo") -> list[Fact]:
     if not info.drafting_weight_bytes:
         return []
     because = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
-    return [Fact("Drafting weights", render.amount(info.drafting_weight_bytes), because)]
+    return [Fact("Drafting weights", formats.amount(info.drafting_weight_bytes), because)]
 
 
 def host_facts(info: "EngineInfo") -> list[Fact]:
     """What waits in host memory; nothing where the whole full cache is resident."""
     if info.host_memory is None:
         return []
-    size = render.amount(info.plan.host_bytes)
+    size = formats.amount(info.plan.host_bytes)
     link = [Fact("Link", f"{info.link.value / 1e9:.1f} GB/s", info.link.because)] if info.link else []
     share = info.plan.coattention
     return [
@@ -255,7 +257,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
         found = [verdict_line(shot.race, lane, running=not shot.race.ended) for lane in others]
         verdicts = [Fact("Last race", title, text) for _, title, text in found] or verdicts
     if not isinstance(shot.state, Ready):
-        return [Fact("Exact for", render.NONE_YET, "known when the model is loaded"), *verdicts]
+        return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
     dtype = dtype_of(shot.state)
     if is_remote(shot.state.info.plan.device.value):
         return [Fact("Exact for", "not seen", "the server's word only: how it computes cannot be seen from here")]
@@ -303,7 +305,7 @@ def seen(shot: Snapshot) -> list[Fact]:
     shares = accepted(written(shot.exchanges, shot.race))
     if shares[1] is None:
         return []
-    shown = ", ".join(f"level {n} {render.percent(share)}" for n, share in enumerate(shares, 1) if share is not None)
+    shown = ", ".join(f"level {n} {formats.percent(share)}" for n, share in enumerate(shares, 1) if share is not None)
     option = ",".join(f"{min(share or 0, 0.99):.2f}" for share in shares)
     return [
         Fact("Accepted", shown, f"in this page’s answers; doctor --acceptance {option} plans other machines with it")
@@ -312,17 +314,17 @@ def seen(shot: Snapshot) -> list[Fact]:
 
 def expected_facts(found: "Prediction") -> list[Fact]:
     """Predicted speeds and what they rest on."""
-    level1 = "" if found.acceptance1 is None else f"{render.percent(found.acceptance1)} / "
+    level1 = "" if found.acceptance1 is None else f"{formats.percent(found.acceptance1)} / "
 
     def speed(tokens: float, milliseconds: float) -> str:
-        return f"{render.figure(tokens)} tokens/s, {render.figure(milliseconds)} ms a token"
+        return f"{formats.figure(tokens)} tokens/s, {formats.figure(milliseconds)} ms a token"
 
     return [
         Fact("At", f"{found.context:,} tokens", "the whole context; modelled, not measured"),
         Fact("Plain decoding", speed(found.plain_tokens_per_second, found.plain_ms_per_token)),
         Fact("TriForce", speed(found.triforce_tokens_per_second, found.triforce_ms_per_token)),
         Fact("Memory", f"{found.bandwidth_bytes_per_second / 1e9:.1f} GB/s", found.bandwidth_because),
-        Fact("Acceptance", f"{level1}{render.percent(found.acceptance2)}", found.acceptance_because),
+        Fact("Acceptance", f"{level1}{formats.percent(found.acceptance2)}", found.acceptance_because),
     ]
 
 
@@ -330,12 +332,12 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
     """What there is to compute with, and which kernels attend."""
     machine, rows = shot.machine, [Fact("System", shot.system)]
     if machine is None:
-        return [*rows, Fact("Processor", render.NONE_YET, "looked up while the model is loaded")]
+        return [*rows, Fact("Processor", formats.NONE_YET, "looked up while the model is loaded")]
     rows += [
-        Fact("Processor", machine.cpu, render.plural(machine.num_cores, "core")),
-        Fact("Memory", render.size(machine.ram_bytes), f"{render.size(machine.free_ram_bytes)} free at the start"),
+        Fact("Processor", machine.cpu, formats.plural(machine.num_cores, "core")),
+        Fact("Memory", formats.size(machine.ram_bytes), f"{formats.size(machine.free_ram_bytes)} free at the start"),
         *(
-            Fact(f"GPU {number}", gpu.name, f"{render.size(gpu.free_bytes)} of {render.size(gpu.total_bytes)} free")
+            Fact(f"GPU {number}", gpu.name, f"{formats.size(gpu.free_bytes)} of {formats.size(gpu.total_bytes)} free")
             for number, gpu in enumerate(machine.gpus)
         ),
     ]
@@ -380,7 +382,7 @@ def amount_of(kept: Kept) -> str:
     """2 files, 3.00 KiB."""
     if not kept.num_files:
         return "empty"
-    return f"{render.plural(kept.num_files, 'file')}, {render.amount(kept.size_bytes)}"
+    return f"{formats.plural(kept.num_files, 'file')}, {formats.amount(kept.size_bytes)}"
 
 
 def with_tilde(text: str, home: Path) -> str:

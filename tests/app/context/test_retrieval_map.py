@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.context.context_documents import Shelf
+from app.context.open_book import Book
 from app.context.quotes import Quote, quotes_in
 from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_pages, mean
 from app.conversations.tree import ROOT, BookRef, Dialogue
 from app.documents.document import Document, make_pages
-from app.runtime.sessions import Book, Session
+from app.runtime.sessions import Session
 from app.ui.retrieval_map.panel import opened
 from app.ui.retrieval_map.view import MOST_BARS, where
 

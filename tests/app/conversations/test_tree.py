@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from app.conversations.exchange import Exchange
 from app.conversations.schema import MOST_MOMENT, VERSION, Damaged, NewerVersion, dump, load
 from app.conversations.tree import ROOT, BookRef, Dialogue, Node, title_of
-from app.runtime.sessions import Exchange
 from core.config import SamplingParams
 from tests.app.fakes import finished
 

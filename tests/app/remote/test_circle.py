@@ -11,13 +11,15 @@ import pytest
 
 from app.cli import ask
 from app.cli.serve import loaded
+from app.conversations.figures import figures
 from app.remote.connecting import KEY_VARIABLE, connector
-from app.runtime.worker import EngineWorker, LoadFailed
+from app.runtime.events import LoadFailed
+from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.server.serve_page import load
 from app.ui.header import masthead
 from app.ui.inside.tab import InsideHandlers
-from app.ui.reading.answer_footer import answer_footer, figures
+from app.ui.reading.answer_footer import answer_footer
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.retrieval_map.view import where
 from app.ui.system.report import report

@@ -15,10 +15,11 @@ from app.conversations.tree import ROOT, Dialogue, digest_of
 from app.documents import read_document
 from app.runtime.context_loader import talk_tokens
 from app.runtime.conversation_actions import Conversing, file_name
+from app.runtime.events import PagesLoaded, WorkerEvent
 from app.runtime.prompts import with_past
 from app.runtime.recording import PARTIAL_SECONDS, AnswerComplete, BegunElsewhere, ExchangeGone, Place, Recording
 from app.runtime.sessions import OtherBook, Session
-from app.runtime.worker import EngineWorker, PagesLoaded, WorkerEvent
+from app.runtime.worker import EngineWorker
 from app.ui.reading.chat_view import ChatView
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine

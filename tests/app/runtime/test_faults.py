@@ -4,19 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from app.runtime.events import LoadFailed, Loading, ModelState, Pause, Ready, Waiting
 from app.runtime.sessions import MOST_SESSIONS, SessionGone
-from app.runtime.throttle import Pause
-from app.runtime.worker import (
-    MOST_WAITING,
-    EngineFault,
-    EngineWorker,
-    LoadFailed,
-    Loading,
-    ModelState,
-    Ready,
-    TooMuchWaits,
-    Waiting,
-)
+from app.runtime.worker import MOST_WAITING, EngineFault, EngineWorker, TooMuchWaits
 from core.generation.events import Finished
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, worker_held, write_book
 from tests.app.runtime.test_worker import PLAIN, in_thread, wait_for

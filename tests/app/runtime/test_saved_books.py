@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.runtime.saved_books import LOST, BookMoving, Keeping, disk_state
+from app.runtime.events import BookMoving
+from app.runtime.saved_books import LOST, Keeping, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.saved_tab import KeptHandlers, KeptParts

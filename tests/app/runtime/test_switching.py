@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from app.runtime.context_loader import OTHER_MODEL
-from app.runtime.worker import EngineWorker, LoadFailed, Loading, ModelBusy, Ready
+from app.runtime.events import LoadFailed, Loading, Ready
+from app.runtime.worker import EngineWorker, ModelBusy
 from app.ui.header import masthead
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN as PLAIN_LANE
@@ -231,7 +232,7 @@ def test_reading_is_ended_and_what_waits_is_done_with_the_new_model(begin: Begin
     worker = begin(script)
     session = worker.sessions.enter("")
     thread, _ = in_thread(worker.open_book(session.id, write_book(tmp_path)))
-    wait_for(lambda: session.intake.doing is not None and session.book is not None)
+    wait_for(lambda: session.doing is not None and session.book is not None)
     script.gate.clear()
     worker.switch(cast(Any, script), "other")
     assert isinstance(worker.state, Loading) and "Loading other" in masthead(worker.state)

@@ -1,6 +1,7 @@
 """Ten updates a second: the first at once, the last always, nothing lost."""
 
-from app.runtime.throttle import LIVELY, SPARING, Metronome, Pause, pace_beside, paced
+from app.runtime.events import Pause
+from app.runtime.throttle import LIVELY, SPARING, Metronome, pace_beside, paced
 
 
 class Clock:

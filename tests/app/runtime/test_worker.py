@@ -12,21 +12,21 @@ import pytest
 from app.context.context_documents import Shelf
 from app.documents import read_document
 from app.documents.errors import EmptyDocument
-from app.runtime.context_events import BookOpened, ShelfTooLong
-from app.runtime.sessions import NoBook, SessionGone
-from app.runtime.throttle import Pause
-from app.runtime.worker import (
+from app.runtime.events import (
     AnswerBegun,
-    EngineFault,
-    EngineWorker,
+    BookOpened,
     LoadFailed,
     Loading,
     PagesLoaded,
+    Pause,
     ReadingEnded,
     Ready,
+    ShelfTooLong,
     Waiting,
     WorkerEvent,
 )
+from app.runtime.sessions import NoBook, SessionGone
+from app.runtime.worker import EngineFault, EngineWorker
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, EmptyQuestion, UnknownModel
 from core.generation.events import Finished, PrefillProgress, RoundDone

@@ -2,6 +2,7 @@
 
 import pytest
 
+from app import formats
 from app.ui import render
 from core.errors import CoreError
 
@@ -11,7 +12,7 @@ from core.errors import CoreError
     [(None, "–"), (0.424, "0.42"), (4.213, "4.21"), (42.13, "42.1"), (421.3, "421"), (4213.4, "4,213")],
 )
 def test_a_figure_has_three_digits_that_matter(value: float | None, shown: str) -> None:
-    assert render.figure(value) == shown
+    assert formats.figure(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,7 @@ def test_a_figure_has_three_digits_that_matter(value: float | None, shown: str) 
     [(None, "–"), (0.0, "0%"), (0.004, "<1%"), (0.934, "93%"), (0.9996, "99.9%"), (0.994, "99.4%"), (1.0, "100%")],
 )
 def test_a_share_is_100_percent_only_when_it_is(share: float | None, shown: str) -> None:
-    assert render.percent(share) == shown
+    assert formats.percent(share) == shown
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_share_is_100_percent_only_when_it_is(share: float | None, shown: str)
     ],
 )
 def test_durations(seconds: float, shown: str) -> None:
-    assert render.duration(seconds) == shown
+    assert formats.duration(seconds) == shown
 
 
 @pytest.mark.parametrize("share", [-1.0, 0.0, 0.5, 3.0])

@@ -7,12 +7,13 @@ from typing import Any, cast
 import pytest
 
 from app.context.context_documents import Meter, Offer, Pages, Shelf, Whole
+from app.context.open_book import Book
 from app.context.uploads import Fit
 from app.documents import Document
 from app.documents.document import make_pages
 from app.documents.errors import EmptyDocument
-from app.runtime.sessions import Book, Session
-from app.runtime.worker import AnswerBegun, LoadFailed, Loading, Ready, Waiting
+from app.runtime.events import AnswerBegun, LoadFailed, Loading, Ready, Waiting
+from app.runtime.sessions import Session
 from app.ui.header import masthead, notice
 from app.ui.library.view import incoming, listing, preview
 from app.ui.reading.book_view import BookView
@@ -75,14 +76,14 @@ def test_the_card_shows_every_state_of_a_book() -> None:
     arrival.stage = "counting"
     assert "Counting tokens" in BookView(session).html()
     session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
-    session.intake.doing = progress(0)
+    session.doing = progress(0)
     html = BookView(session).html()
     assert "3 pages · 8,123 tokens" in html and "of 131,072 tokens of context" in html
     assert "2 pages are images." in html
-    session.intake.doing = progress(2048)
+    session.doing = progress(2048)
     html = BookView(session).html()
     assert "2,048 of 8,124 tokens" in html and "1,000 tokens/s · 6.1 s left" in html and BookView(session).reading
-    session.intake.doing, session.num_read, session.read_seconds = None, 8124, 8.1
+    session.doing, session.num_read, session.read_seconds = None, 8124, 8.1
     view = BookView(session)
     assert "Read once, in 8.1 s" in view.html() and not view.reading and not view.paused
 
@@ -106,7 +107,7 @@ def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> Non
 @pytest.mark.parametrize("reason", ["loading", "own job", "another page"])
 def test_the_card_says_what_it_waits_for(reason: Any) -> None:
     session = a_session(num_read=0)
-    session.intake.doing = Waiting(reason, 1)
+    session.doing = Waiting(reason, 1)
     assert "Waits" in BookView(session).html()
 
 

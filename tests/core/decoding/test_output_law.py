@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from core.caches.tokens import Context
+from core.decoding.origin import Origin
 from core.decoding.sampling import Dice
 from core.decoding.speculative import Nobody, Proposer, Rule, Sampler, Speculative
 from core.decoding.verify import Guess, Verdict, verify
-from core.generation.events import Origin
 from tests.core.toys import EnumeratingDice, TableLaw
 
 V = 3

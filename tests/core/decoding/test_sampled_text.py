@@ -13,13 +13,14 @@ from torch import Generator, Tensor
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
+from core.decoding.origin import Origin
 from core.decoding.sampling import Dice
 from core.decoding.speculative import Rule, Sampler, Speculative
 from core.decoding.stats import LevelStats
 from core.decoding.verify import Guess, Verdict, verify
 from core.engine import Engine
 from core.generation.decode_loop import dice_behind
-from core.generation.events import Finished, Origin
+from core.generation.events import Finished
 from tests.core.decoding.test_output_law import START, tables, verify_without_residual
 from tests.core.laws import Law, chi_square, counted, marginal, sequence_law
 from tests.core.toys import TableLaw, random_prompt, tiny_engine

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from core.decoding.origin import Origin
 from core.decoding.sampling import CertainDice, Dice
 from core.decoding.verify import Guess, no_guess, verify
-from core.generation.events import Origin
 
 Q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
 P = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.3, 0.3, 0.4]])

@@ -2,8 +2,8 @@
 
 `python -m tests.core.planning.peaks [--json FILE --date DATE]` prints a table and writes it. A small model in 16 bit
 has the proportions of a large one; pieces, chunks and windows are as much smaller, so that no buffer is lost in the
-rounding. Counted are tensors from their first use to their last, as an allocator without gaps would hold them; not what kernels
-use within themselves, and not the driver's own memory.
+rounding. Counted are tensors from their first use to their last, as an allocator without gaps would hold them; not
+what kernels use within themselves, and not the driver's own memory.
 """
 
 import argparse

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from app import formats
 from app.context.context_documents import Shelf
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
-from app.server.serve_page import CSS
-from app.ui import render
+from app.ui.assets import CSS
 from app.ui.charts import Bar, Column, Segment, bars, columns
 from app.ui.inside.tab import InsideHandlers, chosen, subjects
 from app.ui.inside.view import (
@@ -27,8 +27,9 @@ from app.ui.inside.view import (
     time_chart,
 )
 from core.config import GenerationConfig
+from core.decoding.origin import Origin
 from core.decoding.stats import LevelStats
-from core.generation.events import Origin, RoundDone, TokenRecord
+from core.generation.events import RoundDone, TokenRecord
 from tests.app.fakes import FakeEngine, finished, lane_stats, opened, write_book
 
 EVIL = '<img src=x onerror="alert(1)">'
@@ -154,10 +155,10 @@ def test_nothing_of_an_answer_is_html() -> None:
 
 
 def test_numbers_where_there_is_little_room() -> None:
-    assert [render.compact(n) for n in (7, 950, 1234, 34567)] == ["7", "950", "1.2k", "35k"]
-    assert [render.amount(n) for n in (300 << 10, 4 << 20, 3 << 30)] == ["300 KiB", "4.00 MiB", "3.00 GiB"]
-    assert [render.probability(p) for p in (0, 1, 0.004, 0.5, 0.999)] == ["0", "1", "under 0.01", "0.50", "over 0.99"]
-    assert render.plural(2, "pass", "passes") == "2 passes" and render.plural(1, "pass", "passes") == "1 pass"
+    assert [formats.compact(n) for n in (7, 950, 1234, 34567)] == ["7", "950", "1.2k", "35k"]
+    assert [formats.amount(n) for n in (300 << 10, 4 << 20, 3 << 30)] == ["300 KiB", "4.00 MiB", "3.00 GiB"]
+    assert [formats.probability(p) for p in (0, 1, 0.004, 0.5, 0.999)] == ["0", "1", "under 0.01", "0.50", "over 0.99"]
+    assert formats.plural(2, "pass", "passes") == "2 passes" and formats.plural(1, "pass", "passes") == "1 pass"
 
 
 # -------------------- the tab

@@ -17,7 +17,8 @@ from app.documents.readers import extract_document
 from app.runtime.context_loader import _book, open_shelf, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.tab import LibraryParts, ShelfDrawing, changes
+from app.ui.library.drawing import LibraryParts, ShelfDrawing
+from app.ui.library.tab import changes
 from app.ui.library.view import incoming, listing, preview
 from app.ui.reading.book_view import BookView
 from app.ui.retrieval_map.view import where

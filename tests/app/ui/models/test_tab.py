@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from app.runtime.downloads import DownloadRuns, Downloads, Fetch
-from app.runtime.worker import EngineWorker, Ready
+from app.runtime.events import Ready
+from app.runtime.worker import EngineWorker
 from app.server import serve_page
 from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
 from app.ui.models.tab import ModelHandlers, ModelParts

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from app.context.context_documents import Shelf
-from app.runtime.throttle import Pause
+from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.trace import Judgement, Race, Trace, first_difference, lead
-from app.runtime.worker import EngineWorker, RaceBegun, RaceEnded, Waiting, WorkerEvent
+from app.runtime.worker import EngineWorker
 from app.ui.race.tab import RaceHandlers, lane_choices, race_configs
 from app.ui.race.view import RaceView, replay_points, verdict_line
 from core.config import GenerationConfig, SamplingParams

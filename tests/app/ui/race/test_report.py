@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from app.runtime.events import Ready
 from app.runtime.trace import Race
-from app.runtime.worker import EngineWorker, Ready
-from app.server.serve_page import CSS
+from app.runtime.worker import EngineWorker
+from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
 from app.ui.race.tab import parcel
 from core.config import GenerationConfig, SamplingParams

@@ -10,15 +10,17 @@ from typing import Any, cast
 import pytest
 
 from app.context.samples import Sample
+from app.conversations.figures import exactness
 from app.conversations.store import Conversations, Listing, Summary
 from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
 from app.runtime.throttle import Pace
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import Handlers, Parts
-from app.ui.library.tab import LibraryHandlers, LibraryParts
+from app.ui.library.drawing import LibraryParts
+from app.ui.library.tab import LibraryHandlers
 from app.ui.reading import settings
-from app.ui.reading.answer_footer import answer_footer, exactness, question_footer
+from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.chat_actions import ChatActions, ListParts
 from app.ui.reading.chat_view import ChatView, conversation
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from app.context.context_documents import Shelf
+from app.context.open_book import Book
+from app.conversations.exchange import Exchange
 from app.conversations.export import as_json, as_markdown
 from app.conversations.tree import BookRef, Dialogue
 from app.documents.document import Document, make_pages
-from app.runtime.sessions import Book, Exchange, Session
+from app.runtime.sessions import Session
 from app.ui.reading.chat_view import conversation
 from app.ui.reading.quote_chips import opened
 from tests.app.fakes import finished

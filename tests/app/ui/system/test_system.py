@@ -13,10 +13,11 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from app.runtime.sessions import Exchange
+from app.conversations.exchange import Exchange
+from app.runtime.events import LoadFailed, Loading, Ready
 from app.runtime.versions import versions
-from app.runtime.worker import EngineWorker, LoadFailed, Loading, Ready
-from app.server.serve_page import CSS
+from app.runtime.worker import EngineWorker
+from app.ui.assets import CSS
 from app.ui.system.expected_speed import expect
 from app.ui.system.report import report
 from app.ui.system.tab import SystemHandlers, data_folder, kept_in

@@ -1,0 +1,30 @@
+"""One question and its answer, as they are kept."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.config import SamplingParams
+from core.generation.events import Finished
+
+if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
+    pass
+
+
+ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and its answer, complete or stopped; `finished` adds up all stretches it was written in."""
+
+    question: str
+    finished: Finished
+    first_token_seconds: float | None = None  # from its turn to its first token
+    num_reread: int = 0  # tokens of the book that had been read before and were read again
+    methods: tuple[str, ...] = ()  # in the order they were used, each once
+    sampling: SamplingParams | None = None  # of the newest stretch
+    seed: int | None = None  # of the newest stretch
+    model: str = ""
+    weights: str = ""  # the number format the model ran in
+    digest: str = ""  # of the text it is about: a conversation goes on when its shelf changes

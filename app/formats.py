@@ -1,0 +1,82 @@
+"""Numbers, sizes and durations as people read them. Pure functions."""
+
+NONE_YET = "–"  # a figure that has no value yet
+
+
+def count(number: int) -> str:
+    """8123 -> 8,123."""
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str, several: str = "") -> str:
+    """1 page, 2 pages; `several` for nouns that want more than an s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {several or noun + 's'}"
+
+
+def compact(number: float) -> str:
+    """A count where there is little room: 950, 1.2k, 34k."""
+    if number < 1000:
+        return f"{number:.0f}"
+    return f"{number / 1000:.1f}k" if number < 9950 else f"{number / 1000:.0f}k"
+
+
+def figure(value: float | None) -> str:
+    """Three digits that matter: 0.42, 4.21, 42.1, 421, 4,210."""
+    if value is None:
+        return NONE_YET
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def percent(share: float | None) -> str:
+    """0.934 -> 93%. Neither 0% nor 100% unless it is exactly that."""
+    if share is None:
+        return NONE_YET
+    if 0 < share < 0.01:
+        return "<1%"
+    if 0.99 < share < 1:
+        return f"{min(share, 0.999):.1%}"
+    return f"{share:.0%}"
+
+
+def duration(seconds: float) -> str:
+    """0.8 s, 12 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.1):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(size_bytes: int) -> str:
+    """512 MiB, 1.2 GiB."""
+    return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{max(1, size_bytes >> 20)} MiB"
+
+
+def amount(num_bytes: float) -> str:
+    """Bytes with three digits that matter: 310 KiB, 4.21 MiB, 1.20 GiB."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if num_bytes >= 0.9995 * unit:
+            return f"{figure(num_bytes / unit)} {name}"
+    return f"{figure(num_bytes / 1024)} KiB"
+
+
+def disk_size(size_bytes: int) -> str:
+    """13.48 GB, as disks and the hub count."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.2f} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def probability(value: float) -> str:
+    """0.93, 1, 0, and under 0.01 where rounding would hide that it is not 0."""
+    if value in (0, 1):
+        return f"{value:.0f}"
+    if value < 0.01:
+        return "under 0.01"
+    return "over 0.99" if value > 0.99 else f"{value:.2f}"

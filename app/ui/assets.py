@@ -1,0 +1,23 @@
+"""The page's style sheets and scripts."""
+
+from typing import TYPE_CHECKING
+
+from core.models.hub import catalog
+
+if TYPE_CHECKING:
+    pass
+
+
+ASSETS = catalog.ROOT / "assets"
+
+
+STYLES = ("theme", "page", "race", "inside", "library", "system", "models", "chat")
+
+
+CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
+
+
+SCRIPTS = tuple(ASSETS / "static" / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
+
+
+FIRST_SCRIPT = ASSETS / "static" / "js" / "frames.js"

@@ -1,0 +1,48 @@
+"""The components of the tab Library that show the open documents, and how they are drawn."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import gradio as gr
+from gradio.blocks import Block
+
+from app.runtime.sessions import Session
+from app.ui.library.view import incoming, listing, listing_state
+
+if TYPE_CHECKING:
+    from app.ui.updates import Updates
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LibraryParts:
+    """The components that change."""
+
+    act: gr.Textbox  # what was clicked, for programs; a browser sends its own
+    incoming: gr.HTML
+    shelf: gr.HTML
+    preview: gr.HTML
+    drop: gr.File
+
+    @property
+    def of_shelf(self) -> list[Block]:
+        """What a change of the shelf changes."""
+        return [self.incoming, self.shelf, self.preview]
+
+
+class ShelfDrawing:
+    """The tab's updates during one event: the list is drawn again only where it has changed."""
+
+    def __init__(self, parts: LibraryParts, session: Session) -> None:
+        self._parts, self._session = parts, session
+        self._state: tuple[object, ...] = ()
+        self._incoming: str | None = None
+
+    def updates(self) -> "Updates":
+        """What is new since the last call."""
+        new: Updates = {}
+        if (state := listing_state(self._session)) != self._state:
+            self._state = state
+            new[self._parts.shelf] = listing(self._session)
+        if (coming := incoming(self._session)) != self._incoming:
+            self._incoming = new[self._parts.incoming] = coming
+        return new
