@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.ops.attention import Partial, causal_partial, merge, partial
+from core.ops.attention import Partial, add_part, causal_partial, partial, union
 from core.ops.backend import Backend
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import Conveyor, HostRows
@@ -239,7 +239,7 @@ class OffloadedLayer:
         found = causal_partial(q, k, v, scaling)
         found = Partial(found.out.float(), found.lse)
         if at:
-            found = _added(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
+            found = add_part(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
         parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 2
         del found  # of a long pass it is large
         for _ in range(len(self._carried)):
@@ -247,10 +247,10 @@ class OffloadedLayer:
             parts.append(partial(q, k[None], v[None], scaling))
             self._conveyor.release()
             if len(parts) == together:
-                parts = [_union(parts)]
+                parts = [union(parts)]
         if helper is not None:
             parts.append(helper.answer())
-        found = _union(parts)
+        found = union(parts)
         self._send_away()
         return found.out.to(q.dtype)
 
@@ -394,33 +394,3 @@ class OffloadedLayer:
 def piece_shape(shape: KVShape, block_rows: int) -> tuple[int, int, int, int]:
     """A block of one layer: [2, H_kv, block_rows, D], keys before values."""
     return 2, shape.num_kv_heads, block_rows, shape.head_dim
-
-
-def _added(found: Partial, part: Partial) -> Partial:
-    """The union of two disjoint parts; kept in float32, as many are added."""
-    lse = torch.logaddexp(found.lse, part.lse)
-    return Partial(merge(found, part), lse)
-
-
-def _union(parts: Sequence[Partial]) -> Partial:
-    """The union of disjoint parts, the first of them in float32. Of many it takes a few launches, not a few for each.
-
-    Only steps of single elements: a row's sums do not depend on how many rows there are.
-    """
-    if len(parts) <= 2:
-        return parts[0] if len(parts) == 1 else _added(*parts)
-    lses = torch.cat([part.lse for part in parts])  # [P, H, T]
-    most = lses.amax(0, keepdim=True)
-    weights = (lses - most).exp_()
-    total = _sum(weights)
-    outs = torch.cat([part.out for part in parts]).mul_(weights[..., None])  # [P, H, T, D] float32
-    return Partial(_sum(outs) / total[..., None], most + total.log())
-
-
-def _sum(x: Tensor) -> Tensor:
-    """Over the first dimension, which stays as 1: halves are added until one is left."""
-    while len(x) > 1:
-        half = len(x) // 2
-        added = x[:half] + x[half : 2 * half]
-        x = torch.cat((added, x[2 * half :])) if len(x) % 2 else added
-    return x

@@ -1,12 +1,12 @@
-"""One lane of a race: an answer that shares a model, a book and a machine with other answers, in turns."""
+"""A race: answers that share a model, a book and a machine, in turns."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from core.caches.full import FullCache, Tail
 from core.decoding.methods import Aside
 from core.generation.decode_loop import Answer
-from core.generation.events import RoundDone
+from core.generation.events import LaneEvent, RoundDone
 from core.models.cached_model import PassMeter
 
 SLICE_SECONDS = 0.25  # of computing, before another lane's turn
@@ -77,3 +77,27 @@ class Lane:
         if self._tail is not None:
             self._full.forget(self._tail)
             self._tail = None
+
+
+def interleaved(
+    lanes: Sequence[Lane],
+    cancel: threading.Event | None,
+    seconds: float | None,
+    reused_tokens: int,
+    prefill_seconds: float,
+) -> Iterator[LaneEvent]:
+    """Slices in turns until every answer has ended.
+
+    Args:
+        seconds: a budget on each lane's clock, after which it ends with "time_up"; None for none.
+    """
+    running = dict(enumerate(lanes))
+    while running:
+        for number, lane in list(running.items()):
+            if lane.answer.stop_reason is None:
+                for done in lane.slice(cancel, seconds):
+                    yield LaneEvent(number, done)
+            if lane.answer.stop_reason is not None:
+                del running[number]
+                ended = lane.answer.finished(reused_tokens=reused_tokens, prefill_seconds=prefill_seconds)
+                yield LaneEvent(number, ended)

@@ -16,6 +16,7 @@ from core.caches.full import FullCache
 from core.caches.layer_storage import ResidentLayer
 from core.caches.oom_fallback import Relief, give_back
 from core.caches.tokens import Context
+from core.generation.events import PrefillProgress
 from core.models.cached_model import Judge
 from core.models.layerwise import DecoderLayers
 
@@ -35,6 +36,20 @@ def reading_cost(tokens: float) -> float:
     is within a few percent after two chunks; a linear one starts four times too low at 128K.
     """
     return tokens + tokens * tokens / 16384
+
+
+def progress_of(step: Step, total: int, reused: int, elapsed: float) -> PrefillProgress:
+    """A step as an event: `reused` of `total` tokens were there before, which took nothing; `elapsed`: seconds."""
+    read = step.cost - reading_cost(reused)
+    remaining = max(0.0, reading_cost(total) - step.cost) * elapsed / read if read > 0 else None
+    return PrefillProgress(
+        done_tokens=step.done,
+        ahead_tokens=step.done - step.kept,
+        total_tokens=total,
+        reused_tokens=reused,
+        elapsed_seconds=elapsed,
+        remaining_seconds=remaining,
+    )
 
 
 class Prefill:

@@ -10,8 +10,9 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import torch
 
-from core.caches.full import QUERY_LOG, QUERY_SAMPLE_STRIDE, Offload
+from core.caches.full import Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
+from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.caches.retrieval import GROWTH
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory

@@ -34,7 +34,7 @@ def next_probs(engine: Engine, tokens: list[int], sampling: SamplingParams) -> t
     """The law of the token behind these, [V]."""
     for _ in engine.read(tokens):
         pass
-    probs = to_probs(engine._parts.full.logits(Context(tokens), 1)[0], sampling)
+    probs = to_probs(engine._levels.parts.full.logits(Context(tokens), 1)[0], sampling)
     engine._settle(tokens)
     return probs
 

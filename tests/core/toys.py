@@ -12,6 +12,7 @@ from core.caches.full import Offload
 from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
+from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.layerwise import PLAIN_FAMILIES
@@ -136,9 +137,8 @@ def tiny_engine(
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
     twin = drafting_twin(target.module, CPU) if drafting else None
-    return Engine(
-        config, plan, Letters(eos_ids), target, draft, offload=offload, graphs=graphs, drafting=twin, crew=crew
-    )
+    models = LoadedModels(target=target, draft=draft, drafting=twin, crew=crew)
+    return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
+from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.ops.graphs import Graphs
 from core.ops.transfer import Conveyor
@@ -45,7 +46,7 @@ def toy(device: torch.device, offload: Offload | None, host_share: float = 0.0) 
     target = moved(loaded(tiny_config(kv_heads=2, layers=3), 3), device)
     draft = moved(loaded(tiny_config(kv_heads=2, layers=3), 3, 0.15), device)
     plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice(device.type, "asked for"))
-    return Engine(config, plan, Letters(), target, draft, offload=offload)
+    return Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft), offload=offload)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.caches import policies
 from core.caches.base import KVCache, KVShape
-from core.caches.full import QUERY_LOG, FullCache, Gathered
+from core.caches.full import FullCache, Gathered
 from core.caches.policies import (
     HeavyHitters,
     SinkOnly,
@@ -25,6 +25,7 @@ from core.caches.policies import (
     spilled,
     top_chunks,
 )
+from core.caches.query_log import QUERY_LOG
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, RetrievalConfig

@@ -17,7 +17,7 @@ from core.caches.full import FullCache, Offload
 from core.config import GenerationConfig, SpeculationConfig
 from core.generation.events import Finished
 from core.ops import host_attention
-from core.ops.attention import Partial, partial, partial_reference
+from core.ops.attention import Partial, partial, partial_reference, union
 from core.ops.transfer import Conveyor
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
@@ -93,12 +93,10 @@ def test_parts_are_merged_row_by_row(count: int) -> None:
     q = torch.randn(1, 4, 7, 8, generator=generator)
     k, v = torch.randn(2, 1, 2, 16 * count, 8, generator=generator)
     parts = [partial(q, *(x[:, :, at : at + 16] for x in (k, v)), 3.0) for at in range(0, 16 * count, 16)]
-    whole, twin = layer_storage._union(parts), partial_reference(q, k, v, 3.0)
+    whole, twin = union(parts), partial_reference(q, k, v, 3.0)
     assert torch.allclose(whole.out, twin.out, atol=1e-5) and torch.allclose(whole.lse, twin.lse, atol=1e-5)
     for row in range(7):
-        alone = layer_storage._union(
-            [Partial(part.out[:, :, row : row + 1], part.lse[..., row : row + 1]) for part in parts]
-        )
+        alone = union([Partial(part.out[:, :, row : row + 1], part.lse[..., row : row + 1]) for part in parts])
         assert torch.equal(alone.out[:, :, 0], whole.out[:, :, row])
         assert torch.equal(alone.lse[..., 0], whole.lse[..., row])
 

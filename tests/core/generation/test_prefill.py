@@ -19,6 +19,7 @@ from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
+from core.generation.loaded import LoadedModels
 from core.generation.prefill import Prefill
 from core.models.cached_model import Judge
 from core.models.layerwise import DecoderLayers
@@ -285,7 +286,7 @@ def test_short_readings_and_other_families_go_chunk_by_chunk(monkeypatch: pytest
     target.module.config.model_type = "granite"  # whose forward scales the embeddings
     assert DecoderLayers.of(target.module) is None
     config = EngineConfig(context=2048, prefill_chunk=100, placement="offloaded", gpu_memory_gib=1.0)
-    other = Engine(config, make_plan(target.dims, None, config, MACHINE), Letters(), target, None)
+    other = Engine(config, make_plan(target.dims, None, config, MACHINE), Letters(), LoadedModels(target=target))
     assert other.plan.prefill_block.value == 0 and "not called one by one" in other.plan.prefill_block.because
     list(other.read(random_prompt(900)))
 

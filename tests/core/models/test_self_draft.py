@@ -144,20 +144,20 @@ def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded:
 
 def test_only_passes_over_the_retrieval_cache_use_them() -> None:
     engine = tiny_engine(self_draft=True)
-    parts, target = engine._parts, engine._target.module
+    parts, target = engine._levels.parts, engine._models.target.module
     assert parts.full.model is target and parts.evicting("h2o").model is target
     assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.model.modules())
     context = Context(random_prompt(300))
     for _ in engine.read(context.span(0, 300)):
         pass
     before = parts.full.logits(context, 1)
-    rows = [[x.clone() for x in engine._full.rows(layer, 0, 300)] for layer in range(2)]
+    rows = [[x.clone() for x in engine._levels.full.rows(layer, 0, 300)] for layer in range(2)]
     parts.full.cache.truncate(299)
-    engine._retrieval.select()
+    engine._levels.retrieval.select()
     drafted = parts.retrieval.logits(context.extended((5, 6, 7)), 3)
     assert torch.equal(parts.full.logits(context, 1), before), "a pass over the full cache has changed"
     for layer in range(2):
-        for now, then in zip(engine._full.rows(layer, 0, 300), rows[layer], strict=True):
+        for now, then in zip(engine._levels.full.rows(layer, 0, 300), rows[layer], strict=True):
             assert torch.equal(now, then)
     exact = tiny_engine()
     for _ in exact.read(context.span(0, 300)):
@@ -171,19 +171,19 @@ def test_what_they_compute_is_kept_nowhere() -> None:
     plain, engine = tiny_engine(), tiny_engine(self_draft=True)
     for one, method in ((plain, "autoregressive"), (engine, "triforce")):
         answered(one, method, random_prompt(300))
-    length = engine._full.length
+    length = engine._levels.full.length
     assert length == plain._full.length
-    retrieval, context = engine._retrieval, Context([*engine.held_tokens, 9, 9])
-    engine._parts.retrieval.logits(context, 1)
+    retrieval, context = engine._levels.retrieval, Context([*engine.held_tokens, 9, 9])
+    engine._levels.parts.retrieval.logits(context, 1)
     synced, start = retrieval._synced, retrieval._recent_start
     assert synced > 300  # rows of the answer are among them
     for layer in range(2):
         exact = plain._full.rows(layer, 0, length)
-        for mine, theirs in zip(engine._full.rows(layer, 0, length), exact, strict=True):
+        for mine, theirs in zip(engine._levels.full.rows(layer, 0, length), exact, strict=True):
             assert torch.allclose(mine, theirs, atol=1e-4)
         at = retrieval._first_recent
         recent = retrieval.k[layer][0, :, at : at + synced - start]
-        assert torch.equal(recent, engine._full.rows(layer, start, synced)[0])
+        assert torch.equal(recent, engine._levels.full.rows(layer, start, synced)[0])
 
 
 # -------------------- the law of sampled text
@@ -233,11 +233,11 @@ def test_sampled_text_follows_the_target_exactly_and_a_misquoted_law_does_not(wi
     engine, context = tiny_engine(context=512, self_draft=True), Context(random_prompt(200))
     for _ in engine.read(context.span(0, 200)):
         pass
-    engine._retrieval.select()
-    parts, sampling = engine._parts, SamplingParams(temperature=1.0, top_k=2 if with_draft else 3)
+    engine._levels.retrieval.select()
+    parts, sampling = engine._levels.parts, SamplingParams(temperature=1.0, top_k=2 if with_draft else 3)
     assert parts.draft is not None
     full, four_bits = ModelLaw(parts.full, sampling), ModelLaw(parts.retrieval, sampling)
-    sixteen = ModelLaw(Judge("16 bit", engine._target.module, engine._retrieval, CPU), sampling)
+    sixteen = ModelLaw(Judge("16 bit", engine._models.target.module, engine._levels.retrieval, CPU), sampling)
     level1: Proposer = Sampler(four_bits)
     if with_draft:
         level1 = Speculative(Sampler(ModelLaw(parts.draft, sampling)), four_bits, 1)

@@ -6,6 +6,7 @@ from typing import Any, cast
 from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
+from core.generation.loaded import LoadedModels
 from core.models.loader import read_dims
 from core.ops.backend import STOCK
 from core.parallel.rank_pool import Crew, load_shared
@@ -35,4 +36,4 @@ def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -
     share, machine = one_share(folder, read_dims(folder), CONFIG, MACHINE)
     plan = told(make_plan(share, draft.dims, CONFIG, machine), CONFIG.num_gpus)
     crew, target = load_shared(folder, share, CONFIG, plan, STOCK, offload)
-    return Engine(CONFIG, plan, Letters(), target, draft, crew=crew, offload=offload), crew
+    return Engine(CONFIG, plan, Letters(), LoadedModels(target=target, draft=draft, crew=crew), offload=offload), crew
