@@ -9,11 +9,11 @@ full cache                every key and value of the conversation
 retrieval cache           the few thousand tokens (budget) of the full cache that the current text attends to, in chunks
 streaming cache           sink + recent window of the draft (StreamingLLM, arXiv 2309.17453)
 landmark                  the mean key of a chunk, per KV head; chunks are scored by it
-proposer / judge          who guesses tokens with law `q` / who accepts or corrects them with law `p`
-guess, verdict            proposed tokens; the judge's answer to them
-accepted, bonus           the accepted prefix of a guess; the one token the judge adds
-level 1                   draft + streaming cache proposes, target + retrieval cache judges
-level 2                   level 1 proposes, target + full cache judges
+proposer / verifier       who guesses tokens, distributed as `q` / who accepts or corrects them, distributed as `p`
+guess, verdict            proposed tokens; the verifier's answer to them
+accepted, bonus           the accepted prefix of a guess; the one token the verifier adds
+level 1                   draft + streaming cache proposes, target + retrieval cache verifies
+level 2                   level 1 proposes, target + full cache verifies
 gamma1, gamma2            guesses per round at level 1, at level 2
 acceptance                accepted / tested guesses, per level (what follows the first rejection was not tested)
 tokens per full pass      committed tokens / passes over the full cache

@@ -14,8 +14,8 @@ ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 MOST_GIB = 1 << 20  # that anybody may say a device has
 MOST_GPUS = 8
 MOST_QUERIES = 64  # that vote for chunks: the full cache logs twice as many, and a round may take the others back
-LEAST_TEMPERATURE = 1e-5  # below it logits over temperature leave float32; the law is a point mass long before
-# Guesses of a round that the full cache judges, unless more are asked for. 24 make passes of 25 rows: up to 32 are
+LEAST_TEMPERATURE = 1e-5  # below it logits over temperature leave float32; all mass is on one token long before
+# Guesses of a round that the full cache verifies, unless more are asked for. 24 make passes of 25 rows: up to 32 are
 # recorded, and come out as each alone on a processor. Where layers come over the link nothing is recorded and rows are
 # next to free; query log, newest rows on the device and the end of the context leave 64 to a round.
 MOST_GUESSES, MOST_GUESSES_OVER_LINK = 24, 48
@@ -42,7 +42,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """True where the law is a point mass on the most likely token: at temperatures from 0 to LEAST_TEMPERATURE."""
+        """True where all mass is on the most likely token: at temperatures from 0 to LEAST_TEMPERATURE."""
         return self.temperature < LEAST_TEMPERATURE
 
 

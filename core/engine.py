@@ -17,7 +17,7 @@ import torch
 from core.caches.full import FullCache, Offload
 from core.caches.tokens import Context, common_prefix
 from core.config import EngineConfig, GenerationConfig
-from core.decoding.methods import Decoder, judges_of
+from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
 from core.errors import ContextTooSmall
@@ -194,7 +194,7 @@ class Engine:
 
     def retrieves(self, method: str) -> bool:
         """Whether a method drafts with the retrieval cache, so that `held_chunks` speaks of its answers."""
-        return self._levels.parts.retrieval in judges_of(method, self._levels.parts)
+        return self._levels.parts.retrieval in models_of(method, self._levels.parts)
 
     def chunk_weights(self) -> torch.Tensor:
         """How much each chunk counted when those in the retrieval cache were chosen, [C] float32; empty: none was.

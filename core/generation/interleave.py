@@ -18,7 +18,7 @@ class Lane:
     def __init__(self, answer: Answer, full: FullCache) -> None:
         self.answer, self._full = answer, full
         self._base = full.length  # tokens that all lanes share
-        self._meters = [PassMeter(judge.device) for judge in answer.decoder.judges]
+        self._meters = [PassMeter(model.device) for model in answer.decoder.models]
         self._tail: Tail | None = None
         self._held: Aside | None = None
         self._inside = False
@@ -43,8 +43,8 @@ class Lane:
 
     def _enter(self) -> None:
         decoder = self.answer.decoder
-        for judge, meter in zip(decoder.judges, self._meters, strict=True):
-            judge.meter = meter
+        for model, meter in zip(decoder.models, self._meters, strict=True):
+            model.meter = meter
         retry = self.answer.relief.retry
         if (tail := self._tail) is not None:
             retry(lambda: self._full.attach(tail), lambda: self._full.truncate(self._base))
@@ -54,8 +54,8 @@ class Lane:
             self._held = None
         else:
             decoder.reset_meters()
-            for judge in decoder.judges[:-1]:
-                judge.cache.truncate(self._base)  # rows behind it may be another lane's
+            for model in decoder.models[:-1]:
+                model.cache.truncate(self._base)  # rows behind it may be another lane's
             retry(decoder.start, decoder.forget)
         self._inside = True
 

@@ -21,7 +21,7 @@ from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.loaded import LoadedModels
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.models.loader import LoadedModel
 from core.models.rotary import KeyShift
@@ -55,8 +55,8 @@ class Levels:
         self._chooser = TopChunks(self.full, self.chunks)
         self.relief = self._relief(lambda: None, may_move=True)  # an engine that is made has nothing to move yet
         self.retrieval = self.relief.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
-        self._evicting: dict[str, Judge] = {}
-        self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by judge
+        self._evicting: dict[str, CachedModel] = {}
+        self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by model
         self.parts = self._parts()
 
     def _full_cache(self, plan: Plan, offload: Offload | None) -> FullCache:
@@ -91,36 +91,36 @@ class Levels:
         models, module = self._models, self._models.target.module
         draft = models.draft
         return Parts(
-            full=self._target_judge("full", self.full, self._passes("full", module, self.full)),
-            retrieval=self._target_judge(
+            full=self._target_model("full", self.full, self._passes("full", module, self.full)),
+            retrieval=self._target_model(
                 "retrieval",
                 self.retrieval,
                 self._passes("retrieval", models.looking, self.retrieval),
                 models.looking,
             ),
-            draft=self._draft_judge(draft) if draft else None,
+            draft=self._draft_model(draft) if draft else None,
             index=TokenIndex(),
             vocab=models.target.dims.vocab_size,
-            evicting=self._evicting_judge,
+            evicting=self._evicting_model,
             config=self._config.retrieval,
             nominal_cost=self.nominal_cost,
             most_guesses=lambda: self._plan_now().most_guesses.value,
         )
 
-    def _draft_judge(self, draft: LoadedModel) -> Judge:
+    def _draft_model(self, draft: LoadedModel) -> CachedModel:
         shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend
         streaming = StreamingCache(draft.shape, self._config.draft, shift, backend=backend)
         passes, target = self._passes("draft", draft.module, streaming), self._models.target
         vocab = target.dims.vocab_size
-        return Judge("draft", draft.module, streaming, target.shape.device, vocab=vocab, graphed=passes)
+        return CachedModel("draft", draft.module, streaming, target.shape.device, vocab=vocab, graphed=passes)
 
-    def _target_judge(
+    def _target_model(
         self, name: str, cache: KVCache, graphed: GraphedPasses | None = None, model: nn.Module | None = None
-    ) -> Judge:
+    ) -> CachedModel:
         target, crew = self._models.target, self._models.crew
         lead = crew.leading if crew else None
         model = target.module if model is None else model
-        return Judge(name, model, cache, target.shape.device, lead, graphed=graphed)
+        return CachedModel(name, model, cache, target.shape.device, lead, graphed=graphed)
 
     def _passes(
         self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache
@@ -130,20 +130,20 @@ class Levels:
         return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
 
     def try_graphs(self) -> None:
-        """Record a first pass of each judge, so that what cannot work is known before it is needed."""
-        for judge in filter(None, (self.parts.full, self.parts.retrieval, self.parts.draft)):
-            if judge.graphs is not None:
-                judge.logits(Context([0]), 1)
-                judge.cache.truncate(0)
+        """Record a first pass of each model, so that what cannot work is known before it is needed."""
+        for model in filter(None, (self.parts.full, self.parts.retrieval, self.parts.draft)):
+            if model.graphs is not None:
+                model.logits(Context([0]), 1)
+                model.cache.truncate(0)
 
     # -------------------- what the caches hold
 
     def rewind(self, length: int) -> None:
         """Every cache forgets the conversation from `length` on."""
         self.full.truncate(length)
-        for judge in (self.parts.retrieval, self.parts.draft, *self._evicting.values()):
-            if judge is not None:
-                judge.cache.truncate(length)
+        for model in (self.parts.retrieval, self.parts.draft, *self._evicting.values()):
+            if model is not None:
+                model.cache.truncate(length)
 
     def use_budget(self, budget: int | None) -> int:
         """See `Engine.use_budget`."""
@@ -194,17 +194,17 @@ class Levels:
         before: Counter[str] = Counter()
         decoders = []
         for config in configs:
-            parts = replace(self.parts, evicting=partial(self._evicting_judge, lane=before[config.method]))
+            parts = replace(self.parts, evicting=partial(self._evicting_model, lane=before[config.method]))
             decoders.append(Decoder(config.method, parts, config.sampling, config.speculation))
             before[config.method] += 1
         return decoders
 
-    def _evicting_judge(self, method: str, lane: int = 0) -> Judge:
+    def _evicting_model(self, method: str, lane: int = 0) -> CachedModel:
         name = f"{method}-{lane + 1}" if lane else method
         if name not in self._evicting:
             policy = LOSSY_POLICIES[method](self.full, self.chunks)  # its rows are no part of the plan
             cache = self.relief.retry(lambda: self._part_of_full(name, policy), lambda: None)
-            self._evicting[name] = self._target_judge(name, cache)
+            self._evicting[name] = self._target_model(name, cache)
         return self._evicting[name]
 
     def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
@@ -213,23 +213,23 @@ class Levels:
 
     # -------------------- what passes cost
 
-    def nominal_cost(self, judge: Judge) -> PassCost:
+    def nominal_cost(self, model: CachedModel) -> PassCost:
         """What the plan says that a pass costs: a seed draws the same text wherever the plan is the same.
 
         So the host attends to the share that was asked for, not to one that was measured. A layer that had to move
         changed the plan, and counts from the next round on: the one that broke off has drawn in vain already.
         """
         models, plan = self._models, self._plan_now()
-        model = models.draft if judge is self.parts.draft else models.target
-        assert model is not None
-        weight_bytes, device = self._weights_read.get(judge.name), plan.device.value
+        loaded = models.draft if model is self.parts.draft else models.target
+        assert loaded is not None
+        weight_bytes, device = self._weights_read.get(model.name), plan.device.value
         if weight_bytes is None:  # counting takes longer than deciding how long a round should be
-            weight_bytes = model.weight_bytes
-            if judge is self.parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
-                weight_bytes = sum(parameter.nbytes for parameter in judge.model.parameters())
-            self._weights_read[judge.name] = weight_bytes
-        layers, away = model.dims.num_layers, judge is self.parts.full
+            weight_bytes = loaded.weight_bytes
+            if model is self.parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
+                weight_bytes = sum(parameter.nbytes for parameter in model.module.parameters())
+            self._weights_read[model.name] = weight_bytes
+        layers, away = loaded.dims.num_layers, model is self.parts.full
         share = choose_coattention(self._config, device, away=True).value or 0.0
         resident = plan.resident_layers if away else None
-        reads = PassReads.of(layers, weight_bytes, judge.cache.nbytes, resident, share)
+        reads = PassReads.of(layers, weight_bytes, model.cache.nbytes, resident, share)
         return pass_cost(device, reads, plan.nominal)

@@ -17,7 +17,7 @@ from core.caches.layer_storage import ResidentLayer
 from core.caches.oom_fallback import Relief, give_back
 from core.caches.tokens import Context
 from core.generation.events import PrefillProgress
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 
 
@@ -53,7 +53,7 @@ def progress_of(step: Step, total: int, reused: int, elapsed: float) -> PrefillP
 
 
 class Prefill:
-    """Reads prompts through the target's judge.
+    """Reads prompts through the target's model.
 
     Args:
         layers: of the target, where they can be called one by one; None: chunk by chunk only.
@@ -65,7 +65,7 @@ class Prefill:
 
     def __init__(
         self,
-        judge: Judge,
+        model: CachedModel,
         full: FullCache,
         relief: Relief,
         *,
@@ -75,7 +75,7 @@ class Prefill:
         lent: Callable[[], AbstractContextManager[None]],
         shrunk: Callable[[int], None],
     ) -> None:
-        self._judge, self._full, self._relief, self._layers = judge, full, relief, layers
+        self._model, self._full, self._relief, self._layers = model, full, relief, layers
         self._chunk, self._block, self._lent, self._shrunk = chunk, block if layers else 0, lent, shrunk
 
     def steps(self, context: Context, start: int, total: int) -> Iterator[Step]:
@@ -92,7 +92,7 @@ class Prefill:
                 yield from steps
         while (done := self._full.length) < total:
             span = range(done, min(done + self._chunk, total))
-            self._relief.retry(partial(self._judge.feed, context, span, 1), partial(self._full.truncate, span.start))
+            self._relief.retry(partial(self._model.feed, context, span, 1), partial(self._full.truncate, span.start))
             yield Step(span.stop, span.stop, reading_cost(span.stop))
 
     def _by_layers(self, context: Context, total: int) -> Generator[Step]:

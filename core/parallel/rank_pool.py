@@ -106,13 +106,13 @@ class Crew:
             self._failure = self._lost()
 
     @contextmanager
-    def leading(self, judge: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
+    def leading(self, model: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
         """Around rank 0's pass: every rank does the same one.
 
         Raises:
             WorkerLost: a rank is gone, before the pass or in it.
         """
-        self.tell(Feed(judge, start, tuple(tokens)))
+        self.tell(Feed(model, start, tuple(tokens)))
         self._check()
         try:
             if self.device.type != "cuda":  # gloo itself gives up on a rank that hangs

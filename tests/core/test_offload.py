@@ -17,7 +17,7 @@ from core.config import EngineConfig, GenerationConfig, PlacementWish, Speculati
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
@@ -213,7 +213,7 @@ def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypa
     engine, prompt = tiny_engine(), random_prompt(700)
     expected = answer(engine, prompt, method).token_ids
     judge = getattr(engine._levels.parts, part)
-    assert isinstance(judge, Judge)
+    assert isinstance(judge, CachedModel)
     shortage = fail(monkeypatch, judge.cache, "attend", 7, 2)  # two in a row: both layers move
     assert answer(engine, prompt, method).token_ids == expected
     if shortage.calls:

@@ -146,7 +146,7 @@ def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:
     return torch.randint(2, VOCAB, (num_tokens,), generator=generator).tolist()
 
 
-class TableLaw:
+class TableModel:
     """A law that depends on the last token alone: table [V, V]."""
 
     def __init__(self, name: str, table: Tensor) -> None:
@@ -159,8 +159,8 @@ class TableLaw:
         """Has no state."""
 
 
-class EnumeratingDice:
-    """Stands in for Dice and visits every outcome with its exact probability: run once per path until `paths` ends."""
+class EnumeratingSampler:
+    """Stands in for TokenSampler and visits every outcome with its probability: run once per path until `paths` ends."""
 
     def __init__(self) -> None:
         self._choices: list[int] = []

@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant("accept with q / p", SAMPLING, "device=p.device) * q >= p", "device=p.device) * p >= q"),
     Mutant("accept where p is above q only", SAMPLING, "device=p.device) * q >= p", "device=p.device) * 0 + q > p"),
     Mutant(
-        "certain dice accept what p does not have",
+        "certain sampler accept what p does not have",
         SAMPLING,
         "torch.cat((p == 0, (p == 0)",
         "torch.cat((p < 0, (p == 0)",
@@ -153,14 +153,14 @@ MUTANTS = (
     Mutant(
         "the judge's cache is never rewound",
         SPECULATIVE,
-        "        self._law.truncate(length)\n        self._proposer.truncate(length)\n",
+        "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
         "        self._proposer.truncate(length)\n",
     ),
     Mutant(
         "the proposer's cache is never rewound",
         SPECULATIVE,
-        "        self._law.truncate(length)\n        self._proposer.truncate(length)\n",
-        "        self._law.truncate(length)\n",
+        "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
+        "        self._verifier.truncate(length)\n",
     ),
     Mutant(
         "a proposal states one law for all its tokens",
@@ -174,8 +174,8 @@ MUTANTS = (
     Mutant(
         "rounds of a proposal do not build on each other",
         SPECULATIVE,
-        "self.round(context.extended(tokens), dice)",
-        "self.round(context, dice)",
+        "self.round(context.extended(tokens), sampler)",
+        "self.round(context, sampler)",
     ),
     Mutant(
         "a proposal's laws are the newest ones",
@@ -186,8 +186,8 @@ MUTANTS = (
     Mutant(
         "the judge looks one token short",
         SPECULATIVE,
-        "self._law.probs(context.extended(tokens), len(tokens) + 1)",
-        "self._law.probs(context.extended(tokens[:-1]), len(tokens) + 1)",
+        "self._verifier.probs(context.extended(tokens), len(tokens) + 1)",
+        "self._verifier.probs(context.extended(tokens[:-1]), len(tokens) + 1)",
     ),
     # lookups
     Mutant(
@@ -345,7 +345,7 @@ MUTANTS = (
     Mutant(
         "a lane begins with the other lane's draft",
         RACE,
-        "                judge.cache.truncate(self._base)  # rows behind it may be another lane's\n",
+        "                model.cache.truncate(self._base)  # rows behind it may be another lane's\n",
         "                pass\n",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
 from core.generation.loaded import LoadedModels
 from core.generation.prefill import Prefill
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.models.loader import ModelDims
 from core.planning.hardware import Gpu, Machine
@@ -46,16 +46,18 @@ def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 20)
 
 
-def read(family: str, kv_heads: int, place: str, tokens: list[int], *, by_layers: int = 0) -> tuple[FullCache, Judge]:
+def read(
+    family: str, kv_heads: int, place: str, tokens: list[int], *, by_layers: int = 0
+) -> tuple[FullCache, CachedModel]:
     """A cache that has read all tokens: in blocks of `by_layers` layer by layer, or chunk by chunk."""
     model = loaded(tiny_config(family, layers=3, kv_heads=kv_heads), 7)
     cache = FullCache(model.shape, ROOM, 8, offload=PLACES[place])
-    judge = Judge("full", model.module, cache, CPU)
+    judge = CachedModel("full", model.module, cache, CPU)
     read_on(cache, judge, tokens, by_layers=by_layers)
     return cache, judge
 
 
-def read_on(cache: FullCache, judge: Judge, tokens: list[int], *, by_layers: int = 0) -> None:
+def read_on(cache: FullCache, judge: CachedModel, tokens: list[int], *, by_layers: int = 0) -> None:
     layers, context = DecoderLayers.of(judge.model), Context(tokens)
     assert layers is not None
     work = cache.workspace(len(tokens))

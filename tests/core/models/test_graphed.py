@@ -15,7 +15,7 @@ import core.ops.graphs as graphs_module
 from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.methods import Decoder, judges_of
+from core.decoding.methods import Decoder, models_of
 from core.engine import Engine
 from core.generation.events import Finished, RoundDone
 from core.models.graphed import GraphedPasses
@@ -164,7 +164,7 @@ class Buffers:
 def test_other_buffers_at_the_same_address_are_recorded_anew() -> None:
     """An allocator may give the same address to another shape, or to the same shape with other strides."""
     engine, graphs, cache = tiny_engine(), twin(), Buffers()
-    passes = GraphedPasses("x", engine._levels.parts.full.model, cache, graphs)
+    passes = GraphedPasses("x", engine._levels.parts.full.module, cache, graphs)
     store = torch.full((8, 4 * 600 * 16), float("nan"))
     shapes = [((1, 4, 600, 16), 16), ((1, 4, 500, 16), 16), ((1, 4, 500, 16), 17)]  # the rows' stride
     made = []
@@ -184,7 +184,7 @@ def test_other_buffers_at_the_same_address_are_recorded_anew() -> None:
 def test_memory_that_was_never_written_is_finite_before_a_pass_is_recorded_over_it() -> None:
     """What a mask hides is multiplied by 0: told rows may come back to the same place, holding anything."""
     engine, cache = tiny_engine(), Buffers()
-    passes = GraphedPasses("x", engine._levels.parts.full.model, cache, twin())
+    passes = GraphedPasses("x", engine._levels.parts.full.module, cache, twin())
     buffers = list(torch.empty(4, 1, 4, 600, 16))
     for behind in (0, 300):
         cache.moving()
@@ -319,7 +319,7 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     assert 0 < finished.stats.decode_seconds < 3600
     assert 0 <= finished.stats.seconds_by_part["other"] < 3600
     assert 0 < decoder._round_overhead < 3600, "gammas are chosen by it"
-    assert all(judge.meter.seconds < 3600 for judge in decoder.judges)
+    assert all(judge.meter.seconds < 3600 for judge in decoder.models)
 
 
 # -------------------- several processes
@@ -350,7 +350,7 @@ def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
         assert finished.token_ids == written(alone, settings(sampling=sampling)).token_ids
     assert names(graphs) == {"draft", "law"}
     assert shared.info.graphs.value and "the draft's alone" in shared.info.graphs.because
-    recorded = {judge.name: judge.graphs is not None for judge in judges_of("triforce", shared._parts)}
+    recorded = {judge.name: judge.graphs is not None for judge in models_of("triforce", shared._parts)}
     assert recorded == {"draft": True, "retrieval": False, "full": False}
 
 

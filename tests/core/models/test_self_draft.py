@@ -16,14 +16,14 @@ import launch
 from app.remote.connecting import connector
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.sampling import Dice
-from core.decoding.speculative import ModelLaw, Proposer, Sampler, Speculative
+from core.decoding.sampling import TokenSampler
+from core.decoding.speculative import AutoregressiveProposer, Proposer, SampledModel, Speculative
 from core.decoding.verify import Guess
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
 from core.generation.events import Finished
 from core.models import self_draft
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
 from core.models.linear import FewRowsLinear
 from core.models.self_draft import (
@@ -38,7 +38,7 @@ from core.models.self_draft import (
 )
 from core.ops.graphs import Graphs
 from tests.core.models.hub.test_catalog import save
-from tests.core.toys import CPU, EnumeratingDice, random_prompt, tiny_config, tiny_engine, tiny_model
+from tests.core.toys import CPU, EnumeratingSampler, random_prompt, tiny_config, tiny_engine, tiny_model
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
@@ -145,8 +145,8 @@ def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded:
 def test_only_passes_over_the_retrieval_cache_use_them() -> None:
     engine = tiny_engine(self_draft=True)
     parts, target = engine._levels.parts, engine._models.target.module
-    assert parts.full.model is target and parts.evicting("h2o").model is target
-    assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.model.modules())
+    assert parts.full.module is target and parts.evicting("h2o").module is target
+    assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.module.modules())
     context = Context(random_prompt(300))
     for _ in engine.read(context.span(0, 300)):
         pass
@@ -192,11 +192,11 @@ def test_what_they_compute_is_kept_nowhere() -> None:
 class Misquoting:
     """Draws from the 4-bit law and states the 16-bit one: what level 2 must never be told."""
 
-    def __init__(self, drawn: Proposer, stated: ModelLaw) -> None:
+    def __init__(self, drawn: Proposer, stated: SampledModel) -> None:
         self._drawn, self._stated = drawn, stated
 
-    def propose(self, context: Context, num_tokens: int, dice: Dice) -> Guess:
-        guess = self._drawn.propose(context, num_tokens, dice)
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
+        guess = self._drawn.propose(context, num_tokens, sampler)
         self._stated.truncate(len(context) - 1)
         probs = self._stated.probs(context.extended(guess.tokens[:-1]), num_tokens)
         probs = probs.scatter_add(1, torch.tensor(guess.tokens)[:, None], torch.full((num_tokens, 1), 1e-9))
@@ -206,14 +206,14 @@ class Misquoting:
         self._drawn.truncate(length)
 
 
-def distance(top: Speculative, context: Context, full: ModelLaw, num_tokens: int) -> float:
+def distance(top: Speculative, context: Context, full: SampledModel, num_tokens: int) -> float:
     """Total variation between what rounds of `top` commit, exactly, and decoding from `full` alone."""
-    dice, found = EnumeratingDice(), defaultdict[tuple[int, ...], float](float)
-    for _ in dice.paths():
+    sampler, found = EnumeratingSampler(), defaultdict[tuple[int, ...], float](float)
+    for _ in sampler.paths():
         tokens: list[int] = []
         while len(tokens) < num_tokens:
-            tokens += top.round(context.extended(tokens), cast(Dice, dice)).tokens
-        found[tuple(tokens[:num_tokens])] += dice.probability
+            tokens += top.round(context.extended(tokens), cast(TokenSampler, sampler)).tokens
+        found[tuple(tokens[:num_tokens])] += sampler.probability
         top.truncate(len(context) - 1)
     exact: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(num_tokens):
@@ -236,11 +236,11 @@ def test_sampled_text_follows_the_target_exactly_and_a_misquoted_law_does_not(wi
     engine._levels.retrieval.select()
     parts, sampling = engine._levels.parts, SamplingParams(temperature=1.0, top_k=2 if with_draft else 3)
     assert parts.draft is not None
-    full, four_bits = ModelLaw(parts.full, sampling), ModelLaw(parts.retrieval, sampling)
-    sixteen = ModelLaw(Judge("16 bit", engine._models.target.module, engine._levels.retrieval, CPU), sampling)
-    level1: Proposer = Sampler(four_bits)
+    full, four_bits = SampledModel(parts.full, sampling), SampledModel(parts.retrieval, sampling)
+    sixteen = SampledModel(CachedModel("16 bit", engine._models.target.module, engine._levels.retrieval, CPU), sampling)
+    level1: Proposer = AutoregressiveProposer(four_bits)
     if with_draft:
-        level1 = Speculative(Sampler(ModelLaw(parts.draft, sampling)), four_bits, 1)
+        level1 = Speculative(AutoregressiveProposer(SampledModel(parts.draft, sampling)), four_bits, 1)
     num_tokens = 1 if with_draft else 2
     assert distance(Speculative(level1, full, 2), context, full, num_tokens) < 1e-5
     wrong = distance(Speculative(Misquoting(level1, sixteen), full, 2), context, full, num_tokens)

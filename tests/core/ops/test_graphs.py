@@ -14,10 +14,10 @@ from core.caches.query_log import QueryLog
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import Filters, as_tensor, to_probs, to_probs_by_tensor
-from core.decoding.speculative import ModelLaw
+from core.decoding.speculative import SampledModel
 from core.engine import Engine
 from core.generation.events import Finished
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.ops.attention import attend_reference
 from core.ops.graphs import (
@@ -160,7 +160,7 @@ def test_a_law_sorts_the_vocabulary_once_for_each_filter_that_is_on(top_k: int, 
 def test_settings_with_other_filters_do_not_share_a_recording() -> None:
     """And those with the same filters do, whatever their numbers."""
     engine, graphs = tiny_engine(), twin()
-    judge = Judge("full", engine._levels.parts.full.model, engine._levels.full, CPU)
+    judge = CachedModel("full", engine._levels.parts.full.module, engine._levels.full, CPU)
     judge._graphed = GraphedPasses("full", judge.model, engine._levels.full, graphs)
     context = Context(random_prompt(20))
     for round_number in range(2):
@@ -169,7 +169,7 @@ def test_settings_with_other_filters_do_not_share_a_recording() -> None:
             if round_number:
                 sampling = replace(sampling, top_k=top_k and top_k + 2, top_p=top_p and top_p**2)
             judge.cache.truncate(0)
-            law = ModelLaw(judge, sampling).probs(context, 2)
+            law = SampledModel(judge, sampling).probs(context, 2)
             judge.cache.truncate(0)
             expected = to_probs(judge.logits(context, 2), sampling)
             assert torch.equal(law > 0, expected > 0) and torch.allclose(law, expected, atol=1e-6), sampling

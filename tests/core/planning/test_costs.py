@@ -21,7 +21,7 @@ from core.decoding.adaptive import best_gamma, cost_per_token
 from core.decoding.methods import Decoder, Parts
 from core.errors import InvalidSetting
 from core.generation.levels import Levels
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
@@ -150,10 +150,10 @@ def decoder(case: Case, plan: Plan) -> Decoder:
     kv, weights = kv_bytes_per_token(target.dims, plan.dtype.value), target.weight_bytes(plan.bits.value, shares)
     guessing = target.drafting_pass_bytes // shares if case.drafting_bits == 4 else weights
 
-    def judge(name: str, kv_bytes: int, weight_bytes: int) -> Judge:
+    def judge(name: str, kv_bytes: int, weight_bytes: int) -> CachedModel:
         cache = SimpleNamespace(nbytes=kv_bytes)
         return cast(
-            Judge,
+            CachedModel,
             SimpleNamespace(
                 name=name, cache=cache, model=Weights(weight_bytes), device=torch.device("cpu"), graphs=None
             ),
@@ -250,7 +250,7 @@ def test_a_pass_that_waits_for_the_link_is_worth_longer_rounds(tmp_path: Path) -
     parts = decoder(case, plan)._parts
     full = parts.nominal_cost(parts.full)
     assert full.of(0) == pytest.approx(64 * GIB / 25e9 + fixed_seconds("cuda", 32), rel=1e-6)
-    retrieval, draft = parts.nominal_cost(parts.retrieval), parts.nominal_cost(cast(Judge, parts.draft))
+    retrieval, draft = parts.nominal_cost(parts.retrieval), parts.nominal_cost(cast(CachedModel, parts.draft))
     gamma1 = best_gamma(0.3, draft.of(0), retrieval, 6)
     guess = cost_per_token(0.3, draft.of(0), retrieval, gamma1)
     blind = pass_cost("cuda", PassReads.of(32, case.sizes[0].weight_bytes(16), 64 * GIB), plan.nominal)
