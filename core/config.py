@@ -54,7 +54,7 @@ class RetrievalConfig:
     chunk_size: int = 8  # selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
     local_window: int = 128  # newest tokens that are always kept
     query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
-    spill: float = 0.5  # share of its score that a chunk hands to the one behind it, which a quotation needs next
+    neighbor_bonus: float = 0.5  # share of its score that a chunk hands to the one behind it
     reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
     scorer: Scorer = "landmark"
 
@@ -70,7 +70,9 @@ class RetrievalConfig:
         _require(
             self.local_window > 0, f"A local window of {self.local_window} is not usable.", "Use 1 or more, as 128."
         )
-        _require(0 <= self.spill <= 1, f"A spill of {self.spill:g} is not usable.", "Use 0 (off) to 1.")
+        _require(
+            0 <= self.neighbor_bonus <= 1, f"A bonus of {self.neighbor_bonus:g} is not usable.", "Use 0 (off) to 1."
+        )
         _require(self.reselect_interval > 0, "The interval between selections must be positive.", "Use for example 8.")
         _require(
             0 < self.query_window <= MOST_QUERIES,

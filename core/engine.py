@@ -58,17 +58,17 @@ class Engine:
         graphs: Graphs | None = None,
     ) -> None:
         self.config, self.text, self._models, self._graphs = config, text, models, graphs
-        layers = DecoderLayers.of(models.target.module) if models.crew is None else None
+        layers = DecoderLayers.of(models.target.module) if models.ranks is None else None
         told = plan
         if layers is None and plan.prefill_block.value:
             told = block_changed(plan, 0, "chunk by chunk, as the layers of this model are not called one by one")
         self._levels = Levels(config, plan, models, lambda: self.plan, offload, graphs)
-        self._placement = Placement(told, config, self._levels.full, models.crew, self._tell)
+        self._placement = Placement(told, config, self._levels.full, models.ranks, self._tell)
         self._levels.when_layers_move(self._placement.layers_moved)
         self._prefill = Prefill(
             self._levels.parts.full,
             self._levels.full,
-            self._levels.relief,
+            self._levels.oom_fallback,
             layers=layers,
             chunk=plan.prefill_chunk.value,
             block=told.prefill_block.value,
@@ -100,7 +100,7 @@ class Engine:
             NotEnoughMemory: the device has no room for the caches, whatever the plan says.
         """
         entry, device = pair.files.entry, pair.target.shape.device
-        recorded = config.graphs and device.type == "cuda" and (pair.crew is None or pair.draft is not None)
+        recorded = config.graphs and device.type == "cuda" and (pair.ranks is None or pair.draft is not None)
         text = ChatText(pair.tokenizer, pair.target.eos_ids, entry.chat_template, entry.template_options)
         return cls(config, plan, text, pair, entry, graphs=Graphs(device) if recorded else None)
 
@@ -116,17 +116,17 @@ class Engine:
         self.info = replace(self.info, plan=now.plan, host_memory=now.host_memory, link=link)
 
     def _tell_graphs(self, graphs: Graphs) -> None:
-        self.info = replace(self.info, graphs=graphs_choice(graphs, shared=self._models.crew is not None))
+        self.info = replace(self.info, graphs=graphs_choice(graphs, shared=self._models.ranks is not None))
 
     @contextmanager
     def _lent(self) -> Iterator[None]:
         """The retrieval cache gives its memory up; what it held is chosen anew before the next answer anyway."""
         retrieval = self._levels.retrieval
-        retrieval.lend_rows()
+        retrieval.release_buffers()
         try:
             yield
         finally:
-            self._levels.relief.retry(retrieval.take_rows, lambda: None)
+            self._levels.oom_fallback.retry(retrieval.allocate_buffers, lambda: None)
 
     def close(self) -> None:
         """Forget the conversation; memory is freed with the engine."""
@@ -217,7 +217,7 @@ class Engine:
             pass
         if cancel and cancel.is_set():
             return None
-        self._levels.relief.retry(self._levels.retrieval.select, lambda: self._levels.retrieval.truncate(0))
+        self._levels.oom_fallback.retry(self._levels.retrieval.select, lambda: self._levels.retrieval.truncate(0))
         return self.chunk_weights()
 
     def read(
@@ -296,7 +296,7 @@ class Engine:
             started = time.perf_counter()
             decoder.reset_meters()
             if not (cancel and cancel.is_set()):
-                self._levels.relief.retry(decoder.start, decoder.forget)
+                self._levels.oom_fallback.retry(decoder.start, decoder.forget)
             prefill_seconds += time.perf_counter() - started
             while answer.stop_reason is None:
                 if cancel and cancel.is_set():
@@ -318,7 +318,7 @@ class Engine:
             written=written,
             context=self.context,
             kv_bytes_per_token=self.info.kv_bytes_per_token,
-            relief=self._levels.relief,
+            oom_fallback=self._levels.oom_fallback,
             link_calibration=self._placement.link.value if self._placement.link else None,
         )
 
@@ -383,7 +383,7 @@ class Engine:
         prompt = [*prompt_ids, *plain[:shared]]
         for _ in self.read(prompt):
             pass
-        logits = self._levels.relief.retry(
+        logits = self._levels.oom_fallback.retry(
             lambda: self._levels.parts.full.logits(Context(prompt), 1),
             lambda: self._levels.full.truncate(len(prompt) - 1),
         )

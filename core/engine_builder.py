@@ -119,10 +119,10 @@ class LoadedPair(LoadedModels):
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
-        crew, target = load_shared(
+        ranks, target = load_shared(
             files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides
         )
-        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, crew=crew)
+        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)
 
     @classmethod
     def of_modules(

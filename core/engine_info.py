@@ -88,7 +88,7 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> E
         host_memory=None,
         link=None,
         drafting_weight_bytes=0 if drafting is None else drafting_bytes(drafting),
-        num_ranks=models.crew.num_ranks if models.crew else 1,
+        num_ranks=models.ranks.num_ranks if models.ranks else 1,
     )
 
 

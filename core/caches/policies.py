@@ -98,7 +98,7 @@ def _by_chunk(mass: Tensor, chunk_size: int) -> Tensor:
     return mass[:, : complete * chunk_size].reshape(len(mass), complete, chunk_size).sum(-1)
 
 
-def spilled(scores: Tensor, share: float) -> Tensor:
+def with_neighbor_bonus(scores: Tensor, share: float) -> Tensor:
     """Each chunk at least `share` of the score of the chunk before it, [.., C].
 
     Text that is being quoted goes on behind the chunk that is attended to now: on the bundled target this takes
@@ -164,7 +164,7 @@ class TopChunks:
         self.scores = scores
         together = max(1, RANKED_BYTES // (scores[0].nbytes or 1))
         parts = [scores[layer : layer + together] for layer in range(0, layers, together)]
-        ranked = [top_chunks(spilled(part, self._config.spill), self.max_chunks) for part in parts]
+        ranked = [top_chunks(with_neighbor_bonus(part, self._config.neighbor_bonus), self.max_chunks) for part in parts]
         return torch.cat(ranked)
 
     def _score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:

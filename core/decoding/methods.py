@@ -160,7 +160,7 @@ class Decoder:
             model.cache.truncate(0)
             if isinstance(model.cache, RetrievalCache):
                 model.cache.select()
-            for span in model.cache.missing(len(context) - 1):
+            for span in model.cache.unseen_spans(len(context) - 1):
                 if span:
                     model.feed(context, span, 1)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Generator
 
-from core.caches.oom_fallback import Relief
+from core.caches.oom_fallback import OomFallback
 from core.caches.tokens import Context
 from core.config import GenerationConfig
 from core.decoding.methods import Decoder
@@ -56,10 +56,10 @@ class Answer:
         written: Sequence[int] = (),
         context: int,
         kv_bytes_per_token: int,
-        relief: Relief,
+        oom_fallback: OomFallback,
         link_calibration: float | None = None,
     ) -> None:
-        self.decoder, self.relief, self._link_calibration = decoder, relief, link_calibration
+        self.decoder, self.oom_fallback, self._link_calibration = decoder, oom_fallback, link_calibration
         self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
         self._num_prompt = len(prompt_ids)
         self._num_before = len(prompt_ids) + len(written)  # tokens that were there
@@ -83,7 +83,7 @@ class Answer:
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
         started, recording = time.perf_counter(), self.decoder.recording_seconds
-        verdict = self.relief.retry(
+        verdict = self.oom_fallback.retry(
             lambda: self.decoder.step(Context(self.tokens), self._dice),
             (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
         )

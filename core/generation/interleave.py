@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 
-from core.caches.full import FullCache, Tail
+from core.caches.full import FullCache, Suffix
 from core.decoding.methods import Aside
 from core.generation.decode_loop import Answer
 from core.generation.events import LaneEvent, RoundDone
@@ -19,7 +19,7 @@ class Lane:
         self.answer, self._full = answer, full
         self._base = full.length  # tokens that all lanes share
         self._meters = [PassMeter(model.device) for model in answer.decoder.models]
-        self._tail: Tail | None = None
+        self._suffix: Suffix | None = None
         self._held: Aside | None = None
         self._inside = False
 
@@ -45,10 +45,10 @@ class Lane:
         decoder = self.answer.decoder
         for model, meter in zip(decoder.models, self._meters, strict=True):
             model.meter = meter
-        retry = self.answer.relief.retry
-        if (tail := self._tail) is not None:
-            retry(lambda: self._full.attach(tail), lambda: self._full.truncate(self._base))
-            self._tail = None
+        retry = self.answer.oom_fallback.retry
+        if (suffix := self._suffix) is not None:
+            retry(lambda: self._full.attach(suffix), lambda: self._full.truncate(self._base))
+            self._suffix = None
         if (held := self._held) is not None:
             retry(lambda: decoder.put_back(held, self._base), lambda: None)
             self._held = None
@@ -61,9 +61,9 @@ class Lane:
 
     def leave(self) -> None:
         """Put aside what belongs to this lane alone: its rows of the full cache, what the smaller ones hold."""
-        retry = self.answer.relief.retry
+        retry = self.answer.oom_fallback.retry
         self._held = retry(self.answer.decoder.set_aside, lambda: None)
-        self._tail = retry(lambda: self._full.detach(self._base), lambda: None)
+        self._suffix = retry(lambda: self._full.detach(self._base), lambda: None)
         self._inside = False
 
     def end(self) -> None:
@@ -74,9 +74,9 @@ class Lane:
         if self._held is not None:
             self.answer.decoder.drop(self._held)
             self._held = None
-        if self._tail is not None:
-            self._full.forget(self._tail)
-            self._tail = None
+        if self._suffix is not None:
+            self._full.forget(self._suffix)
+            self._suffix = None
 
 
 def interleaved(

@@ -10,7 +10,7 @@ from torch import nn
 
 from core.caches.base import KVCache
 from core.caches.full import FullCache, Offload
-from core.caches.oom_fallback import Relief, make_full_cache
+from core.caches.oom_fallback import OomFallback, make_full_cache
 from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, TopChunks, chosen_weights
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
@@ -53,14 +53,16 @@ class Levels:
         self.full = self._full_cache(plan, offload or plan.offload)
         self.chunks = config.retrieval  # what the retrieval cache keeps now
         self._chooser = TopChunks(self.full, self.chunks)
-        self.relief = self._relief(lambda: None, may_move=True)  # an engine that is made has nothing to move yet
-        self.retrieval = self.relief.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
+        self.oom_fallback = self._fallback(
+            lambda: None, may_move=True
+        )  # an engine that is made has nothing to move yet
+        self.retrieval = self.oom_fallback.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
         self._evicting: dict[str, CachedModel] = {}
         self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by model
         self.parts = self._parts()
 
     def _full_cache(self, plan: Plan, offload: Offload | None) -> FullCache:
-        target, crew, context = self._models.target, self._models.crew, plan.context.value
+        target, ranks, context = self._models.target, self._models.ranks, plan.context.value
         full = make_full_cache(
             target.shape,
             context,
@@ -69,23 +71,23 @@ class Levels:
             backend=self._models.backend,
             offload=offload,
             block_rows=self._block_rows(context),
-            kind=LedFullCache if crew else FullCache,
+            kind=LedFullCache if ranks else FullCache,
         )
-        if crew and isinstance(full, LedFullCache):
-            full.lead(crew.tell)
+        if ranks and isinstance(full, LedFullCache):
+            full.lead(ranks.tell)
         return full
 
     def _block_rows(self, context: int) -> int:
         target = self._models.target
         return CacheSizes.of(target.dims, self._config, target.shape.dtype).block_rows(context)
 
-    def _relief(self, moved: Callable[[], None], *, may_move: bool) -> Relief:
+    def _fallback(self, moved: Callable[[], None], *, may_move: bool) -> OomFallback:
         block_rows = self._block_rows(self.full.capacity)
-        return Relief(self.full, block_rows, free_memory_bytes, moved, may_move=may_move)
+        return OomFallback(self.full, block_rows, free_memory_bytes, moved, may_move=may_move)
 
     def when_layers_move(self, moved: Callable[[], None]) -> None:
         """Call `moved` when the device runs out of memory and a layer of the full cache has gone to the host."""
-        self.relief = self._relief(moved, may_move=self._models.crew is None)
+        self.oom_fallback = self._fallback(moved, may_move=self._models.ranks is None)
 
     def _parts(self) -> Parts:
         models, module = self._models, self._models.target.module
@@ -117,15 +119,15 @@ class Levels:
     def _target_model(
         self, name: str, cache: KVCache, graphed: GraphedPasses | None = None, model: nn.Module | None = None
     ) -> CachedModel:
-        target, crew = self._models.target, self._models.crew
-        lead = crew.leading if crew else None
+        target, ranks = self._models.target, self._models.ranks
+        lead = ranks.leading if ranks else None
         model = target.module if model is None else model
         return CachedModel(name, model, cache, target.shape.device, lead, graphed=graphed)
 
     def _passes(
         self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache
     ) -> GraphedPasses | None:
-        if self._graphs is None or (self._models.crew and name != "draft"):  # it lives on rank 0, and needs no other
+        if self._graphs is None or (self._models.ranks and name != "draft"):  # it lives on rank 0, and needs no other
             return None
         return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
 
@@ -151,7 +153,7 @@ class Levels:
         wanted = loaded if budget is None else replace(loaded, budget=budget)
         if wanted == self.chunks:
             return wanted.budget
-        if self._models.crew:
+        if self._models.ranks:
             raise InvalidSetting(
                 "The retrieval budget cannot be changed while several processes share the model.",
                 hint=f"Leave it at {self.chunks.budget:,} tokens.",
@@ -164,23 +166,23 @@ class Levels:
                 hint=f"Choose one of at most {loaded.budget + free // per_token:,} tokens.",
             )
         self.chunks, self._chooser = wanted, TopChunks(self.full, wanted)
-        self.retrieval.adopt(self._chooser)
+        self.retrieval.set_policy(self._chooser)
         self.parts.retrieval.meter.forget_costs()
         self._evicting.clear()
         return wanted.budget
 
     def held_chunks(self) -> torch.Tensor:
         """Chunk numbers in the retrieval cache, [L, H_kv, n] int64."""
-        own, crew = self.retrieval.held_chunks(), self._models.crew
-        return crew.held_chunks(own) if crew else own
+        own, ranks = self.retrieval.held_chunks(), self._models.ranks
+        return ranks.held_chunks(own) if ranks else own
 
     def chunk_weights(self) -> torch.Tensor:
         """See `core.caches.policies.chosen_weights`: [C] float32; empty: none was chosen."""
-        held, crew = self.retrieval.held_chunks(), self._models.crew
+        held, ranks = self.retrieval.held_chunks(), self._models.ranks
         if held.shape[2] == 0:
             return torch.empty(0)
         own = chosen_weights(held, self._chooser.scores)
-        return crew.chunk_weights(own) if crew else own
+        return ranks.chunk_weights(own) if ranks else own
 
     @property
     def holds_all_chunks(self) -> bool:
@@ -203,13 +205,13 @@ class Levels:
         name = f"{method}-{lane + 1}" if lane else method
         if name not in self._evicting:
             policy = LOSSY_POLICIES[method](self.full, self.chunks)  # its rows are no part of the plan
-            cache = self.relief.retry(lambda: self._part_of_full(name, policy), lambda: None)
+            cache = self.oom_fallback.retry(lambda: self._part_of_full(name, policy), lambda: None)
             self._evicting[name] = self._target_model(name, cache)
         return self._evicting[name]
 
     def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
-        crew = self._models.crew
-        return LedRetrievalCache(self.full, policy, name, crew.tell) if crew else RetrievalCache(self.full, policy)
+        ranks = self._models.ranks
+        return LedRetrievalCache(self.full, policy, name, ranks.tell) if ranks else RetrievalCache(self.full, policy)
 
     # -------------------- what passes cost
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from core.models.loader import LoadedModel
 from core.ops.backend import STOCK, Backend
-from core.parallel.rank_pool import Crew
+from core.parallel.rank_pool import RankPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class LoadedModels:
     target: LoadedModel
     draft: LoadedModel | None = None
     backend: Backend = STOCK
-    crew: Crew | None = None  # the other ranks, where several share the target
+    ranks: RankPool | None = None  # the other ranks, where several share the target
     drafting: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
 
     @property

@@ -11,7 +11,7 @@ import torch
 from core.caches.full import FullCache
 from core.config import EngineConfig
 from core.ops.transfer import pinning
-from core.parallel.rank_pool import Crew
+from core.parallel.rank_pool import RankPool
 from core.planning.cost_model import measure_link, measure_sharing, share_of
 from core.planning.planner import Choice, Plan, block_changed, choose_coattention, placed
 
@@ -26,9 +26,9 @@ class Placement:
     """
 
     def __init__(
-        self, plan: Plan, config: EngineConfig, full: FullCache, crew: Crew | None, changed: Callable[[], None]
+        self, plan: Plan, config: EngineConfig, full: FullCache, ranks: RankPool | None, changed: Callable[[], None]
     ) -> None:
-        self.plan, self._config, self._full, self._crew, self._changed = plan, config, full, crew, changed
+        self.plan, self._config, self._full, self._ranks, self._changed = plan, config, full, ranks, changed
         self.host_memory: Choice[str] | None = None  # None: nothing has gone there yet
         self.link: Choice[float] | None = None  # bytes per second of a plain copy from there; None: not measured
         self._coattention: Choice[float | None] | None = None
@@ -63,7 +63,7 @@ class Placement:
 
     def _measured_link(self) -> Choice[float]:
         own = partial(measure_link, self._full.shape.device)
-        return self._crew.link(own) if self._crew else own()
+        return self._ranks.link(own) if self._ranks else own()
 
     def _choose_coattention(self) -> Choice[float | None]:
         shape = self._full.shape

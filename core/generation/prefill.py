@@ -14,7 +14,7 @@ import torch
 
 from core.caches.full import FullCache
 from core.caches.layer_storage import ResidentLayer
-from core.caches.oom_fallback import Relief, give_back
+from core.caches.oom_fallback import OomFallback, give_back
 from core.caches.tokens import Context
 from core.generation.events import PrefillProgress
 from core.models.cached_model import CachedModel
@@ -67,7 +67,7 @@ class Prefill:
         self,
         model: CachedModel,
         full: FullCache,
-        relief: Relief,
+        oom_fallback: OomFallback,
         *,
         layers: DecoderLayers | None,
         chunk: int,
@@ -75,7 +75,7 @@ class Prefill:
         lent: Callable[[], AbstractContextManager[None]],
         shrunk: Callable[[int], None],
     ) -> None:
-        self._model, self._full, self._relief, self._layers = model, full, relief, layers
+        self._model, self._full, self._oom_fallback, self._layers = model, full, oom_fallback, layers
         self._chunk, self._block, self._lent, self._shrunk = chunk, block if layers else 0, lent, shrunk
 
     def steps(self, context: Context, start: int, total: int) -> Iterator[Step]:
@@ -92,7 +92,9 @@ class Prefill:
                 yield from steps
         while (done := self._full.length) < total:
             span = range(done, min(done + self._chunk, total))
-            self._relief.retry(partial(self._model.feed, context, span, 1), partial(self._full.truncate, span.start))
+            self._oom_fallback.retry(
+                partial(self._model.feed, context, span, 1), partial(self._full.truncate, span.start)
+            )
             yield Step(span.stop, span.stop, reading_cost(span.stop))
 
     def _by_layers(self, context: Context, total: int) -> Generator[Step]:

@@ -107,7 +107,7 @@ class CachedModel:
         vocab: int | None = None,
         graphed: GraphedPasses | None = None,
     ) -> None:
-        """`vocab`: rows of the vocabulary that probabilities are of, where that is another model's (padded otherwise)."""
+        """`vocab`: rows that probabilities have, where they are another model's vocabulary (padded otherwise)."""
         self.name, self.module, self.cache, self.device, self._graphed = name, module, cache, device, graphed
         self._lead = lead or (lambda *_: nullcontext())
         rows = module.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
@@ -132,7 +132,7 @@ class CachedModel:
         if self._graphed is None:
             return
         sizes, behind = [size for size in sizes if size <= MOST_ROWS], 0
-        for span in self.cache.missing(seen):
+        for span in self.cache.unseen_spans(seen):
             if span:
                 self._graphed.record(len(span), behind)
                 behind += len(span)
@@ -147,7 +147,7 @@ class CachedModel:
         Raises:
             ContextTooSmall: the cache is full.
         """
-        *catch_up, newest = self.cache.missing(len(context))
+        *catch_up, newest = self.cache.unseen_spans(len(context))
         for span in catch_up:
             self.feed(context, span, 1)
         assert len(newest) >= keep, f"{keep} laws wanted, {len(newest)} tokens are new to {self.name}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.caches.full import FullCache, Offload, Tail
+from core.caches.full import FullCache, Offload, Suffix
 from core.caches.policies import LOSSY_POLICIES, TopChunks, chosen_weights
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.config import RetrievalConfig
@@ -47,7 +47,7 @@ class Share:
         )
         self.chooser = TopChunks(self.full, sizes.retrieval)
         self.retrieval = RetrievalCache(self.full, self.chooser)
-        self.tails: dict[int, Tail] = {}
+        self.suffixes: dict[int, Suffix] = {}
         self.parts: dict[tuple[str, int], HeldPart] = {}  # by model and number
         self._models = {
             "full": self._make_model("full", self.full),
@@ -172,7 +172,7 @@ class Detach:
 
     def carry_out(self, share: Share) -> None:
         """The same rows, of other heads."""
-        share.tails[self.number] = share.full.detach(self.start)
+        share.suffixes[self.number] = share.full.detach(self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Attach:
 
     def carry_out(self, share: Share) -> None:
         """The same."""
-        share.full.attach(share.tails.pop(self.number))
+        share.full.attach(share.suffixes.pop(self.number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Forget:
 
     def carry_out(self, share: Share) -> None:
         """Free it."""
-        del share.tails[self.number]
+        del share.suffixes[self.number]
 
 
 @dataclass(frozen=True, slots=True)

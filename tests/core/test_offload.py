@@ -12,7 +12,7 @@ from core.caches import oom_fallback
 from core.caches.base import KVShape
 from core.caches.full import FullCache, Offload
 from core.caches.layer_storage import OffloadedLayer
-from core.caches.oom_fallback import Relief, make_full_cache
+from core.caches.oom_fallback import OomFallback, make_full_cache
 from core.config import EngineConfig, GenerationConfig, PlacementWish, SpeculationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory
@@ -276,7 +276,7 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
         full.stage(layer, k, k)
     full.commit(40)
     free = [(128 + 40) * shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
-    oom_fallback = Relief(full, 64, lambda: free[0], lambda: None)
+    oom_fallback = OomFallback(full, 64, lambda: free[0], lambda: None)
     runs: list[int] = []
 
     def work() -> int:
@@ -294,7 +294,7 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
 
 def test_a_host_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = tiny_engine()
-    monkeypatch.setattr(engine._levels.relief, "_free_host_bytes", lambda: 0)
+    monkeypatch.setattr(engine._levels.oom_fallback, "_free_host_bytes", lambda: 0)
     fail(monkeypatch, engine._levels.full, "attend", 1, 1)
     with pytest.raises(NotEnoughMemory, match="host memory has no room"):
         answer(engine, random_prompt(300))

@@ -115,7 +115,7 @@ def tiny_engine(
     offload: Offload | None = None,
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
-    crew: Any = None,
+    ranks: Any = None,
     host_share: float | None = None,
     drafting: bool = False,
     query_window: int = 8,
@@ -137,7 +137,7 @@ def tiny_engine(
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
     twin = drafting_twin(target.module, CPU) if drafting else None
-    models = LoadedModels(target=target, draft=draft, drafting=twin, crew=crew)
+    models = LoadedModels(target=target, draft=draft, drafting=twin, ranks=ranks)
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
 
 
@@ -160,7 +160,7 @@ class TableModel:
 
 
 class EnumeratingSampler:
-    """Stands in for TokenSampler and visits every outcome with its probability: run once per path until `paths` ends."""
+    """Visits every outcome with its probability, as a TokenSampler: run once per path until `paths` ends."""
 
     def __init__(self) -> None:
         self._choices: list[int] = []

@@ -19,7 +19,7 @@ from core.engine import Engine
 from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.ops.graphs import Graphs
-from core.ops.transfer import Conveyor
+from core.ops.transfer import PrefetchRing
 from core.planning.planner import Choice, make_plan
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
 from tests.gpu.checklist import Here
@@ -74,7 +74,10 @@ def delays(seed: int, device: torch.device) -> Iterator[Callable[[], int]]:
     with (
         mock.patch.object(Tensor, "copy_", behind(Tensor.copy_)),
         mock.patch.multiple(
-            Conveyor, take=behind(Conveyor.take), release=behind(Conveyor.release), store=behind(Conveyor.store)
+            PrefetchRing,
+            take=behind(PrefetchRing.take),
+            release=behind(PrefetchRing.release),
+            store=behind(PrefetchRing.store),
         ),
     ):
         yield lambda: count

@@ -131,7 +131,7 @@ def test_relief_frees_a_layer_although_its_passes_are_recorded(engine: Engine) -
             raise torch.OutOfMemoryError("no room")
         return "done"
 
-    assert engine._levels.relief.retry(work, lambda: None) == "done" and tries == [0, 2]
+    assert engine._levels.oom_fallback.retry(work, lambda: None) == "done" and tries == [0, 2]
 
 
 def test_a_layer_that_could_not_move_is_recorded_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +326,7 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
 
 
 class OneRank:
-    """A crew of rank 0 alone."""
+    """A rank pool of rank 0 alone."""
 
     num_ranks = 1
 
@@ -344,7 +344,7 @@ class OneRank:
 
 def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
     graphs = twin()
-    shared, alone = tiny_engine(graphs=graphs, crew=OneRank()), tiny_engine()
+    shared, alone = tiny_engine(graphs=graphs, ranks=OneRank()), tiny_engine()
     for sampling in (GREEDY, SAMPLED):
         finished = written(shared, settings(sampling=sampling))
         assert finished.token_ids == written(alone, settings(sampling=sampling)).token_ids
@@ -365,14 +365,14 @@ def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
     ],
 )
 def test_an_engine_records_where_there_is_anything_to_record(
-    device: str, crew: object, draft: str | None, on: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+    device: str, ranks: object, draft: str | None, on: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Given(Engine):
         def __init__(self, *_: object, graphs: object, **__: object) -> None:
             self.given = graphs
 
     monkeypatch.setattr(engine_module, "Graphs", lambda device: f"graphs on {device}")
-    pair = MagicMock(crew=crew, draft=draft)
+    pair = MagicMock(ranks=ranks, draft=draft)
     pair.target.shape.device = torch.device(device)
     engine = Given.of(pair, EngineConfig(graphs=on), MagicMock())
     assert isinstance(engine, Given) and engine.given == ("graphs on cuda" if expected else None)
