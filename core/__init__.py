@@ -18,7 +18,7 @@ gamma1, gamma2            guesses per round at level 1, at level 2
 acceptance                accepted / tested guesses, per level (what follows the first rejection was not tested)
 tokens per full pass      committed tokens / passes over the full cache
 prefill, decode           reading the prompt once; writing the answer. Always timed apart
-drafting weights          the target's linear weights once more, in 4 bits: passes over the retrieval cache use them
+self-draft                the target's linear weights once more, in 4 bits: passes over the retrieval cache use them
 sink, recent              the first tokens of the text; the newest ones
 ========================  ==========================================================================================
 
@@ -30,6 +30,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from core.caches.policies import TopChunks, register_policy
     from core.config import (
         DraftConfig,
         EngineConfig,
@@ -58,17 +59,21 @@ __all__ = [
     "RoundDone",
     "SamplingParams",
     "SpeculationConfig",
+    "TopChunks",
     "TriForce",
+    "register_policy",
 ]
 MODULES = {  # where each is, if not in `core.config`
-    "Conversation": "session",
+    "Conversation": "generation.session",
     "CoreError": "errors",
     "Engine": "engine",
-    "Event": "events",
-    "Finished": "events",
-    "PrefillProgress": "events",
-    "RoundDone": "events",
+    "Event": "generation.events",
+    "Finished": "generation.events",
+    "PrefillProgress": "generation.events",
+    "RoundDone": "generation.events",
+    "TopChunks": "caches.policies",
     "TriForce": "triforce",
+    "register_policy": "caches.policies",
 }
 
 

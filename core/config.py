@@ -7,7 +7,6 @@ from typing import Literal, get_args
 from core.errors import InvalidSetting
 
 Device = Literal["auto", "cpu", "cuda"]
-Scorer = Literal["landmark", "attention"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
 AttentionWish = Literal["auto", "torch", "compiled", "flash-attn", "flex"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
@@ -56,7 +55,7 @@ class RetrievalConfig:
     query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
     neighbor_bonus: float = 0.5  # share of its score that a chunk hands to the one behind it
     reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
-    scorer: Scorer = "landmark"
+    policy: str = "landmark"  # which chunks: a name of `core.caches.policies.SELECTION_POLICIES`
 
     def __post_init__(self) -> None:
         hint = "Use a budget that is a multiple of the chunk size and holds the local window."

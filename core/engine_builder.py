@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from core.caches.policies import check_policy
 from core.config import EngineConfig
 from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.loaded import LoadedModels
@@ -159,6 +160,7 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
     Raises:
         UnknownModel, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall: see `core.errors`.
     """
+    check_policy(config.retrieval.policy, shared=config.num_gpus > 1)
     files, machine = PairFiles.find(config.model, config.draft_model), this_machine()
     entry, dims = files.entry, files.target
     if config.num_gpus > 1:

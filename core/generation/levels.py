@@ -11,7 +11,7 @@ from torch import nn
 from core.caches.base import KVCache
 from core.caches.full import FullCache, Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
-from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, TopChunks, chosen_weights
+from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, chosen_weights, selection_policy
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
@@ -52,7 +52,7 @@ class Levels:
         self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
         self.full = self._full_cache(plan, offload or plan.offload)
         self.chunks = config.retrieval  # what the retrieval cache keeps now
-        self._chooser = TopChunks(self.full, self.chunks)
+        self._chooser = selection_policy(self.full, self.chunks)
         self.oom_fallback = self._fallback(
             lambda: None, may_move=True
         )  # an engine that is made has nothing to move yet
@@ -165,7 +165,7 @@ class Levels:
                 f"A retrieval budget of {budget:,} tokens does not fit beside the model and its context.",
                 hint=f"Choose one of at most {loaded.budget + free // per_token:,} tokens.",
             )
-        self.chunks, self._chooser = wanted, TopChunks(self.full, wanted)
+        self.chunks, self._chooser = wanted, selection_policy(self.full, wanted)
         self.retrieval.set_policy(self._chooser)
         self.parts.retrieval.meter.forget_costs()
         self._evicting.clear()

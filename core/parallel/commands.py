@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.caches.base import KVShape
 from core.caches.full import FullCache, Offload, Suffix
-from core.caches.policies import LOSSY_POLICIES, TopChunks, chosen_weights
+from core.caches.policies import LOSSY_POLICIES, chosen_weights, selection_policy
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.config import RetrievalConfig
 from core.models.cached_model import CachedModel
@@ -45,7 +45,7 @@ class Share:
             backend=backend,
             offload=sizes.offload,
         )
-        self.chooser = TopChunks(self.full, sizes.retrieval)
+        self.chooser = selection_policy(self.full, sizes.retrieval)
         self.retrieval = RetrievalCache(self.full, self.chooser)
         self.suffixes: dict[int, Suffix] = {}
         self.parts: dict[tuple[str, int], HeldPart] = {}  # by model and number

@@ -68,7 +68,7 @@ def test_unusable_settings_are_refused_with_an_action(wrong: dict[str, float]) -
         {"reselect_interval": 0},
         {"chunk_size": 0},
         {"budget": 100, "chunk_size": 8},
-        {"spill": 1.5},
+        {"neighbor_bonus": 1.5},
     ],
 )
 def test_unusable_retrieval_settings_are_refused_with_an_action(wrong: dict[str, float]) -> None:
