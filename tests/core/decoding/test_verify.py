@@ -71,7 +71,7 @@ def test_a_residual_of_nothing_falls_back_to_the_judge() -> None:
     assert torch.equal(sampler.weights, P[0])
 
 
-@pytest.mark.parametrize("dice", [TokenSampler(torch.Generator().manual_seed(0)), GreedySampler()])
+@pytest.mark.parametrize("sampler", [TokenSampler(torch.Generator().manual_seed(0)), GreedySampler()])
 def test_a_verdict_waits_for_the_device_twice(sampler: TokenSampler) -> None:
     """Once for the length of the accepted prefix, once for the token drawn; p and q only when they are read."""
     with Waits() as waits:

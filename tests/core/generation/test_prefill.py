@@ -58,7 +58,7 @@ def read(
 
 
 def read_on(cache: FullCache, judge: CachedModel, tokens: list[int], *, by_layers: int = 0) -> None:
-    layers, context = DecoderLayers.of(judge.model), Context(tokens)
+    layers, context = DecoderLayers.of(judge.module), Context(tokens)
     assert layers is not None
     work = cache.workspace(len(tokens))
     while (start := cache.length) < len(tokens):
@@ -148,7 +148,7 @@ def test_a_block_that_is_cut_off_leaves_nothing(place: str) -> None:
     tokens = random_prompt(READ_TOKENS)
     cache, judge = read("llama", 2, place, tokens[:400], by_layers=2 * CHUNK)
     before = [x.clone() for x in everything(cache)]
-    layers = DecoderLayers.of(judge.model)
+    layers = DecoderLayers.of(judge.module)
     assert layers is not None
     reading = cache.layerwise(300, cache.workspace(700))
     hidden = layers.embed(torch.tensor(tokens[400:700]))

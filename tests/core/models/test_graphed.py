@@ -350,12 +350,12 @@ def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
         assert finished.token_ids == written(alone, settings(sampling=sampling)).token_ids
     assert names(graphs) == {"draft", "law"}
     assert shared.info.graphs.value and "the draft's alone" in shared.info.graphs.because
-    recorded = {judge.name: judge.graphs is not None for judge in models_of("triforce", shared._parts)}
+    recorded = {judge.name: judge.graphs is not None for judge in models_of("triforce", shared._levels.parts)}
     assert recorded == {"draft": True, "retrieval": False, "full": False}
 
 
 @pytest.mark.parametrize(
-    ("device", "crew", "draft", "on", "expected"),
+    ("device", "ranks", "draft", "on", "expected"),
     [
         ("cuda", None, None, True, True),
         ("cuda", OneRank(), "a draft", True, True),

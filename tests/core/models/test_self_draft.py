@@ -162,8 +162,8 @@ def test_only_passes_over_the_retrieval_cache_use_them() -> None:
     exact = tiny_engine()
     for _ in exact.read(context.span(0, 300)):
         pass
-    exact._retrieval.select()
-    assert not torch.allclose(drafted, exact._parts.retrieval.logits(context.extended((5, 6, 7)), 3), atol=0.05)
+    exact._levels.retrieval.select()
+    assert not torch.allclose(drafted, exact._levels.parts.retrieval.logits(context.extended((5, 6, 7)), 3), atol=0.05)
 
 
 def test_what_they_compute_is_kept_nowhere() -> None:
@@ -172,13 +172,13 @@ def test_what_they_compute_is_kept_nowhere() -> None:
     for one, method in ((plain, "autoregressive"), (engine, "triforce")):
         answered(one, method, random_prompt(300))
     length = engine._levels.full.length
-    assert length == plain._full.length
+    assert length == plain._levels.full.length
     retrieval, context = engine._levels.retrieval, Context([*engine.held_tokens, 9, 9])
     engine._levels.parts.retrieval.logits(context, 1)
     synced, start = retrieval._synced, retrieval._recent_start
     assert synced > 300  # rows of the answer are among them
     for layer in range(2):
-        exact = plain._full.rows(layer, 0, length)
+        exact = plain._levels.full.rows(layer, 0, length)
         for mine, theirs in zip(engine._levels.full.rows(layer, 0, length), exact, strict=True):
             assert torch.allclose(mine, theirs, atol=1e-4)
         at = retrieval._first_recent

@@ -224,14 +224,18 @@ def test_passes_leave_the_same_rows_behind() -> None:
     eager, fixed = tiny_engine(), tiny_engine(graphs=twin())
     for engine in (eager, fixed):
         written(engine, "triforce", SamplingParams(), random_prompt(300))
-    length = eager._full.length
-    assert fixed._full.length == length
+    length = eager._levels.full.length
+    assert fixed._levels.full.length == length
     for layer in range(2):
-        for mine, theirs in zip(fixed._full.rows(layer, 0, length), eager._full.rows(layer, 0, length), strict=True):
+        for mine, theirs in zip(
+            fixed._levels.full.rows(layer, 0, length), eager._levels.full.rows(layer, 0, length), strict=True
+        ):
             assert torch.allclose(mine, theirs, atol=1e-4)
         both = [engine._levels.full.recent_queries(layer, 60) for engine in (fixed, eager)]
         assert torch.allclose(both[0], both[1], atol=1e-4)
-    assert torch.allclose(fixed._full.landmarks(0, length // 8), eager._full.landmarks(0, length // 8), atol=1e-4)
+    assert torch.allclose(
+        fixed._levels.full.landmarks(0, length // 8), eager._levels.full.landmarks(0, length // 8), atol=1e-4
+    )
 
 
 def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() -> None:

@@ -143,7 +143,7 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(
     for number, config in enumerate(configs):
         *_, expected = alone.generate(prompt, config)
         assert isinstance(expected, Finished) and ended[number].token_ids == expected.token_ids
-    assert isinstance(shared._full, LedFullCache) and not shared._full._aside, "no lane's rows are kept"
+    assert isinstance(shared._levels.full, LedFullCache) and not shared._levels.full._aside, "no lane's rows are kept"
 
 
 def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, RankPool]) -> None:
