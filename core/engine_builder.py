@@ -19,7 +19,7 @@ from core.models.hub.draft_selection import pair
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
-from core.models.self_draft import BITS, drafting_twin
+from core.models.self_draft import BITS, self_draft_of
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.parallel.rank_pool import load_shared
@@ -103,8 +103,8 @@ class LoadedPair(LoadedModels):
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
-        drafting = drafting_twin(target.module, device) if config.drafting_bits == BITS else None
-        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, drafting=drafting)
+        self_draft = self_draft_of(target.module, device) if config.drafting_bits == BITS else None
+        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
 
     @classmethod
     def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":

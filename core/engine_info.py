@@ -67,7 +67,7 @@ class Equality:
 
 def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> EngineInfo:
     """What is known of an engine before it has read anything; what lies in host memory is measured later."""
-    target, draft, drafting = models.target, models.draft, models.drafting
+    target, draft, self_draft = models.target, models.draft, models.self_draft
     return EngineInfo(
         model=about.name if about else "model",
         description=about.description if about else "",
@@ -87,7 +87,7 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> E
         draft_layers=draft.dims.num_layers if draft else 0,
         host_memory=None,
         link=None,
-        drafting_weight_bytes=0 if drafting is None else drafting_bytes(drafting),
+        drafting_weight_bytes=0 if self_draft is None else drafting_bytes(self_draft),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
     )
 

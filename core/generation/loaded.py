@@ -17,9 +17,9 @@ class LoadedModels:
     draft: LoadedModel | None = None
     backend: Backend = STOCK
     ranks: RankPool | None = None  # the other ranks, where several share the target
-    drafting: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
+    self_draft: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
 
     @property
     def looking(self) -> nn.Module:
         """What looks through the retrieval cache, and never at the full one."""
-        return self.target.module if self.drafting is None else self.drafting
+        return self.target.module if self.self_draft is None else self.self_draft

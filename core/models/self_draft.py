@@ -77,7 +77,7 @@ def widened(rounded: Rounded) -> Tensor:
     return (groups * kept[0] + kept[1]).flatten(1)
 
 
-class DraftingLinear(nn.Module):
+class SelfDraftLinear(nn.Module):
     """`nn.Linear` with weights of 4 bits. Rows and columns are padded to what the kernel takes."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, device: torch.device) -> None:
@@ -118,7 +118,7 @@ class DraftingLinear(nn.Module):
         return out if self.bias is None else out + self.bias
 
 
-def drafting_twin(module: nn.Module, device: torch.device) -> nn.Module:
+def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
     """A model that shares everything with `module` but its linear layers, which it has in 4 bits.
 
     The output layer is among them: it is up to a sixth of what such a pass reads (Llama-3.1-8B), and costs little. On
@@ -137,7 +137,7 @@ def drafting_twin(module: nn.Module, device: torch.device) -> nn.Module:
     try:
         for part in module.modules():
             if isinstance(part, PlainLinear):
-                own[id(part)] = DraftingLinear(_weight_of(part), part.bias, device)
+                own[id(part)] = SelfDraftLinear(_weight_of(part), part.bias, device)
             elif isinstance(part, FewRowsNorm | FewRowsSiLU):
                 own[id(part)] = part
     except torch.OutOfMemoryError as error:
@@ -158,4 +158,4 @@ def _no_kernel(error: RuntimeError, device: torch.device) -> CoreError:
 
 def drafting_bytes(twin: nn.Module) -> int:
     """What a twin takes beside the model it was made of."""
-    return sum(part.size_bytes for part in twin.modules() if isinstance(part, DraftingLinear))
+    return sum(part.size_bytes for part in twin.modules() if isinstance(part, SelfDraftLinear))

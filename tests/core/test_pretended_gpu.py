@@ -15,7 +15,7 @@ from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
-from core.models.self_draft import drafting_twin
+from core.models.self_draft import self_draft_of
 from core.ops.attention import partial
 from core.ops.backend import STOCK, _seconds
 from core.ops.graphs import Graphs
@@ -62,7 +62,7 @@ def engine_on(
     offload: Offload | None = None,
     *,
     graphs: bool = False,
-    drafting: bool = False,
+    self_draft: bool = False,
     host_share: float | None = 0.0,
     dtype: torch.dtype = torch.float32,
     layerwise: bool = True,
@@ -82,10 +82,10 @@ def engine_on(
 
     target, draft = (moved(loaded(tiny_config(kv_heads=2), 3, noise)) for noise in (0.0, 0.15))
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    twin = drafting_twin(target.module, torch.device(device)) if drafting else None
+    twin = self_draft_of(target.module, torch.device(device)) if self_draft else None
     recorder = Graphs(torch.device(device)) if graphs else None
     plan = replace(plan, device=Choice(device, "test"), dtype=Choice(dtype, "test"))
-    models = LoadedModels(target=target, draft=draft, drafting=twin)
+    models = LoadedModels(target=target, draft=draft, self_draft=twin)
     return Engine(config, plan, Letters(), models, offload=offload, graphs=recorder)
 
 
@@ -285,7 +285,7 @@ def test_everything_that_we_call_of_torch_cuda_was_called_with_its_checks(gpu: P
     HostAttention(2, 8, 4, torch.float32, device).ask(
         torch.ones(1, 2, 3, 8, device=device), torch.ones(1, 2, 2, 4, 8), 1.0
     )
-    engine = engine_on("cuda", Offload(block_rows=64, num_slots=2), drafting=True)
+    engine = engine_on("cuda", Offload(block_rows=64, num_slots=2), self_draft=True)
     written(engine, "autoregressive")
     recorded = engine_on("cuda", graphs=True)
     recorded._graphs.forget("full")  # type: ignore[union-attr]

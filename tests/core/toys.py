@@ -17,7 +17,7 @@ from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.loader import LoadedModel, ModelDims
-from core.models.self_draft import drafting_twin
+from core.models.self_draft import self_draft_of
 from core.ops.graphs import Graphs
 from core.planning.hardware import Machine
 from core.planning.planner import make_plan
@@ -117,7 +117,7 @@ def tiny_engine(
     graphs: Graphs | None = None,
     ranks: Any = None,
     host_share: float | None = None,
-    drafting: bool = False,
+    self_draft: bool = False,
     query_window: int = 8,
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure.
@@ -136,8 +136,8 @@ def tiny_engine(
     target = loaded(tiny_config(kv_heads=kv_heads), 3)
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
-    twin = drafting_twin(target.module, CPU) if drafting else None
-    models = LoadedModels(target=target, draft=draft, drafting=twin, ranks=ranks)
+    twin = self_draft_of(target.module, CPU) if self_draft else None
+    models = LoadedModels(target=target, draft=draft, self_draft=twin, ranks=ranks)
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
 
 

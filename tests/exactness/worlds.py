@@ -21,7 +21,7 @@ from core.generation import interleave
 from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.loader import LoadedModel
-from core.models.self_draft import drafting_twin
+from core.models.self_draft import self_draft_of
 from core.ops.graphs import Graphs
 from core.planning import cost_model
 from core.planning.planner import make_plan
@@ -105,7 +105,7 @@ def tiny_pair(pair: Pair) -> tuple[LoadedModel, LoadedModel, nn.Module]:
 
 @lru_cache(maxsize=16)
 def tiny_self_draft(pair: Pair) -> nn.Module:
-    return drafting_twin(tiny_pair(pair)[0].module, CPU)
+    return self_draft_of(tiny_pair(pair)[0].module, CPU)
 
 
 class TinyWorld:
@@ -128,7 +128,7 @@ class TinyWorld:
             LoadedModels(
                 target=self._target,
                 draft=self._draft,
-                drafting=tiny_self_draft(self._pair) if setup.self_draft else None,
+                self_draft=tiny_self_draft(self._pair) if setup.self_draft else None,
             ),
             offload=offload or None,
             graphs=Graphs(CPU, record=False) if setup.graphs else None,
@@ -167,11 +167,11 @@ class BundledWorld:
         return make_plan(self._files.target, self._files.draft, config, self._machine)
 
     def engine_of(self, config: EngineConfig, self_draft: nn.Module | None = None) -> Engine:
-        return Engine.of(replace(self._pair, drafting=self_draft), config, self._plan(config))
+        return Engine.of(replace(self._pair, self_draft=self_draft), config, self._plan(config))
 
     @cached_property
     def _self_draft(self) -> nn.Module:
-        return drafting_twin(self._pair.target.module, CPU)
+        return self_draft_of(self._pair.target.module, CPU)
 
     @cached_property
     def _stock(self) -> nn.Module:

@@ -11,7 +11,7 @@ from core.engine import Engine
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
-from core.models.self_draft import GROUP, DraftingLinear, drafting_twin, round_to_levels, widened
+from core.models.self_draft import GROUP, SelfDraftLinear, round_to_levels, self_draft_of, widened
 from core.ops.attention import attend, attend_reference, partial_reference
 from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
@@ -49,7 +49,7 @@ def cuda_engine(
     offload: Offload | None = None,
     graphs: Graphs | None = None,
     host_share: float | None = None,
-    drafting: bool = False,
+    self_draft: bool = False,
 ) -> Engine:
     config = EngineConfig(
         host_share=host_share,
@@ -61,8 +61,8 @@ def cuda_engine(
     target = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3))
     draft = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3, 0.15))
     plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice("cuda", "test"))
-    twin = drafting_twin(target.module, CUDA) if drafting else None
-    models = LoadedModels(target=target, draft=draft, drafting=twin)
+    twin = self_draft_of(target.module, CUDA) if self_draft else None
+    models = LoadedModels(target=target, draft=draft, self_draft=twin)
     return Engine(config, plan, Letters(), models, offload=offload, graphs=graphs)
 
 
@@ -238,7 +238,7 @@ def test_weights_of_four_bits_multiply_on_the_device_as_the_slow_twin_does(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, inputs, generator=generator).to(CUDA, dtype)
-    layer = DraftingLinear(weight, None, CUDA)
+    layer = SelfDraftLinear(weight, None, CUDA)
     padded = torch.nn.functional.pad(weight, (0, -inputs % max(GROUP, 128)))
     exact = widened(round_to_levels(padded))[:, :inputs]
     for rows in (1, 2, 7, 17, 40):
@@ -256,7 +256,7 @@ def test_weights_of_four_bits_multiply_on_the_device_as_the_slow_twin_does(
 def test_drafting_with_four_bits_on_the_device_writes_what_the_cpu_writes(recorded: bool) -> None:
     expected = written(tiny_engine(kv_heads=2), "autoregressive")
     graphs = Graphs(CUDA) if recorded else None
-    engine = cuda_engine(2, graphs=graphs, drafting=True)
+    engine = cuda_engine(2, graphs=graphs, self_draft=True)
     for method in ("triforce", "retrieval", "lookup", "autoregressive"):
         assert written(engine, method) == expected, method
     assert graphs is None or (graphs.num_kept > 5 and not graphs.failure)

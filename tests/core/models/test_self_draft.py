@@ -30,10 +30,10 @@ from core.models.self_draft import (
     COMPUTED,
     GROUP,
     STORED_BITS,
-    DraftingLinear,
+    SelfDraftLinear,
     drafting_bytes,
-    drafting_twin,
     round_to_levels,
+    self_draft_of,
     widened,
 )
 from core.ops.graphs import Graphs
@@ -59,7 +59,7 @@ def reference(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
 def test_the_kernel_multiplies_as_the_slow_twin_does(dtype: torch.dtype, outputs: int, inputs: int) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(inputs, outputs, bias=outputs % 2 == 0, dtype=dtype).requires_grad_(False)
-    layer = DraftingLinear(linear.weight, linear.bias, CPU)
+    layer = SelfDraftLinear(linear.weight, linear.bias, CPU)
     for rows in (1, 3, 9):
         x = torch.randn(1, rows, inputs).to(dtype)
         found, expected = layer(x), reference(linear.weight, linear.bias, x)
@@ -93,18 +93,18 @@ def test_large_matrices_are_rounded_piece_by_piece(monkeypatch: pytest.MonkeyPat
 def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
     model = tiny_model(tiny_config("qwen2"), 3)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    twin = drafting_twin(model, CPU)
+    twin = self_draft_of(model, CPU)
     after = model.state_dict()
     assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
-    assert not any(isinstance(part, DraftingLinear) for part in model.modules())
+    assert not any(isinstance(part, SelfDraftLinear) for part in model.modules())
     own = {parameter.data_ptr() for parameter in model.parameters()}
     for name, part in twin.named_modules():
-        if isinstance(part, DraftingLinear):
+        if isinstance(part, SelfDraftLinear):
             assert part.bias is None or part.bias.data_ptr() in own
         else:
             assert all(parameter.data_ptr() in own for parameter in part.parameters(recurse=False)), name
     kinds = {name: type(part) for name, part in twin.named_modules()}
-    assert kinds["lm_head"] is DraftingLinear and kinds["model.layers.1.mlp.down_proj"] is DraftingLinear
+    assert kinds["lm_head"] is SelfDraftLinear and kinds["model.layers.1.mlp.down_proj"] is SelfDraftLinear
     linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
     parameters = sum(part.weight.numel() for part in linear)  # 64 columns and 96, which are padded to 128
     assert STORED_BITS / 8 <= drafting_bytes(twin) / parameters < 1.2 * STORED_BITS / 8
@@ -114,9 +114,9 @@ def test_layers_with_a_kernel_for_few_rows_get_a_twin_too() -> None:
     from core.models.linear import use_few_rows_linear
 
     model = tiny_model(tiny_config(), 3)
-    expected = drafting_twin(model, CPU)
+    expected = self_draft_of(model, CPU)
     use_few_rows_linear(model, functional.linear)
-    twin = drafting_twin(model, CPU)
+    twin = self_draft_of(model, CPU)
     assert drafting_bytes(twin) == drafting_bytes(expected)
     assert not any(isinstance(part, FewRowsLinear) for part in twin.modules())
 
@@ -146,7 +146,7 @@ def test_only_passes_over_the_retrieval_cache_use_them() -> None:
     engine = tiny_engine(self_draft=True)
     parts, target = engine._levels.parts, engine._models.target.module
     assert parts.full.module is target and parts.evicting("h2o").module is target
-    assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.module.modules())
+    assert any(isinstance(part, SelfDraftLinear) for part in parts.retrieval.module.modules())
     context = Context(random_prompt(300))
     for _ in engine.read(context.span(0, 300)):
         pass
@@ -296,7 +296,7 @@ def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.Monk
     model = tiny_model(tiny_config(), 3)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     with pytest.raises(InvalidSetting, match=r"8\.0, this one has 7\.5") as old:
-        drafting_twin(model, torch.device("cuda"))
+        self_draft_of(model, torch.device("cuda"))
     assert "--draft-bits" in old.value.hint
 
     def not_built(*_: object) -> Tensor:
@@ -305,9 +305,9 @@ def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.Monk
     def full(*_: object) -> Tensor:
         raise torch.OutOfMemoryError("injected")
 
-    monkeypatch.setattr(DraftingLinear, "_pack", not_built)
+    monkeypatch.setattr(SelfDraftLinear, "_pack", not_built)
     with pytest.raises(UnsupportedModel, match="no 4-bit kernel for the cpu device: not available for build"):
-        drafting_twin(model, CPU)
-    monkeypatch.setattr(DraftingLinear, "_pack", full)
+        self_draft_of(model, CPU)
+    monkeypatch.setattr(SelfDraftLinear, "_pack", full)
     with pytest.raises(NotEnoughMemory, match="do not fit"):
-        drafting_twin(model, CPU)
+        self_draft_of(model, CPU)

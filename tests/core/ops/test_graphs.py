@@ -161,7 +161,7 @@ def test_settings_with_other_filters_do_not_share_a_recording() -> None:
     """And those with the same filters do, whatever their numbers."""
     engine, graphs = tiny_engine(), twin()
     judge = CachedModel("full", engine._levels.parts.full.module, engine._levels.full, CPU)
-    judge._graphed = GraphedPasses("full", judge.model, engine._levels.full, graphs)
+    judge._graphed = GraphedPasses("full", judge.module, engine._levels.full, graphs)
     context = Context(random_prompt(20))
     for round_number in range(2):
         for top_k, top_p in ((0, 1.0), (5, 1.0), (0, 0.6), (9, 0.8)):
@@ -241,7 +241,7 @@ def test_passes_leave_the_same_rows_behind() -> None:
 def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() -> None:
     engine, graphs = tiny_engine(context=300), twin()
     judge = engine._levels.parts.full
-    passes = GraphedPasses("full", judge.model, engine._levels.full, graphs)
+    passes = GraphedPasses("full", judge.module, engine._levels.full, graphs)
     context = Context(random_prompt(299))
     judge.feed(context, range(0, 290), 1)
 

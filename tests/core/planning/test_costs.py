@@ -155,7 +155,7 @@ def decoder(case: Case, plan: Plan) -> Decoder:
         return cast(
             CachedModel,
             SimpleNamespace(
-                name=name, cache=cache, model=Weights(weight_bytes), device=torch.device("cpu"), graphs=None
+                name=name, cache=cache, module=Weights(weight_bytes), device=torch.device("cpu"), graphs=None
             ),
         )
 

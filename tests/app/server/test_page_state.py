@@ -1,0 +1,46 @@
+"""A page that is used for long does not grow."""
+
+import asyncio
+from typing import Any
+
+import gradio as gr
+import pytest
+from gradio import state_holder
+
+from app.server.page_state import PageState, keep_numbers
+
+
+def used(kind: type[state_holder.SessionState], times: int) -> tuple[state_holder.SessionState, int]:
+    """A page on which a component changed its properties and its value so often; its components at first."""
+    with gr.Blocks() as blocks:
+        box = gr.HTML("")
+        gr.Button().click(lambda: None, None, box)
+    state = kind(blocks)
+    at_first = len(state.blocks_config.blocks)
+    for number in range(times):
+        for value in (gr.update(visible=bool(number % 2)), f"<p>{number}</p>"):
+            asyncio.run(blocks.postprocess_data(blocks.fns[0], value, state))
+    assert state.config_values[box._id]["props"]["visible"] is bool((times - 1) % 2)
+    return state, at_first
+
+
+def test_changed_components_take_the_place_of_the_old_ones() -> None:
+    state, at_first = used(PageState, 20)
+    assert len(state.blocks_config.blocks) == at_first and len(state.config_values) == at_first
+    assert "<p>19</p>" in [values["props"].get("value") for values in state.config_values.values()]
+
+
+def test_gradio_alone_keeps_them_all() -> None:
+    """If this fails, Gradio keeps one entry by itself: take app/server/page_state.py away."""
+    state, at_first = used(state_holder.SessionState, 20)
+    assert len(state.blocks_config.blocks) >= at_first + 19
+
+
+def test_pages_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_holder, "SessionState", state_holder.SessionState)  # put back at the end
+    keep_numbers()
+    holder: Any = state_holder.StateHolder()
+    with gr.Blocks() as blocks:
+        gr.HTML("")
+    holder.set_blocks(blocks)
+    assert isinstance(holder["a page"], PageState)
