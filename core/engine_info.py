@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from core.capabilities import ALL, EngineCapabilities
 from core.planning.planner import Choice, Plan
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
@@ -38,6 +39,7 @@ class EngineInfo:
     )
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
+    capabilities: EngineCapabilities = ALL
 
     @property
     def exact_for(self) -> str:

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from app.context.context_documents import Shelf
 from app.context.retrieval_map import USUAL_QUESTIONS, mean
@@ -23,6 +23,7 @@ from app.conversations.exchange import Exchange
 from app.conversations.store import Conversations
 from app.documents.document import Document, Extracting
 from app.documents.readers import display_name, extract_document
+from app.remote.names import method_on
 from app.runtime.context_loader import forget_tokens, open_shelf, recount
 from app.runtime.events import (
     AnswerBegun,
@@ -48,10 +49,10 @@ from app.runtime.throttle import INTERVAL_SECONDS, SIGN_OF_LIFE_SECONDS
 from app.runtime.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
 from core.errors import CoreError, EmptyQuestion, InvalidSetting, let_go
-from core.generation.events import Event, Finished, LaneEvent, PrefillProgress
+from core.generation.events import Event, Finished, PrefillProgress
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
-    from core.engine import Engine
+    from core.engine_api import TextEngine
     from core.planning.hardware import Machine
 
 log = logging.getLogger(__name__)
@@ -62,8 +63,8 @@ MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread when the progr
 MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
 
 
-Work = Callable[["Engine", threading.Event], Iterator[WorkerEvent]]
-Load = Callable[[], "tuple[Engine, Machine]"]
+Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
+Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 
 class EngineFault(CoreError):
@@ -129,7 +130,7 @@ class EngineWorker:
         self.sessions = Sessions(is_busy=self._is_busy)
         self.conversations = conversations or Conversations()
         self._load, self._seed = load, seed
-        self._engine: Engine | None = None
+        self._engine: TextEngine | None = None
         self._state: ModelState = Loading()
         self._jobs: list[_Job] = []  # the running one first
         self._switch: _Switch | None = None  # comes before the next job
@@ -316,7 +317,7 @@ class EngineWorker:
                 self._jobs.append(_Job(session, "keeping", partial(self._keep_quietly, session)))
                 self._changed.notify_all()
 
-    def _keep_quietly(self, session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+    def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self.keeping.write(session, self._others_wait, engine, cancel)
         if disk_state(session).wanted:  # it made way
             with self._changed:
@@ -412,7 +413,7 @@ class EngineWorker:
         self.stop_race(session_id)
         return self._stream(session, "race", partial(self._race, session, question, tuple(configs), seconds))
 
-    def borrow(self, session_id: str, work: Work) -> Iterator[WorkerEvent]:
+    def borrow(self, session_id: str, work: Work) -> Generator[WorkerEvent]:
         """Let the engine's thread do something of the caller's, in turn with the pages' jobs: for measurements."""
         return self._stream(self.sessions.get(session_id), "reading", work)
 
@@ -479,7 +480,7 @@ class EngineWorker:
                 if job.session.id == session_id and job.kind == kind:
                     job.cancel.set()
 
-    def _stream(self, session: Session, kind: Kind, work: Work) -> Iterator[WorkerEvent]:
+    def _stream(self, session: Session, kind: Kind, work: Work) -> Generator[WorkerEvent]:
         """Queue a job and hand on its events; closing this generator cancels the job."""
         job = _Job(session, kind, work)
         with self._changed:
@@ -627,7 +628,7 @@ class EngineWorker:
         place: Place,
         config: GenerationConfig,
         own_seed: bool,
-        engine: "Engine",
+        engine: "TextEngine",
         cancel: threading.Event,
     ) -> Iterator[WorkerEvent]:
         """Write an answer, or more of one, and record it."""
@@ -639,9 +640,7 @@ class EngineWorker:
         check_place(place, session)
         if book is None or conversation is None:
             raise NoBook
-        from app.remote.engine import method_on  # loads torch, which is there by now
-
-        config = replace(config, method=method_on(engine.info, config.method))
+        config = replace(config, method=method_on(engine.info.capabilities, config.method))
         seeded = replace(config, seed=self._seed + session.num_drawn) if own_seed else config
         number_format = engine.info.weights
         num_read_before, session.budget = session.num_read, engine.use_budget(config.budget)
@@ -680,7 +679,7 @@ class EngineWorker:
         finally:
             recording.end()
 
-    def _survey(self, session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+    def _survey(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """Put the usual questions to the book; whoever comes meanwhile goes first, and the rest is asked after that."""
         book, conversation = session.book, session.conversation
         if book is None or conversation is None:
@@ -704,7 +703,7 @@ class EngineWorker:
         question: str,
         configs: tuple[GenerationConfig, ...],
         seconds: float | None,
-        engine: "Engine",
+        engine: "TextEngine",
         cancel: threading.Event,
     ) -> Iterator[WorkerEvent]:
         """Run the lanes, then compare the exact ones with plain decoding."""
@@ -727,7 +726,7 @@ class EngineWorker:
         yield RaceBegun(race)
         try:
             yield from self.keeping.fetch(session, prompt, engine, cancel)
-            with closing(cast("Generator[LaneEvent]", engine.race(prompt, configs, cancel, seconds=seconds))) as events:
+            with closing(engine.race(prompt, configs, cancel, seconds=seconds)) as events:
                 for event in events:
                     race.apply(event)
                     if isinstance(event.event, PrefillProgress):
@@ -762,7 +761,7 @@ def _surely(step: Callable[[], None]) -> None:
 def _extract_one(arrival: Arrival, file: Path) -> Iterator[Extracting]:
     """A file's text into its arrival."""
     arrival.stage = "extracting"
-    with closing(cast("Generator[Extracting | Document]", extract_document(file))) as steps:
+    with closing(extract_document(file)) as steps:
         for step in steps:
             if arrival.stop.is_set():
                 raise Interrupted(arrival.name)
@@ -780,7 +779,7 @@ def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
     return replace(event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[num_before:])
 
 
-def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Judgement]:
+def judgements(race: Race, prompt: list[int], engine: "TextEngine") -> dict[str, Judgement]:
     """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
     plain, found = race.plain, {}
     assert plain is not None and plain.finished is not None, "nothing to compare with"
@@ -799,7 +798,7 @@ def judgements(race: Race, prompt: list[int], engine: "Engine") -> dict[str, Jud
     return found
 
 
-def _read(session: Session, keeping: Keeping, engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+def _read(session: Session, keeping: Keeping, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
     """Prefill everything before the first question, but for what was kept on disk."""
     conversation = session.conversation
     if conversation is None:  # it was taken from the shelf before the reading's turn

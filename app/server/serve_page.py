@@ -34,7 +34,7 @@ from core.models.hub import catalog
 if TYPE_CHECKING:
     import gradio as gr
 
-    from core.engine import Engine
+    from core.engine_api import TextEngine
     from core.planning.hardware import Machine
 
 MOST_UPLOAD = "300mb"
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[Engine, Machine]], str]":
+def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[TextEngine, Machine]], str]":
     """What loads the engine, and the limits of its model as far as they are known now.
 
     Raises:
@@ -131,7 +131,7 @@ def model_source(args: argparse.Namespace) -> ModelSource:
     return ModelSource(config=config, load=lambda config: partial(load, config), unavailable=unavailable)
 
 
-def load(config: EngineConfig) -> "tuple[Engine, Machine]":
+def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":
     """Load the engine, on the thread that will own it. Imported only now: torch takes seconds."""
     from core.engine import Engine
     from core.planning.hardware import this_machine

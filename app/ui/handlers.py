@@ -13,7 +13,7 @@ from gradio.blocks import Block
 from app.context.samples import Sample, open_questions
 from app.context.upload_files import Claim, claim, forget
 from app.documents import Extracting
-from app.remote.names import REMOTE, is_remote, method_label, remotely
+from app.remote.names import REMOTE, method_label, theirs
 from app.runtime.conversation_actions import Conversing
 from app.runtime.events import BookOpened, Pause, Ready, ShelfClosed, WorkerEvent
 from app.runtime.sessions import Session
@@ -183,8 +183,8 @@ class Handlers:
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
             if isinstance(state, Ready):
                 updates[self._parts.note] = below(limits_note(state.info.limits))
-            if isinstance(state, Ready) and is_remote(state.info.plan.device.value):
-                updates |= self._remote_methods(state)
+            if isinstance(state, Ready) and state.info.capabilities.methods is not None:
+                updates |= self._own_methods(state.info.capabilities.methods)
             elif isinstance(state, Ready) and not state.info.has_draft:
                 updates[self._parts.method] = gr.update(
                     choices=decoding_choices(has_draft=False), value=default_method(has_draft=False)
@@ -216,11 +216,8 @@ class Handlers:
         if current is not None and current.is_stale:
             yield from self.read_on(session_id)
 
-    def _remote_methods(self, state: Ready) -> Updates:
-        from app.remote.engine import RemoteInfo  # loaded with the engine
-
-        names = state.info.methods if isinstance(state.info, RemoteInfo) else ()
-        offered = [remotely(name) for name in names if name in METHODS] or [REMOTE]
+    def _own_methods(self, methods: Sequence[str]) -> Updates:
+        offered = [name for name in methods if theirs(name) in METHODS] or [REMOTE]
         choices = [(method_label(name), name) for name in offered]
         return {
             self._parts.method: gr.update(choices=choices, value=choices[0][1]),

@@ -1,7 +1,7 @@
 """The header: what runs, how exact it is, on which machine; and what is wrong if the model could not be loaded."""
 
 from app import formats
-from app.remote.names import is_remote
+from app.remote.names import EXACTNESS_NOT_SEEN
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.ui import render
 
@@ -22,7 +22,7 @@ def masthead(state: ModelState) -> str:
             chips = render.chip("No model", tone="bad")
         case Ready():
             chips = _facts(state)
-    remote = isinstance(state, Ready) and is_remote(state.info.plan.device.value)
+    remote = isinstance(state, Ready) and not state.info.capabilities.computes_here
     about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
     return (
         f'<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
@@ -51,7 +51,7 @@ def _remote(ready: Ready) -> str:
     info, address = ready.info, ready.info.plan.device.because
     return (
         render.chip(info.model, tone="model", title=info.description)
-        + render.chip("exactness not seen", title="How the server computes cannot be seen from here.")
+        + render.chip(EXACTNESS_NOT_SEEN, title="How the server computes cannot be seen from here.")
         + render.chip("remote server", title=f"Books, questions and answers are sent to {address}.")
         + render.chip(
             f"{ready.context:,} tokens of context", title=f"Largest text at once: {info.plan.context.because}."
@@ -60,7 +60,7 @@ def _remote(ready: Ready) -> str:
 
 
 def _facts(ready: Ready) -> str:
-    if is_remote(ready.info.plan.device.value):
+    if not ready.info.capabilities.computes_here:
         return _remote(ready)
     info, machine, plan = ready.info, ready.machine, ready.info.plan
     dtype = str(plan.dtype.value).removeprefix("torch.")

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from app.context.samples import Sample, race_questions
-from app.remote.names import is_remote
+from app.remote.names import NO_RACE
 from app.runtime.events import Ready
 from app.runtime.sessions import RaceBoard
 from app.runtime.throttle import INTERVAL_SECONDS, paced
@@ -98,8 +98,8 @@ class RaceHandlers:
         state = self._worker.state
         if not isinstance(state, Ready):
             return gr.update()
-        if is_remote(state.info.plan.device.value):
-            return gr.update(interactive=False, info="No races with a remote server: their turns cannot be kept fair.")
+        if not state.info.capabilities.can_race:
+            return gr.update(interactive=False, info=NO_RACE)
         has_draft = state.info.has_draft
         choices = lane_choices(has_draft=has_draft)
         if has_draft:
