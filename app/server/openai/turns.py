@@ -15,7 +15,8 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from app.runtime.events import Pause, Waiting, WorkerEvent
-from app.runtime.worker import EngineWorker, Work
+from app.runtime.jobs import Work
+from app.runtime.worker import EngineWorker
 from app.server.openai.errors import Failed, Overloaded, told
 from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatRequest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.runtime.events import ModelState, Ready
-from app.runtime.worker import Load
+from app.runtime.jobs import Load
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.hub import catalog, store

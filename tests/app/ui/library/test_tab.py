@@ -106,7 +106,7 @@ def test_every_file_has_a_state_of_its_own(worker: EngineWorker, tmp_path: Path,
         seen.append(tuple(one.stage for one in session.intake.arrivals))
         yield from extract_document(path)
 
-    monkeypatch.setattr("app.runtime.worker.extract_document", noting)
+    monkeypatch.setattr("app.runtime.reading_job.extract_document", noting)
     events = worker.open_books(session.id, files)
     assert [one.stage for one in session.intake.arrivals] == ["waiting"] * 3, "at once, before anything is read"
     list(events)
