@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from app.context.context_documents import Costs, Meter, Shelf, Span, fits
+from app.context.context_documents import Shelf, Span
 from app.context.domain_check import ON_PAGE, reach_note
+from app.context.offers import fits
 from app.context.open_book import Book
 from app.context.retrieval_map import chunk_pages
+from app.context.token_costs import Costs, Meter
 from app.context.uploads import Arrival, Fit, Intake
 from app.conversations.tree import Dialogue, digest_of
 from app.runtime.disk_state import DiskState

@@ -193,13 +193,18 @@ def serve(
     if not isinstance(page.app.middleware_stack, Doors):
         page.close(verbose=False)
         raise RuntimeError("the server has started without its doors")
+    announce(page, args.host, hosts)
+    return page
+
+
+def announce(page: "gr.Blocks", host: str, hosts: Hosts) -> None:
+    """Say where the page is; a public link is let in."""
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
-    if not is_loopback(args.host):
+    if not is_loopback(host):
         print(PLAIN_WARNING, file=sys.stderr, flush=True)
     if page.share_url:
         hosts.allow(page.share_url)
         print(f"Public link: {page.share_url}", file=sys.stderr, flush=True)
-    return page
 
 
 def head() -> str:

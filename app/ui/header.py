@@ -1,4 +1,4 @@
-"""The header: what runs, how exact it is, on which machine; and what is wrong if the model could not be loaded."""
+"""What is told of the model at the edges of the page: what runs, how exact it is, on which machine; what is wrong."""
 
 from app import formats
 from app.remote.names import EXACTNESS_NOT_SEEN
@@ -9,6 +9,17 @@ MARK = (
     '<svg class="mark" viewBox="0 0 24 24" aria-hidden="true">'
     '<rect x="9" y="3" width="6" height="4.6" rx="1.2"/><rect x="5.5" y="9.7" width="13" height="4.6" rx="1.2"/>'
     '<rect x="2" y="16.4" width="20" height="4.6" rx="1.2"/></svg>'
+)
+KEYS = (
+    '<button type="button" class="keys-button" data-keys="" title="Keys (?)" aria-label="Keys">?</button>'
+    '<dialog id="keys-help" aria-label="Keys"><form method="dialog"><h3>Keys</h3><dl>'
+    "<dt><kbd>Enter</kbd></dt><dd>send the question</dd>"
+    "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
+    "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
+    "<dt><kbd>/</kbd> or <kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>go to the question</dd>"
+    "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
+    "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
+    "</dl><button>Close</button></form></dialog>"
 )
 
 
@@ -45,6 +56,12 @@ def notice(state: ModelState) -> str:
 def limits_note(limits: str) -> str:
     """What a model cannot do, as one calm line."""
     return f"{limits}; load a full model for other texts." if limits else ""
+
+
+def below(note: str) -> str:
+    """What stands under the question box: a note on the model, and the keys of the page."""
+    line = f'<p class="note">{render.escape(note)}</p>' if note else ""
+    return f'<div class="below">{line}{KEYS}</div>'
 
 
 def _remote(ready: Ready) -> str:

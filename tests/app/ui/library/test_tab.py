@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.context.context_documents import AlreadyThere, Chapters, Meter, Pages, Shelf
+from app.context.context_documents import AlreadyThere, Chapters, Pages, Shelf
+from app.context.token_costs import Meter
 from app.context.uploads import Intake
 from app.documents.document import Chapter, Document, make_pages
 from app.documents.readers import extract_document
