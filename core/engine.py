@@ -272,7 +272,7 @@ class Engine:
         *,
         written: Sequence[int] = (),
         boundary: int = 0,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event]:
         """Read what is new of the prompt, then answer: PrefillProgress*, RoundDone*, Finished.
 
         Closing the generator or setting `cancel` leaves the caches at a prefix of the committed tokens.
@@ -329,7 +329,7 @@ class Engine:
         cancel: threading.Event | None = None,
         *,
         seconds: float | None = None,
-    ) -> Iterator[LaneEvent]:
+    ) -> Generator[LaneEvent]:
         """Several methods answer the same prompt in fair turns: read once, then slices of a quarter of a second.
 
         A lane's clock runs only while it computes, so the lanes advance side by side and none slows another. Between

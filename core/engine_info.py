@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from core.generation.capabilities import ALL, EngineCapabilities
 from core.generation.loaded import LoadedModels
 from core.models.hub.catalog import ModelEntry
 from core.models.quantised import FORMATS
@@ -49,6 +50,7 @@ class EngineInfo:
     )
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
+    capabilities: EngineCapabilities = ALL
 
     @property
     def exact_for(self) -> str:

@@ -14,8 +14,8 @@ LAYERS = {
         "cli", "server", "ui", "runtime", "conversations", "remote", "context", "book_export", "documents", "formats",
     ],
     "core": [
-        "bench", "synthetic", "triforce", "engine", "engine_builder", "kv_store", "engine_info", "generation",
-        "parallel", "planning", "decoding", "models", "caches", "ops", "config", "errors",
+        "bench", "synthetic", "triforce", "engine", "engine_builder", "kv_store", "engine_api", "engine_info",
+        "generation", "parallel", "planning", "decoding", "models", "caches", "ops", "config", "errors",
     ],
 }  # fmt: skip
 MODULES = {

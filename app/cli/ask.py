@@ -22,7 +22,7 @@ from app.cli.saved_books import Opening, open_text
 from app.runtime.answer_json import answer_report, engine_report, prefill_report
 from core.config import GenerationConfig
 from core.decoding.registry import default_method
-from core.engine import Engine
+from core.engine_api import TextEngine
 from core.errors import CoreError, EmptyQuestion
 from core.generation.events import Finished, RoundDone
 from core.generation.session import Conversation
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 def answer_all(
     args: argparse.Namespace,
-    engine: Engine,
+    engine: TextEngine,
     conversation: Conversation,
     questions: list[str],
     config: GenerationConfig,
@@ -80,7 +80,7 @@ def answer_all(
 
 
 def answer(
-    engine: Engine, conversation: Conversation, question: str, config: GenerationConfig, *, shown: bool
+    engine: TextEngine, conversation: Conversation, question: str, config: GenerationConfig, *, shown: bool
 ) -> Finished:
     """One answer in a fresh conversation on the book, streamed to stdout if it is to be shown."""
     prompt = conversation.ask(question).prompt_ids(engine.text)
@@ -96,7 +96,7 @@ def answer(
 
 
 def document(
-    engine: Engine, questions: list[str], answers: list[Finished], opening: Opening | None, *, many: bool
+    engine: TextEngine, questions: list[str], answers: list[Finished], opening: Opening | None, *, many: bool
 ) -> dict[str, Any]:
     """The JSON of one answer, or of many."""
     head = {**engine_report(engine.info), **prefill_report(answers[0]), **(opening.report() if opening else {})}

@@ -26,6 +26,7 @@ from core.bench.speed import bench_prompt
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import PLAIN
 from core.engine import Engine
+from core.engine_api import TextEngine
 from core.generation.events import Event, Finished, RoundDone
 from core.planning.hardware import Machine, this_machine
 
@@ -94,8 +95,8 @@ class ServedPage:
         self._ending = ExitStack()
 
     def __enter__(self) -> "ServedPage":
-        def load() -> tuple[Engine, Machine]:
-            return cast(Engine, self.watch), this_machine()
+        def load() -> tuple[TextEngine, Machine]:
+            return cast(TextEngine, self.watch), this_machine()
 
         with ExitStack() as ending:
             self.folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="triforce-page-")))
@@ -140,7 +141,7 @@ class ServedPage:
     def alone(self, prompt_ids: Sequence[int]) -> Run:
         """The engine's own thread writes the same answer for nobody."""
 
-        def work(engine: Engine, cancel: Any) -> Iterator[WorkerEvent]:
+        def work(engine: TextEngine, cancel: Any) -> Iterator[WorkerEvent]:
             for _ in engine.generate(prompt_ids, GenerationConfig(), cancel):
                 pass
             return iter(())

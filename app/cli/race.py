@@ -15,9 +15,9 @@ from app.cli.scoreboard import Scoreboard
 from app.documents import Document
 from app.runtime.answer_json import answer_report, engine_report, equality_report, prefill_report, rounded
 from app.runtime.options import engine_config
+from app.runtime.race_job import judgements
 from app.runtime.trace import Race, Trace
 from app.runtime.versions import versions
-from app.runtime.worker import judgements
 from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
 from core.config import GenerationConfig

@@ -14,6 +14,7 @@ from app.runtime.options import engine_config, speculation_config
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import default_method
 from core.engine import Engine
+from core.engine_api import TextEngine
 from core.engine_info import EngineInfo
 from core.generation.events import Event, PrefillProgress
 from core.generation.session import Conversation
@@ -27,7 +28,7 @@ def usual_method(info: EngineInfo) -> str:
     return method
 
 
-def open_engine(args: argparse.Namespace) -> Engine:
+def open_engine(args: argparse.Namespace) -> TextEngine:
     """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
     if args.remote:
         from app.remote.connecting import connector
@@ -64,7 +65,7 @@ def whole_text(documents: Sequence[Document]) -> str:
     return Shelf.of(documents).text
 
 
-def open_conversation(engine: Engine, documents: Sequence[Document]) -> Conversation:
+def open_conversation(engine: TextEngine, documents: Sequence[Document]) -> Conversation:
     """A conversation about the documents, with nothing asked yet. A text beyond the model gets a note on stderr."""
     text = whole_text(documents)
     ids = tuple(engine.text.encode(text))

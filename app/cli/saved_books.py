@@ -6,18 +6,18 @@ in the same portions, and an answer is the same to the last bit whether its book
 
 import argparse
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 from app.cli.reading import ProgressLine
 from app.formats import duration
 from app.runtime.data_folder import data_dir, data_place
 from core.config import GenerationConfig
-from core.engine import Engine
+from core.engine_api import TextEngine
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished, PrefillProgress
 from core.generation.session import Conversation
@@ -61,7 +61,7 @@ class Opening:
 
 
 def open_text(
-    engine: Engine,
+    engine: TextEngine,
     conversation: Conversation,
     question: str,
     configs: Sequence[GenerationConfig],
@@ -74,7 +74,7 @@ def open_text(
             cannot be used.
     """
     prompt = conversation.ask(question).prompt_ids(engine.text)
-    with closing(cast("Generator[Any]", engine.race(prompt, configs))) as trial:
+    with closing(engine.race(prompt, configs)) as trial:
         next(trial)  # whatever is wrong with text and settings is told now
     opening = conversation.opening_ids(engine.text)
     ids = prompt[: len(opening) + 1]  # reading leaves the last one out
@@ -102,7 +102,7 @@ def open_text(
     return done
 
 
-def find_keeper(engine: Engine, args: argparse.Namespace, *, make: bool) -> Keeper | None:
+def find_keeper(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> Keeper | None:
     """The shelf of the data folder; None where it is not wanted, or cannot be used and was not asked for.
 
     Args:

@@ -1,15 +1,11 @@
-"""Which books, and which parts of them, go into the context: their joined text, what it costs in tokens, what fits.
-
-Pure values. Nothing is ever cut here: a shelf that is too long stays too long until somebody chooses one of the offers.
-Knows no model; tokens are counted by whoever gives a function for it.
-"""
+"""Which books, and which parts of them, go into the context, and their joined text. Pure values; knows no model."""
 
 import hashlib
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from app.documents.document import Chapter, Document, Page
@@ -19,8 +15,6 @@ from core.errors import CoreError
 BETWEEN = "\n\n"  # what stands between documents, and between a title and its text
 LEFT_OUT = "\n\n[...]\n\n"  # between two parts of a document, so that nobody takes them for one
 PREVIEW_CHARS = 20_000  # ten printed pages; a page may be as long as its file makes it
-
-Count = Callable[[str], int]  # the tokens of a text
 
 
 class AlreadyThere(CoreError):
@@ -310,173 +304,3 @@ def page_text(document: Document, number: int, max_chars: int = PREVIEW_CHARS) -
     """
     page = document.pages[min(max(number, 1), len(document.pages)) - 1]
     return document.text[page.char_start : min(page.char_end, page.char_start + max_chars)]
-
-
-# -------------------- tokens
-
-
-class Costs:
-    """What the parts of one document cost in tokens, from borders of its pages and chapters to others.
-
-    A part that is counted alone may differ by a token or so from its share of the whole.
-    """
-
-    def __init__(self, borders: Sequence[int], totals: Sequence[int]) -> None:
-        self._borders, self._totals = borders, totals  # offsets, and the tokens before each
-
-    @classmethod
-    def counted(cls, document: Document, count: Count) -> "Costs":
-        """By counting every stretch between two borders once. Cost: one pass over the text."""
-        borders = borders_of(document)
-        counts = (count(document.text[start:end]) for start, end in pairwise(borders))
-        return cls(borders, list(accumulate(counts, initial=0)))
-
-    @classmethod
-    def of_tokens(cls, document: Document, token_starts: Sequence[int]) -> "Costs":
-        """By the ascending offset at which each token of the document begins: exact, and a token is counted once."""
-        borders = borders_of(document)
-        return cls(borders, [bisect_left(token_starts, border) for border in borders[:-1]] + [len(token_starts)])
-
-    def of(self, span: Span) -> int:
-        """The tokens of a part."""
-        return self._before(span.end) - self._before(span.start)
-
-    def _before(self, char: int) -> int:
-        at = bisect_left(self._borders, char)
-        assert self._borders[at] == char, f"character {char} is no border of a page or chapter"
-        return self._totals[at]
-
-
-def borders_of(document: Document) -> list[int]:
-    """The offsets at which pages and chapters begin, and the end of the text."""
-    parts: tuple[Page | Chapter, ...] = (*document.pages, *document.chapters)
-    return sorted({0, len(document.text), *(part.char_start for part in parts)})
-
-
-class Meter:
-    """Counts tokens with a tokenizer, each document once, whatever is chosen of it later."""
-
-    def __init__(self, count: Count) -> None:
-        self._count = count
-        self._costs: dict[bytes, Costs] = {}
-        self._strings: dict[str, int] = {}
-
-    def know(self, book: Book, costs: Costs) -> None:
-        """Take the costs of a book that is tokenised already."""
-        self._costs[book.digest] = costs
-
-    def forget(self, shelf: Shelf) -> None:
-        """Keep only what is known about the books of a shelf."""
-        present = {book.digest for book in shelf.books}
-        self._costs = {digest: costs for digest, costs in self._costs.items() if digest in present}
-
-    def costs(self, book: Book) -> Costs:
-        """The costs of a book's parts."""
-        if book.digest not in self._costs:
-            self._costs[book.digest] = Costs.counted(book.document, self._count)
-        return self._costs[book.digest]
-
-    def warm(self, shelf: Shelf) -> None:
-        """Count whatever can be asked about a shelf's books later, in any order: nothing is counted after that."""
-        self._string(LEFT_OUT)
-        for book in shelf.books:
-            self.costs(book)
-            self._string(end_line(book.document))
-            self._string(title_lines(book.document))
-
-    def book(self, book: Book) -> int:
-        """The tokens of what is chosen of a book."""
-        chosen = spans(book.document, book.choice)
-        gaps = (len(chosen) - 1) * self._string(LEFT_OUT) if len(chosen) > 1 else 0
-        return sum(map(self.costs(book).of, chosen)) + gaps
-
-    def between(self, shelf: Shelf) -> int:
-        """The tokens of all that stands between a shelf's books."""
-        ends = sum(self._string(end_line(book.document)) for book in shelf.books[:-1])
-        return ends + sum(self._string(title_lines(book.document)) for book in shelf.books[1:])
-
-    def page(self, book: Book, number: int) -> int:
-        """The tokens of one page."""
-        page = book.document.pages[number - 1]
-        return self.costs(book).of(Span(page.char_start, page.char_end))
-
-    def chapter(self, book: Book, number: int) -> int:
-        """The tokens of one chapter."""
-        chapter = book.document.chapters[number - 1]
-        return self.costs(book).of(Span(chapter.char_start, chapter.char_end))
-
-    def shelf(self, shelf: Shelf) -> int:
-        """The tokens of a shelf."""
-        return sum(map(self.book, shelf.books)) + self.between(shelf)
-
-    def _string(self, text: str) -> int:
-        if text not in self._strings:
-            self._strings[text] = self._count(text)
-        return self._strings[text]
-
-
-# -------------------- offers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A choice that could be made of one book."""
-
-    book: int  # its index
-    choice: Choice
-    label: str
-    num_tokens: int  # of the book with this choice
-    total_tokens: int  # of the shelf with it, the other books as they are
-    fits: bool
-
-
-def fits(shelf: Shelf, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """For each book in order what could be chosen of it: see `offers`. Nothing is chosen by this."""
-    return tuple(offer for index in range(len(shelf.books)) for offer in offers(shelf, index, meter, budget))
-
-
-def offers(shelf: Shelf, index: int, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """What could be chosen of a book, the others as they are, for a shelf of at most `budget` tokens.
-
-    Returns:
-        Everything; if that does not fit: as many pages from the start as do, runs of whole chapters (or of pages, if
-        there are none) that each do; then every chapter alone, whether it fits or not. No choice comes twice.
-    """
-    book = shelf.books[index]
-    rest = meter.shelf(shelf) - meter.book(book)
-
-    def offer(choice: Choice) -> Offer:
-        num_tokens = meter.book(replace(book, choice=choice))
-        return Offer(
-            book=index,
-            choice=choice,
-            label=label(book.document, choice),
-            num_tokens=num_tokens,
-            total_tokens=rest + num_tokens,
-            fits=rest + num_tokens <= budget,
-        )
-
-    whole = offer(Whole())
-    document = book.document
-    num_chapters, num_pages = len(document.chapters), len(document.pages)
-    found: list[Offer] = [whole]
-    if not whole.fits:
-        by_pages = runs(num_pages, lambda first, last: offer(Pages(first, last)))
-        from_start = [run for run in by_pages[:1] if isinstance(run.choice, Pages) and run.choice.first == 1]
-        by_chapters = runs(num_chapters, lambda first, last: offer(Chapters(tuple(range(first, last + 1)))))
-        found += (from_start + by_chapters) if num_chapters else by_pages
-    found += [offer(Chapters((number,))) for number in range(1, num_chapters + 1)]
-    return tuple({each.choice: each for each in found}.values())
-
-
-def runs(count: int, offer: Callable[[int, int], Offer]) -> list[Offer]:
-    """Runs of parts 1 to `count`, one after the other, each as long as it fits; parts that do not fit are in none."""
-    found: list[Offer] = []
-    first = 1
-    while first <= count:
-        lengths = range(1, count - first + 2)
-        length = bisect_left(lengths, True, key=lambda n: not offer(first, first + n - 1).fits)
-        if length:
-            found.append(offer(first, first + length - 1))
-        first += max(1, length)
-    return found

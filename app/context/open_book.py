@@ -2,14 +2,10 @@
 
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from app.context.context_documents import Choice, Shelf
 from app.context.quotes import Quote, quotes_in
 from app.documents.document import Document
-
-if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
-    pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.context.context_documents import Meter, Offer, Shelf
+from app.context.context_documents import Shelf
+from app.context.offers import Offer
+from app.context.token_costs import Meter
 from app.documents.document import Document
 from core.errors import CoreError
 

@@ -2,14 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from core.config import SamplingParams
 from core.generation.events import Finished
-
-if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spends on it while the page is served
-    pass
-
 
 ID = re.compile("[0-9a-f]{32}")  # 128 random bits: nobody guesses another page's
 

@@ -2,15 +2,15 @@
 
 from app import formats
 from app.conversations.exchange import Exchange
-from app.remote.names import is_remote, method_label
+from app.remote.names import EXACT_AS_TOLD, EXACTNESS_NOT_SEEN, capabilities_of, method_label
 
 PLAIN_FORMATS = ("float", "bfloat")  # number formats of weights as they were trained; others are quantised
 
 
 def exactness(exchange: Exchange) -> str:
     """exact, exact for the quantised model, not exact; of a remote server's answer what the server says."""
-    if is_remote(exchange.finished.method):
-        return "exact, as the server says" if exchange.finished.exact else "exactness not seen"
+    if not capabilities_of(exchange.finished.method).computes_here:
+        return EXACT_AS_TOLD if exchange.finished.exact else EXACTNESS_NOT_SEEN
     if not exchange.finished.exact:
         return "not exact"
     if exchange.weights and not exchange.weights.startswith(PLAIN_FORMATS):
@@ -34,7 +34,7 @@ def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
         first = f"first token {seconds(exchange.first_token_seconds)}"
         found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
     reread = f"{formats.count(exchange.num_reread)} re-read"
-    if not is_remote(exchange.finished.method):  # what a server has kept cannot be seen
+    if capabilities_of(exchange.finished.method).counts_reread:  # what a server has kept cannot be seen
         found.append(("reread", reread, "Tokens of the book that had to be read again for this answer."))
     found.append(("method", methods(exchange), drawn(exchange)))
     return found

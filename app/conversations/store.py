@@ -13,8 +13,6 @@ One thread writes and deletes. What fails is tried again, soon and then every ha
 import contextlib
 import logging
 import os
-import secrets
-import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -23,64 +21,22 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from app.conversations import files
 from app.conversations.exchange import ID
-from app.conversations.schema import Damaged, NewerVersion, dump, load
+from app.conversations.listing import Listing, Summary
+from app.conversations.schema import Damaged, NewerVersion, dump
 from app.conversations.tree import Dialogue
 from app.formats import plural
-from core.errors import CoreError, InvalidSetting
+from core.errors import CoreError
 from core.kv_store.durable import sync_folder
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".json"
-SET_ASIDE = ".damaged"
-DRAFT = ".part"
-MOST_BYTES = 256 << 20  # of one file: no conversation is longer
 MOST_WAIT_SECONDS = 10.0  # for the last write when the program ends
 LOCK_SECONDS = 5.0  # another program holds the lock for milliseconds
 # Virus scanners hold a file for a moment: the first tries follow at once.
 TRY_AGAIN_SECONDS = (0.05, 0.1, 0.2, 0.4)
 LATER_SECONDS = 30.0
-
-_Stamp = tuple[int, int, int]  # what tells two states of a file apart: time of change in nanoseconds, size, number
-NO_FILE: _Stamp = (0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One line of the list, and what is searched."""
-
-    id: str
-    title: str
-    book: str
-    changed: str  # UTC, ISO 8601
-    num_exchanges: int
-    words: str  # everything that was asked and answered, folded for search
-    tab: str
-
-    @classmethod
-    def of(cls, dialogue: Dialogue) -> "Summary":
-        """The summary of a conversation."""
-        texts = [dialogue.title, *dialogue.book.names]
-        for node in dialogue.nodes:
-            texts += [node.question, node.exchange.finished.text if node.exchange else ""]
-        return cls(
-            id=dialogue.id,
-            title=dialogue.title,
-            book=dialogue.book.names[0] if len(dialogue.book.names) == 1 else dialogue.book.title,
-            changed=dialogue.changed,
-            num_exchanges=len(dialogue.nodes),
-            words="\n".join(texts).casefold(),
-            tab=dialogue.tab,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The list, newest first, and what the reader should know about files that are not in it."""
-
-    summaries: tuple[Summary, ...]
-    notices: tuple[str, ...]
 
 
 class ConversationGone(CoreError):
@@ -94,7 +50,7 @@ class ConversationGone(CoreError):
 class _Seen:
     """What a file was like when it was read, so that it is read again only when it has changed."""
 
-    stamp: _Stamp
+    stamp: files.Stamp
     summary: Summary | None  # None: of a newer version
 
 
@@ -102,7 +58,7 @@ class _Seen:
 class _Known:
     """A file that this program wrote or opened: all that is in it is in memory, too."""
 
-    stamp: _Stamp
+    stamp: files.Stamp
     time: int  # when that was, nanoseconds since 1970
     ids: frozenset[str]  # nodes that were on disk then, or before
 
@@ -128,10 +84,10 @@ class Conversations:
         self._writer: threading.Thread | None = None
         self._between: FileLock | None = None  # programs that use this folder
         if folder is not None:
-            _make_private(folder)
+            files.make_private(folder)
             self._between = FileLock(folder.with_name(f"{folder.name}.lock"), timeout=LOCK_SECONDS, thread_local=False)
             with contextlib.suppress(OSError), self._between:
-                _sweep(folder)
+                files.sweep(folder)
 
     # -------------------- writing
 
@@ -244,11 +200,11 @@ class Conversations:
                 latest = self._latest.get(dialogue_id)  # None: deleted
             joined = None if latest is None else self._joined(latest, file)
             if joined is not None and joined.nodes:
-                _replace(file, dump(joined).encode("utf-8", "surrogatepass"))
-            elif _stamp(file) != NO_FILE:
+                files.replace_file(file, dump(joined).encode("utf-8", "surrogatepass"))
+            elif files.stamp_at(file) != files.NO_FILE:
                 file.unlink(missing_ok=True)
                 sync_folder(file.parent)
-            stamp = _stamp(file)
+            stamp = files.stamp_at(file)
         if joined is not None:
             self._remember(joined, stamp)
 
@@ -260,19 +216,19 @@ class Conversations:
         """
         with self._lock:
             known = self._known.get(dialogue.id)
-        if known is not None and known.stamp == _stamp(file):
+        if known is not None and known.stamp == files.stamp_at(file):
             return dialogue
         try:
-            return dialogue.joined(_parsed(file, file.stat()))
+            return dialogue.joined(files.parsed(file, file.stat()))
         except FileNotFoundError:
-            if known is None or _was_set_aside(file, known.time):
+            if known is None or files.was_set_aside(file, known.time):
                 return dialogue
             return dialogue.joined(replace(dialogue, removed=known.ids))  # another program deleted it
         except (Damaged, UnicodeError) as error:
             self._put_aside(file, error)
             return dialogue
 
-    def _remember(self, dialogue: Dialogue, stamp: _Stamp) -> Dialogue:
+    def _remember(self, dialogue: Dialogue, stamp: files.Stamp) -> Dialogue:
         """Take in what is in a file that was just read or written; returns all that is known of the conversation."""
         with self._lock:
             latest, known = self._latest.get(dialogue.id), self._known.get(dialogue.id)
@@ -344,7 +300,7 @@ class Conversations:
         found = [Summary.of(dialogue) for dialogue in own if dialogue.nodes]
         newer = 0
         for file, stamp in self._files():
-            dialogue_id = file.name.removesuffix(SUFFIX)
+            dialogue_id = file.name.removesuffix(files.SUFFIX)
             if dialogue_id in hidden:
                 continue
             with self._lock:
@@ -359,7 +315,7 @@ class Conversations:
                 newer += 1
         return found, newer
 
-    def _files(self) -> Iterator[tuple[Path, _Stamp]]:
+    def _files(self) -> Iterator[tuple[Path, files.Stamp]]:
         if self.folder is None:
             return
         try:
@@ -368,23 +324,23 @@ class Conversations:
             log.warning("the conversations cannot be listed: %s", error)
             return
         for entry in entries:
-            if entry.name.endswith(SUFFIX) and ID.fullmatch(entry.name.removesuffix(SUFFIX)):
+            if entry.name.endswith(files.SUFFIX) and ID.fullmatch(entry.name.removesuffix(files.SUFFIX)):
                 with contextlib.suppress(OSError):  # deleted meanwhile
                     if entry.is_file():  # a pipe would be read for ever
-                        yield Path(entry.path), _stamp_of(os.stat(entry.path))
+                        yield Path(entry.path), files.stamp_of(os.stat(entry.path))
 
-    def _read(self, dialogue_id: str) -> tuple[Dialogue, _Stamp] | None:
+    def _read(self, dialogue_id: str) -> tuple[Dialogue, files.Stamp] | None:
         """The conversation in a file, its summary remembered for the list; None where there is none to be had."""
         file = self._file(dialogue_id)
         try:
             status = file.stat()
-            dialogue = _parsed(file, status)
+            dialogue = files.parsed(file, status)
         except (OSError, MemoryError) as error:
             if not isinstance(error, FileNotFoundError):
                 log.warning("a conversation cannot be read: %s", error)
             return None
         except NewerVersion:
-            self._remember_summary(dialogue_id, _Seen(_stamp_of(status), None))
+            self._remember_summary(dialogue_id, _Seen(files.stamp_of(status), None))
             return None
         except (Damaged, UnicodeError) as error:
             try:
@@ -392,8 +348,8 @@ class Conversations:
             except OSError as problem:
                 log.warning("a damaged conversation cannot be set aside: %s", problem)
             return None
-        self._remember_summary(dialogue_id, _Seen(_stamp_of(status), Summary.of(dialogue)))
-        return dialogue, _stamp_of(status)
+        self._remember_summary(dialogue_id, _Seen(files.stamp_of(status), Summary.of(dialogue)))
+        return dialogue, files.stamp_of(status)
 
     def _remember_summary(self, dialogue_id: str, seen: _Seen) -> None:
         with self._lock:
@@ -405,11 +361,11 @@ class Conversations:
         Raises:
             OSError: it stays where it is.
         """
-        aside = file.with_name(f"{file.stem}-{time.time_ns()}{SET_ASIDE}")
+        aside = file.with_name(f"{file.stem}-{time.time_ns()}{files.SET_ASIDE}")
         os.replace(file, aside)
         log.warning("%s is damaged (%s); it was set aside as %s", file.name, error, aside.name)
         with self._lock:
-            self._seen.pop(file.name.removesuffix(SUFFIX), None)
+            self._seen.pop(file.name.removesuffix(files.SUFFIX), None)
             self._set_aside.append(aside.name)
 
     def _notices(self, num_newer: int) -> tuple[str, ...]:
@@ -435,72 +391,4 @@ class Conversations:
 
     def _file(self, dialogue_id: str) -> Path:
         assert self.folder is not None and ID.fullmatch(dialogue_id), f"{dialogue_id!r} names no file"
-        return self.folder / f"{dialogue_id}{SUFFIX}"
-
-
-def _parsed(file: Path, status: os.stat_result) -> Dialogue:
-    """The conversation in a file.
-
-    Raises:
-        OSError, UnicodeError, Damaged, NewerVersion.
-    """
-    if not stat.S_ISREG(status.st_mode):
-        raise Damaged("no ordinary file")
-    if status.st_size > MOST_BYTES:
-        raise Damaged("too large")
-    return load(file.read_text(encoding="utf-8", errors="surrogatepass"), file.stem)
-
-
-def _stamp(file: Path) -> _Stamp:
-    """What tells this state of a file from another one."""
-    try:
-        return _stamp_of(file.stat())
-    except FileNotFoundError:
-        return NO_FILE
-
-
-def _stamp_of(status: os.stat_result) -> _Stamp:
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _was_set_aside(file: Path, since: int) -> bool:
-    """Some program found the file damaged after a time, nanoseconds since 1970."""
-    times = [
-        one.name.removesuffix(SET_ASIDE).rpartition("-")[2] for one in file.parent.glob(f"{file.stem}-*{SET_ASIDE}")
-    ]
-    return any(one.isdecimal() and int(one) > since for one in times)
-
-
-def _replace(file: Path, text: bytes) -> None:
-    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}{DRAFT}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(draft, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
-    sync_folder(file.parent)
-
-
-def _make_private(folder: Path) -> None:
-    """A folder that only its owner can look into."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.name == "posix":
-            folder.chmod(0o700)
-    except OSError as error:
-        raise InvalidSetting(
-            f"The folder {folder} cannot be used ({error.strerror}).", hint="Choose another place with --data-dir."
-        ) from error
-
-
-def _sweep(folder: Path) -> None:
-    """Remove drafts that a killed program left: while the lock is held, none is being written."""
-    for draft in folder.glob(f"*{SUFFIX}.*{DRAFT}"):
-        with contextlib.suppress(OSError):
-            draft.unlink()
+        return self.folder / f"{dialogue_id}{files.SUFFIX}"

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 from app.documents.document import Document, Extracting
@@ -26,7 +26,7 @@ READERS: Mapping[Kind, Reader] = {
 }
 
 
-def extract_document(path: str | Path) -> Iterator[Extracting | Document]:
+def extract_document(path: str | Path) -> Generator[Extracting | Document]:
     """Read a file step by step: progress events, then exactly one Document.
 
     Closing the iterator stops the work at once and leaves nothing running.

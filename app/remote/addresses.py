@@ -1,10 +1,6 @@
 """Addresses: which of them only this machine can reach."""
 
 import ipaddress
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def is_loopback(host: str) -> bool:

@@ -4,19 +4,19 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from app.remote.client import Address
 from core.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_api import TextEngine
     from core.planning.hardware import Machine
 
 KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
 
 
-def connector(args: argparse.Namespace) -> "Callable[[], tuple[Engine, Machine]]":
+def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machine]]":
     """What connects to --remote, on the thread that will own the engine.
 
     Raises:
@@ -36,11 +36,11 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[Engine, Machine]]
             file=sys.stderr,
         )
 
-    def connect() -> "tuple[Engine, Machine]":
+    def connect() -> "tuple[TextEngine, Machine]":
         from app.remote.engine import RemoteEngine
         from core.planning.hardware import this_machine
 
         engine = RemoteEngine.connect(address.base, key=key or None, model=args.model, context=args.context)
-        return cast("Engine", engine), this_machine()
+        return engine, this_machine()
 
     return connect

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
+from app.remote.errors import NotRemotely
 from app.remote.names import LONGEST_PIECE
 from core.generation.text import Turn
 
@@ -87,6 +88,10 @@ class RemoteText:
                 ids += [*turn.answer_ids, *[FRAME] * FRAME_TOKENS]
                 messages.append(_message("assistant", self.decode(turn.answer_ids)))
         return RemotePrompt(ids, messages)
+
+    def pieces(self, _roles: Sequence[str]) -> list[list[int]]:
+        """The server puts its template around messages by itself. Raises NotRemotely."""
+        raise NotRemotely("A remote server's chat format cannot be seen from here.", hint="Send it the messages.")
 
     def split(self, text: str, num_tokens: int) -> list[int]:
         """A text as just so many tokens, at least one if it says anything."""

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from app.context.context_documents import Costs, Meter, Shelf, Span, fits
+from app.context.context_documents import Shelf, Span
 from app.context.domain_check import ON_PAGE, reach_note
+from app.context.offers import fits
 from app.context.open_book import Book
 from app.context.retrieval_map import chunk_pages
+from app.context.token_costs import Costs, Meter
 from app.context.uploads import Arrival, Fit, Intake
 from app.conversations.tree import Dialogue, digest_of
 from app.runtime.disk_state import DiskState
@@ -24,8 +26,8 @@ from core.caches.tokens import common_prefix
 from core.errors import ContextTooSmall, CoreError, let_go
 
 if TYPE_CHECKING:
-    from core.engine import Engine
-    from core.generation.text import ChatText, Turn
+    from core.engine_api import TextEngine
+    from core.generation.text import PromptText, Turn
 
     Ids = tuple[int, ...]
 
@@ -38,7 +40,7 @@ IN_THE_LIST = " The last one stays in the list."
 OTHER_MODEL = "Another model runs now: what is on the shelf is counted and read again. Conversations stay."
 
 
-def open_shelf(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
+def open_shelf(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[ShelfEvent]:
     """Put what was extracted on the shelf, then open the shelf, if the context holds it."""
     intake = session.intake
     meter = intake.meter = intake.meter or Meter(lambda text: len(engine.text.encode(text)))
@@ -76,7 +78,7 @@ def forget_tokens(session: Session) -> None:
     session.loads.clear()
 
 
-def recount(session: Session, engine: "Engine", cancel: threading.Event) -> Iterator[ShelfEvent]:
+def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[ShelfEvent]:
     """Count a book that another model has read, before this one is asked about it.
 
     Raises:
@@ -112,7 +114,7 @@ def _put(arrival: Arrival, intake: Intake, meter: Meter) -> None:
     intake.leave(arrival)
 
 
-def _open(session: Session, shelf: Shelf, meter: Meter, engine: "Engine") -> Iterator[ShelfEvent]:
+def _open(session: Session, shelf: Shelf, meter: Meter, engine: "TextEngine") -> Iterator[ShelfEvent]:
     from core.generation.session import Conversation  # loaded by now: the engine is
 
     intake, book = session.intake, session.book
@@ -160,7 +162,7 @@ def _close(session: Session, shelf: Shelf) -> ShelfClosed:
     return ShelfClosed()
 
 
-def talk_tokens(text: "ChatText", turns: "tuple[Turn, ...]") -> int:
+def talk_tokens(text: "PromptText", turns: "tuple[Turn, ...]") -> int:
     """What questions and answers take of a prompt."""
     from core.generation.session import Conversation  # loaded by now: the engine is
 
@@ -168,7 +170,7 @@ def talk_tokens(text: "ChatText", turns: "tuple[Turn, ...]") -> int:
     return len(asked) - len(alone)
 
 
-def branch_tokens(dialogue: Dialogue, engine: "Engine") -> dict[str, int]:
+def branch_tokens(dialogue: Dialogue, engine: "TextEngine") -> dict[str, int]:
     """What every branch takes of a prompt, by the exchange it ends with. Cost: each turn becomes tokens once."""
     from core.generation.session import Conversation  # loaded by now: the engine is
 
@@ -179,7 +181,7 @@ def branch_tokens(dialogue: Dialogue, engine: "Engine") -> dict[str, int]:
     return found
 
 
-def _book(shelf: Shelf, meter: Meter, engine: "Engine") -> "tuple[Book, Ids]":
+def _book(shelf: Shelf, meter: Meter, engine: "TextEngine") -> "tuple[Book, Ids]":
     """A shelf as a book, and its token ids. Every part is cut into tokens by itself, so that others do not matter."""
     ids: list[int] = []
     starts = array("I")
@@ -207,7 +209,7 @@ def _book(shelf: Shelf, meter: Meter, engine: "Engine") -> "tuple[Book, Ids]":
     return made, tuple(ids)
 
 
-def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "ChatText") -> BookOpened:
+def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "PromptText") -> BookOpened:
     """Make a book the session's, in one step."""
     from core.generation.session import Conversation
 

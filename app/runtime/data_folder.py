@@ -2,13 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.context import upload_files
 from core.errors import InvalidSetting
-
-if TYPE_CHECKING:
-    pass
 
 
 def data_dir(chosen: Path | str | None) -> Path:

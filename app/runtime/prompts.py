@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 from app.conversations.exchange import Exchange
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when this is called
-    from core.engine import Engine
+    from core.engine_api import TextEngine
     from core.generation.session import Conversation
 
 
-def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: "Engine") -> "Conversation":
+def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: "TextEngine") -> "Conversation":
     """A conversation about a book with what was asked and answered."""
     for exchange in past:
         conversation = conversation.ask(exchange.question).answered(answer_ids(exchange, engine), engine.text.eos_ids)
     return conversation
 
 
-def prompt_of(conversation: "Conversation", past: Sequence[Exchange], question: str, engine: "Engine") -> list[int]:
+def prompt_of(conversation: "Conversation", past: Sequence[Exchange], question: str, engine: "TextEngine") -> list[int]:
     """The tokens in front of an answer."""
     return with_past(conversation, past, engine).ask(question).prompt_ids(engine.text)
 
 
-def answer_ids(exchange: Exchange, engine: "Engine") -> tuple[int, ...]:
+def answer_ids(exchange: Exchange, engine: "TextEngine") -> tuple[int, ...]:
     """The tokens an answer was written with, or those of its text where another model wrote it.
 
     The same where the model has no such tokens: the file was changed, or the model, under its old name.

@@ -8,7 +8,7 @@ from app.runtime.sessions import Session
 from core.generation.events import Event, Finished, RoundDone
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_api import TextEngine
 
 LOOK_SECONDS = 0.5  # between two looks at what the retrieval cache holds
 
@@ -20,7 +20,7 @@ class Looking:
         exchange_id: of the answer; one that goes on keeps what was seen before, unless its retrieval cache was another.
     """
 
-    def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "Engine") -> None:
+    def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "TextEngine") -> None:
         self._session, self._id, self._engine = session, exchange_id, engine
         self._looked = -LOOK_SECONDS
         known, retrieves = session.loads.get(exchange_id), engine.retrieves(method)

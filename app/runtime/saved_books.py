@@ -6,9 +6,9 @@ Gradio. `core.kv_store.engine_store` is imported only when the engine is there: 
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from app.runtime.disk_state import DiskState
 from app.runtime.events import BookMoving
@@ -16,8 +16,8 @@ from core.errors import CoreError
 
 if TYPE_CHECKING:
     from app.runtime.sessions import Session
-    from core.engine import Engine
-    from core.kv_store.engine_store import Keeper, Kept, Moving
+    from core.engine_api import TextEngine
+    from core.kv_store.engine_store import Keeper
     from core.kv_store.folder import ShelfFolder
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Keeping:
         """The engine goes."""
         self._keeper = None
 
-    def _of(self, engine: "Engine") -> "Keeper | None":
+    def _of(self, engine: "TextEngine") -> "Keeper | None":
         if self._keeper is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
             from core.kv_store.engine_store import Keeper
 
@@ -66,7 +66,7 @@ class Keeping:
         return self._keeper
 
     def fetch(
-        self, session: "Session", prompt_ids: Sequence[int], engine: "Engine", cancel: threading.Event
+        self, session: "Session", prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event
     ) -> Iterator[BookMoving]:
         """Bring what was kept of a prompt into the engine, so that it is not read."""
         keeper = self._of(engine)
@@ -86,7 +86,7 @@ class Keeping:
         finally:
             state.doing = None
 
-    def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "Engine") -> None:
+    def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "TextEngine") -> None:
         """The engine holds exactly these tokens, the book: offer to keep it, if reading took long, or just do."""
         keeper = self._of(engine)
         if keeper is None or session.incognito or session.book is None:
@@ -100,7 +100,7 @@ class Keeping:
         state.wanted = settings.keeping == "always"
 
     def write(
-        self, session: "Session", others_wait: Callable[[], bool], engine: "Engine", cancel: threading.Event
+        self, session: "Session", others_wait: Callable[[], bool], engine: "TextEngine", cancel: threading.Event
     ) -> Iterator[BookMoving]:
         """Write the session's book, or go on with it, until it is done or somebody waits for the engine."""
         from core.kv_store.engine_store import Kept
@@ -112,7 +112,7 @@ class Keeping:
         if not keeper.holds(state.offer):
             state.decline(LOST)
             return
-        writing = state.writing = state.writing or cast("Generator[Moving | Kept]", keeper.keep(state.offer))
+        writing = state.writing = state.writing or keeper.keep(state.offer)
         try:
             for event in writing:
                 if cancel.is_set():

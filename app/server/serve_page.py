@@ -34,7 +34,7 @@ from core.models.hub import catalog
 if TYPE_CHECKING:
     import gradio as gr
 
-    from core.engine import Engine
+    from core.engine_api import TextEngine
     from core.planning.hardware import Machine
 
 MOST_UPLOAD = "300mb"
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[Engine, Machine]], str]":
+def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[TextEngine, Machine]], str]":
     """What loads the engine, and the limits of its model as far as they are known now.
 
     Raises:
@@ -131,7 +131,7 @@ def model_source(args: argparse.Namespace) -> ModelSource:
     return ModelSource(config=config, load=lambda config: partial(load, config), unavailable=unavailable)
 
 
-def load(config: EngineConfig) -> "tuple[Engine, Machine]":
+def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":
     """Load the engine, on the thread that will own it. Imported only now: torch takes seconds."""
     from core.engine import Engine
     from core.planning.hardware import this_machine
@@ -153,8 +153,10 @@ def serve(
     from gradio.utils import get_upload_folder
 
     from app.context.samples import load_samples
+    from app.server.page_state import keep_numbers
     from app.ui.page import SESSION_SCRIPT, build_page
 
+    keep_numbers()
     source = source or model_source(args)
     page = build_page(worker, load_samples(), note=note, source=source, downloads=downloads)
     hosts = Hosts(args.host, args.port, args.allow_host or ())
@@ -193,13 +195,18 @@ def serve(
     if not isinstance(page.app.middleware_stack, Doors):
         page.close(verbose=False)
         raise RuntimeError("the server has started without its doors")
+    announce(page, args.host, hosts)
+    return page
+
+
+def announce(page: "gr.Blocks", host: str, hosts: Hosts) -> None:
+    """Say where the page is; a public link is let in."""
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
-    if not is_loopback(args.host):
+    if not is_loopback(host):
         print(PLAIN_WARNING, file=sys.stderr, flush=True)
     if page.share_url:
         hosts.allow(page.share_url)
         print(f"Public link: {page.share_url}", file=sys.stderr, flush=True)
-    return page
 
 
 def head() -> str:

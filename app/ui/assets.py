@@ -1,12 +1,6 @@
 """The page's style sheets and scripts."""
 
-from typing import TYPE_CHECKING
-
 from core.models.hub import catalog
-
-if TYPE_CHECKING:
-    pass
-
 
 ASSETS = catalog.ROOT / "assets"
 

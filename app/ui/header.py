@@ -1,7 +1,7 @@
-"""The header: what runs, how exact it is, on which machine; and what is wrong if the model could not be loaded."""
+"""What is told of the model at the edges of the page: what runs, how exact it is, on which machine; what is wrong."""
 
 from app import formats
-from app.remote.names import is_remote
+from app.remote.names import EXACTNESS_NOT_SEEN
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.ui import render
 
@@ -9,6 +9,17 @@ MARK = (
     '<svg class="mark" viewBox="0 0 24 24" aria-hidden="true">'
     '<rect x="9" y="3" width="6" height="4.6" rx="1.2"/><rect x="5.5" y="9.7" width="13" height="4.6" rx="1.2"/>'
     '<rect x="2" y="16.4" width="20" height="4.6" rx="1.2"/></svg>'
+)
+KEYS = (
+    '<button type="button" class="keys-button" data-keys="" title="Keys (?)" aria-label="Keys">?</button>'
+    '<dialog id="keys-help" aria-label="Keys"><form method="dialog"><h3>Keys</h3><dl>'
+    "<dt><kbd>Enter</kbd></dt><dd>send the question</dd>"
+    "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
+    "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
+    "<dt><kbd>/</kbd> or <kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>go to the question</dd>"
+    "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
+    "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
+    "</dl><button>Close</button></form></dialog>"
 )
 
 
@@ -22,7 +33,7 @@ def masthead(state: ModelState) -> str:
             chips = render.chip("No model", tone="bad")
         case Ready():
             chips = _facts(state)
-    remote = isinstance(state, Ready) and is_remote(state.info.plan.device.value)
+    remote = isinstance(state, Ready) and not state.info.capabilities.computes_here
     about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
     return (
         f'<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
@@ -47,11 +58,17 @@ def limits_note(limits: str) -> str:
     return f"{limits}; load a full model for other texts." if limits else ""
 
 
+def below(note: str) -> str:
+    """What stands under the question box: a note on the model, and the keys of the page."""
+    line = f'<p class="note">{render.escape(note)}</p>' if note else ""
+    return f'<div class="below">{line}{KEYS}</div>'
+
+
 def _remote(ready: Ready) -> str:
     info, address = ready.info, ready.info.plan.device.because
     return (
         render.chip(info.model, tone="model", title=info.description)
-        + render.chip("exactness not seen", title="How the server computes cannot be seen from here.")
+        + render.chip(EXACTNESS_NOT_SEEN, title="How the server computes cannot be seen from here.")
         + render.chip("remote server", title=f"Books, questions and answers are sent to {address}.")
         + render.chip(
             f"{ready.context:,} tokens of context", title=f"Largest text at once: {info.plan.context.because}."
@@ -60,7 +77,7 @@ def _remote(ready: Ready) -> str:
 
 
 def _facts(ready: Ready) -> str:
-    if is_remote(ready.info.plan.device.value):
+    if not ready.info.capabilities.computes_here:
         return _remote(ready)
     info, machine, plan = ready.info, ready.machine, ready.info.plan
     dtype = str(plan.dtype.value).removeprefix("torch.")

@@ -7,7 +7,7 @@ what lies behind that prefix.
 from dataclasses import dataclass, replace
 
 from core.errors import EmptyQuestion
-from core.generation.text import ChatText, Turn
+from core.generation.text import PromptText, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Conversation:
         """The first `turn` turns only: where an edited or regenerated question starts from."""
         return replace(self, turns=self.turns[:turn])
 
-    def prompt_ids(self, text: ChatText) -> list[int]:
+    def prompt_ids(self, text: PromptText) -> list[int]:
         """All tokens up to where the answer to the last question begins."""
         return text.prompt(self.book_ids, self.turns)
 
-    def opening_ids(self, text: ChatText) -> list[int]:
+    def opening_ids(self, text: PromptText) -> list[int]:
         """All tokens before the first question."""
         return text.opening(self.book_ids)

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -33,6 +33,36 @@ class Turn:
 
     question: str
     answer_ids: tuple[int, ...] | None = None
+
+
+class PromptText(Protocol):
+    """Texts to tokens and back, as whoever puts prompts together needs it; see `ChatText`."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+
+    @property
+    def knows_offsets(self) -> bool:
+        """Whether `offsets` can be asked."""
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of plain text."""
+
+    def offsets(self, text: str) -> list[int]:
+        """Index of the first character of each token of `encode(text)`."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens, without special ones."""
+
+    def opening(self, book_ids: Sequence[int]) -> list[int]:
+        """Everything before the first question."""
+
+    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
+        """The conversation so far, up to where the model answers the last turn."""
+
+    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+        """Template text before, between and behind messages of these roles. Raises CoreError where it has none."""
 
 
 class ChatText:

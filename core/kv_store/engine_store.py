@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from core.caches.full import FullCache
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
-from core.engine_info import EngineInfo
+from core.engine_api import TextEngine
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.bookfile import BookReader, BookWriter, Label
@@ -73,27 +73,17 @@ class ReadBook:
         return torch.tensor(self.token_ids, dtype=torch.int32)
 
 
-class CacheOwner(Protocol):
-    """Of an engine: what it read and holds."""
-
-    @property
-    def info(self) -> EngineInfo:
-        """What it runs."""
+@runtime_checkable
+class CacheOwner(TextEngine, Protocol):
+    """An engine whose caches can be taken hold of: what it read and holds."""
 
     @property
     def plan(self) -> Plan:
         """How it reads, among other things."""
 
     @property
-    def context(self) -> int:
-        """The most tokens that it holds."""
-
-    @property
     def full_cache(self) -> FullCache:
         """The keys and values of what it has read."""
-
-    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
-        """How many leading tokens of a prompt it holds."""
 
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
         """Its full cache, emptied, to be filled with what these tokens gave."""
@@ -105,14 +95,15 @@ class CacheOwner(Protocol):
 class Keeper:
     """Keeps and fetches the books of one engine in one folder."""
 
-    def __init__(self, engine: CacheOwner, folder: ShelfFolder) -> None:
+    def __init__(self, engine: TextEngine, folder: ShelfFolder) -> None:
         """Raises InvalidSetting where the rows are not all in this process."""
-        if engine.info.num_ranks != 1:
+        if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
             raise InvalidSetting(
                 "Books are kept only where one process of this machine holds the whole model.",
                 hint="Leave out --shelf, or --gpus and --remote.",
             )
-        self.engine, self.folder = engine, folder
+        self.engine: CacheOwner = engine
+        self.folder = folder
 
     @cached_property
     def family(self) -> Family:
@@ -211,7 +202,7 @@ class Keeper:
         """Whether the engine still has what is to be kept."""
         return self.engine.cached_prefix(book.token_ids) == len(book.token_ids)
 
-    def keep(self, book: ReadBook) -> Iterator[Moving | Kept]:
+    def keep(self, book: ReadBook) -> Generator[Moving | Kept]:
         """Write a book; whoever closes this midway leaves nothing. Yields Moving*, Kept.
 
         The engine may do other things between two events, as long as it `holds` the book.

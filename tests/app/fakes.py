@@ -1,13 +1,13 @@
-"""A scripted engine: the same contract as `core.engine.Engine`, no model, and gates that hold it where a test wants."""
+"""A scripted engine: a `TextEngine`, no model, and gates that hold it where a test wants."""
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +21,10 @@ from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
 from core.decoding.origin import Origin
 from core.decoding.stats import DecodeStats, LevelStats
-from core.engine import Engine
+from core.engine_api import TextEngine
 from core.engine_info import Equality
 from core.errors import ContextTooSmall
+from core.generation.capabilities import ALL
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.generation.text import Turn
 from core.planning.hardware import Machine
@@ -72,6 +73,9 @@ class FakeText:
     def offsets(self, text: str) -> list[int]:
         return list(range(len(text)))
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(map(chr, token_ids))
+
     def opening(self, book_ids: Sequence[int]) -> list[int]:
         return [1, *book_ids]
 
@@ -80,6 +84,9 @@ class FakeText:
         for turn in turns:
             ids += [2, *self.encode(turn.question), 3, *(turn.answer_ids or ())]
         return ids
+
+    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+        return [[1], *([3] for _ in roles)]
 
 
 class FakeEngine:
@@ -106,7 +113,7 @@ class FakeEngine:
             resident_layers=4,
             nominal=nominal_bandwidths("cpu"),
         )
-        self.info = SimpleNamespace(
+        self.info: Any = SimpleNamespace(
             model="fake",
             description="A script.",
             limits="",
@@ -129,6 +136,7 @@ class FakeEngine:
             draft_layers=2 if has_draft else 0,
             host_memory=None,
             link=None,
+            capabilities=ALL,
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
         self.weights: list[float] = []  # of the chunks while an answer is written
@@ -209,7 +217,7 @@ class FakeEngine:
         *,
         written: Sequence[int] = (),
         boundary: int = 0,
-    ) -> Iterator[Event]:
+    ) -> Generator[Event]:
         self.configs.append(config)
         self.prompts.append(list(prompt_ids))
         self.written.append(list(written))
@@ -246,7 +254,7 @@ class FakeEngine:
         cancel: threading.Event | None = None,
         *,
         seconds: float | None = None,
-    ) -> Iterator[LaneEvent]:
+    ) -> Generator[LaneEvent]:
         """Lanes in turns, a token a turn; each writes the next enqueued script, or all write the same words."""
         reused = 0
         for progress in self.read(prompt_ids, cancel):
@@ -384,23 +392,21 @@ def finished(
 
 
 def worker_of(
-    engine: Any, seed: int = 0, conversations: Conversations | None = None, keeping: Keeping | None = None
+    engine: TextEngine, seed: int = 0, conversations: Conversations | None = None, keeping: Keeping | None = None
 ) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    worker = EngineWorker(
-        lambda: (cast(Engine, engine), MACHINE), seed=seed, conversations=conversations, keeping=keeping
-    )
+    worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, conversations=conversations, keeping=keeping)
     worker.start()
     return worker
 
 
-def worker_held(engine: Any) -> tuple[EngineWorker, threading.Event]:
+def worker_held(engine: TextEngine) -> tuple[EngineWorker, threading.Event]:
     """A worker, started, whose model is there as soon as the event is set."""
     release = threading.Event()
 
-    def load() -> tuple[Engine, Machine]:
+    def load() -> tuple[TextEngine, Machine]:
         assert release.wait(SECONDS)
-        return cast(Engine, engine), MACHINE
+        return engine, MACHINE
 
     worker = EngineWorker(load)
     worker.start()

@@ -32,7 +32,7 @@ from core.decoding.registry import methods_for
 from core.generation.events import Finished, PrefillProgress, RoundDone
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_api import TextEngine
 
 T = TypeVar("T")
 ALIVE_SECONDS = 5.0  # between remarks while nothing is written
@@ -105,7 +105,7 @@ class Api:
         if not isinstance(words, str):
             raise BadRequest("prompt must be a text.", param="prompt")
 
-        def encode(engine: "Engine") -> list[int]:
+        def encode(engine: "TextEngine") -> list[int]:
             return engine.text.encode(words.encode(errors="replace").decode())
 
         ids = await self._turns.do(encode)

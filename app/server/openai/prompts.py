@@ -15,7 +15,7 @@ from core.caches.tokens import common_prefix
 from core.errors import InvalidSetting
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when they are used
-    from core.generation.text import ChatText
+    from core.generation.text import PromptText
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,7 +43,7 @@ class Prompts:
         self._num_prompts = 0
         self._knows_system: bool | None = None
 
-    def of(self, request: ChatRequest, text: "ChatText") -> Prompt:
+    def of(self, request: ChatRequest, text: "PromptText") -> Prompt:
         """The tokens of a request's messages.
 
         Raises:
@@ -60,7 +60,7 @@ class Prompts:
             ids += piece
         return Prompt(ids, tuple(self._ids(messages[-1], text)) if request.continues else ())
 
-    def wrote(self, answer: str, token_ids: Sequence[int], text: "ChatText") -> None:
+    def wrote(self, answer: str, token_ids: Sequence[int], text: "PromptText") -> None:
         """Remember the tokens of an answer, if they say just that."""
         ids = tuple(token_ids[:-1] if token_ids and token_ids[-1] in text.eos_ids else token_ids)
         if answer and text.decode(ids) == answer:  # not where a stop string was cut off
@@ -78,7 +78,7 @@ class Prompts:
         self._num_prompts += 1
         keep(self._prompts, self._num_prompts, ids, MOST_PROMPTS)
 
-    def _placed(self, messages: Sequence[Message], text: "ChatText") -> list[Message]:
+    def _placed(self, messages: Sequence[Message], text: "PromptText") -> list[Message]:
         """Messages as the chat format takes them: without a place for instructions, they begin the first question."""
         if all(message.role != "system" for message in messages):
             return list(messages)
@@ -94,7 +94,7 @@ class Prompts:
         others[first] = Message("user", EMPTY_LINE.join([*said, others[first].text]))
         return others
 
-    def _ids(self, message: Message, text: "ChatText") -> list[int]:
+    def _ids(self, message: Message, text: "PromptText") -> list[int]:
         if message.role == "assistant":
             return list(self._answers.get(message.text) or text.encode(message.text))
         at = message.text.rfind(EMPTY_LINE) if message.role == "user" else -1
@@ -102,7 +102,7 @@ class Prompts:
             return self._encoded(message.text, text)
         return self._encoded(message.text[:at], text) + text.encode(message.text[at:])
 
-    def _encoded(self, words: str, text: "ChatText") -> list[int]:
+    def _encoded(self, words: str, text: "PromptText") -> list[int]:
         if len(words) < LONG_TEXT:
             return text.encode(words)
         ids = self._texts.get(words)
@@ -111,7 +111,7 @@ class Prompts:
         return ids
 
 
-def knows_system(text: "ChatText") -> bool:
+def knows_system(text: "PromptText") -> bool:
     """Whether a chat format tells instructions from the assistant's words. Some take all roles but one for it."""
     try:
         system = text.pieces(["system", "user"])

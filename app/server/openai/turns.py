@@ -9,13 +9,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
 from app.runtime.events import Pause, Waiting, WorkerEvent
-from app.runtime.worker import EngineWorker, Work
+from app.runtime.jobs import Work
+from app.runtime.worker import EngineWorker
 from app.server.openai.errors import Failed, Overloaded, told
 from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatRequest
@@ -23,7 +24,7 @@ from core.errors import CoreError
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 
 if TYPE_CHECKING:
-    from core.engine import Engine
+    from core.engine_api import TextEngine
 
 T = TypeVar("T")
 MOST_WAITING = 16  # requests behind the one that is answered
@@ -81,7 +82,7 @@ class Turns:
         async with self._turn(work) as events:
             yield events
 
-    async def do(self, job: "Callable[[Engine], T]") -> T:
+    async def do(self, job: "Callable[[TextEngine], T]") -> T:
         """Something short that needs the engine, in its turn.
 
         Raises:
@@ -89,7 +90,7 @@ class Turns:
         """
         found: list[T] = []
 
-        def work(engine: "Engine", _cancel: threading.Event) -> Iterator[WorkerEvent]:
+        def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[WorkerEvent]:
             found.append(job(engine))
             yield Pause()
 
@@ -105,7 +106,7 @@ class Turns:
         if self._num_here > self._most:
             raise Overloaded(self._num_here - 1, RETRY_SECONDS)
         self._num_here += 1
-        stream = _Stream(cast("Generator[WorkerEvent]", self._worker.borrow(self._session_id, work)))
+        stream = _Stream(self._worker.borrow(self._session_id, work))
         try:
             yield self._brought_over(stream)
         finally:
@@ -149,7 +150,7 @@ class _Stream:
 def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
     from core.generation.text import StopWatcher  # loaded with the engine
 
-    def work(engine: "Engine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+    def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         timing.begun = time.perf_counter()
         text, prompt = engine.text, prompts.of(request, engine.text)
         whole, done = [*prompt.ids, *prompt.written], 0

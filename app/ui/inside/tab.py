@@ -5,7 +5,7 @@ from typing import Any
 
 import gradio as gr
 
-from app.remote.names import is_remote, method_label
+from app.remote.names import TOKENS_NOT_SEEN, capabilities_of, method_label
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
@@ -14,10 +14,7 @@ from app.ui.updates import Updates
 
 INTERVAL_SECONDS = 0.5  # drawing costs the engine's process some milliseconds
 ANSWER = "answer"
-HIDDEN = (
-    '<p class="quiet">A remote server wrote this answer. Who proposed its tokens, who judged them and what was read '
-    "for them cannot be seen from here: start the reader without --remote to look inside.</p>"
-)
+HIDDEN = f'<p class="quiet">{TOKENS_NOT_SEEN}</p>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +89,9 @@ class InsideHandlers:
         session.inside, trace = state, subject.trace
         choices = [(one.label, one.key) for one in found]
         return {
-            self._view: HIDDEN
-            if is_remote(trace.method)
-            else inside(trace, beside(session, subject), tables=trace.finished is not None),
+            self._view: inside(trace, beside(session, subject), tables=trace.finished is not None)
+            if capabilities_of(trace.method).computes_here
+            else HIDDEN,
             self._picker: gr.update(choices=choices, value=subject.key, visible=len(found) > 1),
         }
 

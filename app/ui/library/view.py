@@ -4,7 +4,8 @@ A document's text reaches the browser one page at a time, and only when somebody
 """
 
 from app import formats
-from app.context.context_documents import PREVIEW_CHARS, Book, Offer, label, offers, page_text
+from app.context.context_documents import PREVIEW_CHARS, Book, label, page_text
+from app.context.offers import Offer, offers
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from app.remote.names import is_remote
 from app.runtime.events import ModelState, Ready
-from app.runtime.worker import Load
+from app.runtime.jobs import Load
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.hub import catalog, store
@@ -224,7 +223,7 @@ def machine_alone(state: ModelState) -> "Machine":
     from core.planning.hardware import resolve_device, this_machine, used_memory_bytes
 
     machine = this_machine()
-    if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
+    if not isinstance(state, Ready) or not state.info.capabilities.computes_here:
         return machine
     device = resolve_device(state.info.plan.device.value)
     used, waiting = used_memory_bytes(device), state.info.plan.host_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from app.context.samples import Sample, race_questions
-from app.remote.names import is_remote
+from app.remote.names import NO_RACE
 from app.runtime.events import Ready
 from app.runtime.sessions import RaceBoard
 from app.runtime.throttle import INTERVAL_SECONDS, paced
@@ -18,7 +18,7 @@ from app.runtime.trace import Race
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.race.view import RaceView
-from app.ui.reading.settings import generation
+from app.ui.reading.settings import SettingsForm
 from app.ui.updates import Updates
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, METHODS, PLAIN, default_method
@@ -98,8 +98,8 @@ class RaceHandlers:
         state = self._worker.state
         if not isinstance(state, Ready):
             return gr.update()
-        if is_remote(state.info.plan.device.value):
-            return gr.update(interactive=False, info="No races with a remote server: their turns cannot be kept fair.")
+        if not state.info.capabilities.can_race:
+            return gr.update(interactive=False, info=NO_RACE)
         has_draft = state.info.has_draft
         choices = lane_choices(has_draft=has_draft)
         if has_draft:
@@ -184,7 +184,7 @@ def race_configs(
     chosen = [name for name in METHODS if name in lanes]
     if len(chosen) < 2:
         raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
-    return [generation(name, temperature, 1.0, MOST_IN_TIME if seconds else limit) for name in chosen]
+    return [SettingsForm(name, temperature, 1.0, MOST_IN_TIME if seconds else limit).config() for name in chosen]
 
 
 def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
@@ -193,14 +193,8 @@ def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
     return [(method.short_label + ("" if method.exact else " · not exact"), method.name) for method in found]
 
 
-def build_race_tab(
-    worker: EngineWorker,
-    samples: Sequence[Sample],
-    session: gr.Textbox,
-    stream: dict[str, Any],
-    at_once: dict[str, Any],
-) -> RaceHandlers:
-    """The tab's components and events. `stream` and `at_once` are how the page's events run."""
+def build_race() -> tuple[RaceParts, gr.Button]:
+    """The tab's components, and the button that presents them."""
     with gr.Column(elem_id="race"):
         with gr.Column(elem_id="race-setup"):
             with gr.Row(elem_id="race-ask"):
@@ -248,22 +242,36 @@ def build_race_tab(
         (save_html, save_json),
         saved,
     )
+    return parts, present
+
+
+def build_race_tab(
+    worker: EngineWorker,
+    samples: Sequence[Sample],
+    session: gr.Textbox,
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
+) -> RaceHandlers:
+    """The tab's components and events. `stream` and `at_once` are how the page's events run."""
+    parts, present = build_race()
     handlers = RaceHandlers(worker, tuple(samples), parts)
     gr.on(
-        [start.click, question.submit],
+        [parts.start.click, parts.question.submit],
         handlers.race,
         [session, *parts.settings],
         parts.of_race,
         api_name="race",
         **stream,
     )
-    stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)
-    for button in prompts:
-        button.click(None, button, question, js="(text) => text", api_visibility="private")
-    for kind, button in (("html", save_html), ("json", save_json)):
+    parts.stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)
+    for button in parts.prompts:
+        button.click(None, button, parts.question, js="(text) => text", api_visibility="private")
+    for kind, button in zip(("html", "json"), parts.saves, strict=True):
         report = partial(handlers.report, kind=kind)
-        made = button.click(report, session, [saved, *parts.of_race], api_name=f"report_{kind}", **at_once)
-        made.then(None, saved, saved, js="(parcel) => window.triforceRace.save(parcel)", api_visibility="private")
+        made = button.click(report, session, [parts.saved, *parts.of_race], api_name=f"report_{kind}", **at_once)
+        made.then(
+            None, parts.saved, parts.saved, js="(parcel) => window.triforceRace.save(parcel)", api_visibility="private"
+        )
     present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
     return handlers
 

@@ -7,7 +7,7 @@ the buttons' values. Every value names an exchange by its random id, so no text 
 from app import formats
 from app.conversations.figures import exactness, figures
 from app.conversations.tree import Dialogue, Node
-from app.remote.names import NOT_SEEN, REMOTE, is_remote
+from app.remote.names import NOT_SEEN, REMOTE, capabilities_of
 from app.runtime.recording import CUT
 from app.ui import render
 
@@ -25,7 +25,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
         what = _button("again", node.id, "Answer it", "Write the answer to this question")
         return _block("foot waits", f"<span>Not answered.</span>{_acts(what, _button('delete', node.id, 'Delete'))}")
     tone = "exact" if exchange.finished.exact else "lossy"
-    tone = REMOTE if is_remote(exchange.finished.method) else tone
+    tone = tone if capabilities_of(exchange.finished.method).computes_here else REMOTE
     facts = "".join(
         f'<span class="{key}" title="{render.escape(note)}">{render.escape(text)}</span>'
         for key, text, note in figures(exchange)

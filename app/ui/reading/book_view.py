@@ -2,7 +2,8 @@
 
 from app import formats
 from app.context.context_documents import Book as Shelved
-from app.context.context_documents import Offer, label
+from app.context.context_documents import label
+from app.context.offers import Offer
 from app.context.page_ranges import written
 from app.context.uploads import Arrival
 from app.runtime.error_text import told

@@ -5,7 +5,7 @@ it is checked: it comes from a browser.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from gradio.events import Dependency
 
 from app.runtime.worker import EngineWorker
 from app.ui import render
-from app.ui.handlers import Handlers, Parts
+from app.ui.handlers import Handlers
+from app.ui.parts import Parts
 from app.ui.reading import quote_chips
 from app.ui.updates import Updates
 from core.errors import CoreError, InvalidSetting
@@ -59,7 +60,7 @@ class ChatActions:
     """The verbs of small buttons."""
 
     def __init__(self, worker: EngineWorker, handlers: Handlers, parts: Parts, own: ListParts) -> None:
-        self._worker, self.handlers, self._parts, self._own = worker, handlers, parts, own
+        self._worker, self._handlers, self._parts, self._own = worker, handlers, parts, own
         conversing = self._conversing = handlers.conversing
         self._changes: dict[str, Callable[[str, str], None]] = {
             "open": conversing.open,
@@ -91,8 +92,8 @@ class ChatActions:
             change(session_id, act.id)
         except CoreError as error:
             known = self._worker.sessions.find(session_id)
-            return (self.handlers.talk(known) if known else {}) | {parts.about: render.problem(error)}
-        shown = self.handlers.talk(self._worker.sessions.get(session_id))
+            return (self._handlers.talk(known) if known else {}) | {parts.about: render.problem(error)}
+        shown = self._handlers.talk(self._worker.sessions.get(session_id))
         return shown | ({parts.box: ""} if act.verb == "keep" else {})
 
     def _special(self, session_id: str, act: Act) -> Updates | None:
@@ -107,10 +108,10 @@ class ChatActions:
             return {parts.where.page: quote_chips.opened(self._worker.sessions.get(session_id), act.id)}
         if act.verb == "rename":
             conversing.rename(session_id, act.id, act.text)
-            return {parts.listing: self.handlers.listing(self._worker.sessions.get(session_id))}
+            return {parts.listing: self._handlers.listing(self._worker.sessions.get(session_id))}
         if act.verb == "edit":
             question = conversing.edit(session_id, act.id)
-            shown = self.handlers.talk(self._worker.sessions.get(session_id))
+            shown = self._handlers.talk(self._worker.sessions.get(session_id))
             return shown | {parts.box: question, self._own.parcel: json.dumps({"focus": True})}
         return None
 
@@ -118,7 +119,7 @@ class ChatActions:
         """The list with what has every word of a text."""
         session = self._worker.sessions.enter(session_id)
         session.search = text or ""
-        return self.handlers.listing(session)
+        return self._handlers.listing(session)
 
 
 def build_list() -> ListParts:
@@ -137,13 +138,18 @@ def build_list() -> ListParts:
 
 def wire_list(
     actions: ChatActions,
+    again: Callable[..., Iterator[Updates]],
     own: ListParts,
     parts: Parts,
     settings: Sequence[gr.components.Component],
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> Dependency:
-    """The events. `stream` and `at_once` are how the page's events run. Returns the one that writes an answer."""
+    """The events. `stream` and `at_once` are how the page's events run. Returns the one that writes an answer.
+
+    Args:
+        again: writes it.
+    """
     done = own.now.click(
         actions.now,
         [parts.session, own.act],
@@ -154,7 +160,7 @@ def wire_list(
     done.then(None, own.parcel, own.parcel, js="(parcel) => window.triforceChat.deliver(parcel)")
     own.search.change(actions.search, [parts.session, own.search], own.listing, api_name="search", **at_once)
     return own.again.click(
-        actions.handlers.again,
+        again,
         [parts.session, own.act, *settings],
         parts.of_answer,
         api_name="regenerate",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from app import formats
 from app.context.samples import Sample
-from app.conversations.store import Listing, Summary
+from app.conversations.listing import Listing, Summary
 from app.runtime.sessions import Session
 from app.ui import render
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app import formats
-from app.remote.names import NOT_SEEN, is_remote, method_label
+from app.remote.names import EXACTNESS_NOT_SEEN, NOT_SEEN, NOT_TOLD, TOLD, capabilities_of, method_label
 from app.runtime.events import AnswerBegun, Waiting, WorkerEvent
 from app.ui import render
 from core.decoding.registry import PLAIN
@@ -125,8 +125,8 @@ class LiveStrip:
         """The strip."""
         name = method_label(self._method or "")
         badges = render.chip(name, tone="method") if name else ""
-        if is_remote(self._method):
-            badges += render.chip("exactness not seen", title=NOT_SEEN)
+        if not capabilities_of(self._method).computes_here:
+            badges += render.chip(EXACTNESS_NOT_SEEN, title=NOT_SEEN)
         elif name:
             badges += render.chip("exact", tone="exact", title="The text follows the target model's own distribution.")
         state = "running" if self._running else "resting"
@@ -144,14 +144,14 @@ class LiveStrip:
     def _tiles(self) -> list[Tile]:
         stats = self._stats
         level1, level2 = _acceptance(stats.level1), _acceptance(stats.level2)
-        unused = "not used by plain decoding" if self._method == PLAIN else ""
-        if is_remote(self._method):
-            unused = "a remote server does not tell" if level2 is None else "as the server tells"
+        unused, can = "not used by plain decoding" if self._method == PLAIN else "", capabilities_of(self._method)
+        if not can.computes_here:
+            unused = NOT_TOLD if level2 is None else TOLD
         ms = "of decoding alone"
         if stats.ms_per_token is not None:
             ms = f"{formats.figure(stats.ms_per_token)} ms per token"
         book = f"of {self._num_book:,} book tokens" if self._num_book else "book tokens"
-        hidden = self._num_reread is None or is_remote(self._method)
+        hidden = self._num_reread is None or not can.counts_reread
         reread = formats.NONE_YET if hidden else formats.count(self._num_reread or 0)
         passes = formats.figure(stats.tokens_per_full_pass if stats.new_tokens else None)
         return [

@@ -4,7 +4,8 @@ The browser keeps the fields; core checks every value and says what to do about 
 """
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gradio as gr
@@ -30,9 +31,60 @@ BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses a
 MOST_SEED = 2**63 - 1  # what torch takes
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsForm:
+    """What a page asks an answer to be like: the components' values, as they come from a browser."""
+
+    method: str
+    temperature: float | None
+    top_p: float | None
+    max_new_tokens: float | None
+    top_k: float | None = 0
+    seed: str | None = ""
+    variant: str | None = AS_CHOSEN
+    rounds: str | None = ADAPTIVE
+    gamma1: float | None = DEFAULTS.speculation.gamma1
+    gamma2: float | None = DEFAULTS.speculation.gamma2
+    budget: int | None = None
+
+    @classmethod
+    def of(cls, method: str, fields: Sequence[Any]) -> "SettingsForm":
+        """From the method and the values of `Fields.values`; those left out are as the page begins with."""
+        return cls(method, *fields)
+
+    @property
+    def own_seed(self) -> bool:
+        """No seed was chosen: every answer is drawn with one of its own. Raises InvalidSetting."""
+        return seed_of(self.seed) is None
+
+    def config(self) -> GenerationConfig:
+        """The settings they mean.
+
+        Raises:
+            InvalidSetting: a field is empty or out of range.
+        """
+        numbers = (self.temperature, self.top_p, self.max_new_tokens, self.top_k, self.gamma1, self.gamma2)
+        if any(number is None for number in numbers):
+            raise InvalidSetting("A field in Settings is empty.", hint="Fill it with a number.")
+        temperature, top_p, max_new_tokens, top_k, gamma1, gamma2 = (number or 0 for number in numbers)
+        shape, one, two = SpeculationConfig(), int(gamma1), int(gamma2)
+        if self.rounds == FIXED:
+            shape = SpeculationConfig(gamma1=one, gamma2=two, adaptive=False)
+        elif (one, two) != (shape.gamma1, shape.gamma2):
+            shape = replace(shape, gamma1=one, gamma2=two)
+        return GenerationConfig(
+            method=chosen_method(self.method, self.variant),
+            max_new_tokens=int(max_new_tokens),
+            sampling=SamplingParams(temperature=float(temperature), top_p=float(top_p), top_k=int(top_k)),
+            speculation=shape,
+            seed=seed_of(self.seed) or 0,
+            budget=self.budget,
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields:
-    """The components, in the order in which `generation` takes their values after the method."""
+    """The components, named as in `SettingsForm`."""
 
     preset: gr.Radio
     temperature: gr.Number
@@ -48,64 +100,8 @@ class Fields:
 
     @property
     def values(self) -> list[gr.components.Component]:
-        """What an answer is asked with."""
-        return [
-            self.temperature,
-            self.top_p,
-            self.max_new_tokens,
-            self.top_k,
-            self.seed,
-            self.variant,
-            self.rounds,
-            self.gamma1,
-            self.gamma2,
-            self.budget,
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the page asks an answer to be like."""
-
-    config: GenerationConfig
-    own_seed: bool  # no seed was chosen: every answer is drawn with one of its own
-
-
-def generation(
-    method: str,
-    temperature: float | None,
-    top_p: float | None,
-    max_new_tokens: float | None,
-    top_k: float | None = 0,
-    seed: str | None = "",
-    variant: str | None = AS_CHOSEN,
-    rounds: str | None = ADAPTIVE,
-    gamma1: float | None = DEFAULTS.speculation.gamma1,
-    gamma2: float | None = DEFAULTS.speculation.gamma2,
-    budget: int | None = None,
-) -> GenerationConfig:
-    """Settings from the page's fields.
-
-    Raises:
-        InvalidSetting: a field is empty or out of range.
-    """
-    numbers = (temperature, top_p, max_new_tokens, top_k, gamma1, gamma2)
-    if any(number is None for number in numbers):
-        raise InvalidSetting("A field in Settings is empty.", hint="Fill it with a number.")
-    shape = SpeculationConfig()
-    one, two = int(gamma1 or 0), int(gamma2 or 0)
-    if rounds == FIXED:
-        shape = SpeculationConfig(gamma1=one, gamma2=two, adaptive=False)
-    elif (one, two) != (shape.gamma1, shape.gamma2):
-        shape = replace(shape, gamma1=one, gamma2=two)
-    return GenerationConfig(
-        method=chosen_method(method, variant),
-        max_new_tokens=int(max_new_tokens or 0),
-        sampling=SamplingParams(temperature=float(temperature or 0), top_p=float(top_p or 0), top_k=int(top_k or 0)),
-        speculation=shape,
-        seed=seed_of(seed) or 0,
-        budget=budget,
-    )
+        """What an answer is asked with, beside the method."""
+        return [getattr(self, field.name) for field in fields(SettingsForm) if field.name != "method"]
 
 
 def seed_of(text: str | None) -> int | None:
@@ -120,12 +116,6 @@ def seed_of(text: str | None) -> int | None:
     if not written.isascii() or not written.isdigit() or int(written[:20]) > MOST_SEED:
         raise InvalidSetting(f"The seed {written[:40]!r} is not usable.", hint="Use a whole number, or leave it empty.")
     return int(written)
-
-
-def wish(method: str, *fields: Any) -> Wish:
-    """Settings from the page's fields, in the order of `Fields.values`. Raises InvalidSetting."""
-    seed = fields[4] if len(fields) > 4 else None
-    return Wish(generation(method, *fields), own_seed=seed_of(seed) is None)
 
 
 def chosen_method(method: str, variant: str | None) -> str:
@@ -194,41 +184,45 @@ def build_settings() -> Fields:
     return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2, budget)
 
 
-def wire_settings(fields: Fields, method: gr.Radio, at_once: dict[str, Any]) -> None:
+def wire_settings(own: Fields, method: gr.Radio, at_once: dict[str, Any]) -> None:
     """Presets set the single fields and follow them; the browser keeps what the reader chose."""
     quiet = {**at_once, "js": None, "api_visibility": "private"}
-    sampling: list[gr.components.Component] = [fields.temperature, fields.top_p, fields.top_k]
-    kept = [method, fields.preset, *fields.values]
+    sampling: list[gr.components.Component] = [own.temperature, own.top_p, own.top_k]
+    kept = [method, own.preset, *own.values]
     keep: dict[str, Any] = {"fn": None, "inputs": kept, "js": KEEP, "api_visibility": "private"}
-    fields.preset.input(preset_values, fields.preset, sampling, **quiet).then(**keep)
-    for field in (fields.temperature, fields.top_p, fields.top_k):
-        field.input(preset_of, sampling, fields.preset, **quiet).then(**keep)
-    fields.seed.blur(**keep)  # what is pasted is no input to Gradio
-    shape = (fields.variant, fields.rounds, fields.gamma1, fields.gamma2, fields.budget)
-    for other in (method, fields.max_new_tokens, *shape):
+    own.preset.input(preset_values, own.preset, sampling, **quiet).then(**keep)
+    for field in (own.temperature, own.top_p, own.top_k):
+        field.input(preset_of, sampling, own.preset, **quiet).then(**keep)
+    own.seed.blur(**keep)  # what is pasted is no input to Gradio
+    for other in (method, own.max_new_tokens, own.variant, own.rounds, own.gamma1, own.gamma2, own.budget):
         other.input(**keep)
 
 
-def recalled(fields: Fields, method: gr.Radio, packed: str) -> dict[gr.components.Component, Any]:
+def recalled(own: Fields, method: gr.Radio, packed: str) -> dict[gr.components.Component, Any]:
     """The fields as the browser kept them; nothing where it kept none, or those of another page.
 
     They come with the page's first update: beside it, Gradio would lose one of the two.
     """
-    kept = [method, fields.preset, *fields.values]
     try:
-        values = json.loads(packed or "null")
-        wish(*values[:1], *values[2:])
+        name, _, *values = json.loads(packed or "null")
+        form = SettingsForm.of(name, values)
+        form.config()
     except (ArithmeticError, LookupError, ValueError, TypeError, RecursionError, CoreError):
         return {}
-    choices = [variant for _, variant in variants(has_draft=True)]
-    if len(values) != len(kept) or values[7] not in choices or values[8] not in (ADAPTIVE, FIXED):
+    offered = (
+        len(values) == len(own.values)
+        and form.variant in [variant for _, variant in variants(has_draft=True)]
+        and form.rounds in (ADAPTIVE, FIXED)
+        and form.budget in [tokens for _, tokens in BUDGETS]
+    )
+    if not offered:
         return {}
-    if values[-1] not in [tokens for _, tokens in BUDGETS]:
-        return {}
-    found = dict(zip(kept, values, strict=True))
-    found[fields.preset] = preset_of(values[2], values[3], values[5])
-    if values[0] not in dict(decoding_choices(has_draft=True)).values():
-        del found[method]
+    found = {
+        own.preset: preset_of(form.temperature, form.top_p, form.top_k),
+        **dict(zip(own.values, values, strict=True)),
+    }
+    if name in dict(decoding_choices(has_draft=True)).values():
+        found[method] = name
     return found
 
 

@@ -9,7 +9,7 @@ from app.context.context_documents import PREVIEW_CHARS, Placed
 from app.context.open_book import Book
 from app.context.quotes import Quote
 from app.context.retrieval_map import STRONG, Passage, Weights
-from app.remote.names import is_remote
+from app.remote.names import PAGES_NOT_SEEN, capabilities_of
 from app.runtime.sessions import Session
 from app.ui import render
 
@@ -29,8 +29,8 @@ def where(session: Session) -> str:
         return _strip("Ask a question: this strip then shows which pages are loaded for drafting.", _room(book))
     if not loaded.kept:
         return _strip("Which pages were loaded for this answer was not kept.")
-    if is_remote(loaded.method):
-        return _strip("Where in the book a remote server looks cannot be seen from here.")
+    if not capabilities_of(loaded.method).shows_retrieval:
+        return _strip(PAGES_NOT_SEEN)
     if not loaded.retrieves:
         return _strip("This way of decoding loads no pages: every token reads the whole book.")
     if not book.chunk_pages:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gradio as gr
 from gradio.blocks import Block
 
-from app.remote.names import is_remote
 from app.runtime.events import LoadFailed, ModelState, Pause, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
@@ -112,7 +111,7 @@ def machine_of(state: ModelState) -> "Machine | None":
 
 def usage_of(state: ModelState) -> Usage | None:
     """Memory of this process on the model's device; None before the model is loaded."""
-    if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
+    if not isinstance(state, Ready) or not state.info.capabilities.computes_here:
         return None
     from core.planning.hardware import peak_memory_bytes, resolve_device, used_memory_bytes
 
@@ -122,7 +121,7 @@ def usage_of(state: ModelState) -> Usage | None:
 
 def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -> "Prediction | None":
     """How fast the loaded model should be; None before it is loaded."""
-    if not isinstance(state, Ready) or is_remote(state.info.plan.device.value):
+    if not isinstance(state, Ready) or not state.info.capabilities.computes_here:
         return None
     from app.ui.system.expected_speed import expect
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from app import formats
 from app.conversations.exchange import Exchange
-from app.remote.names import is_remote
+from app.remote.names import ITS_WORD_ONLY
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.trace import Race
 from app.ui import render
@@ -130,7 +130,7 @@ def _head(state: ModelState) -> str:
 
 
 def _model_card(ready: Ready, usage: Usage | None) -> str:
-    if is_remote(ready.info.plan.device.value):
+    if not ready.info.capabilities.computes_here:
         return _card("Model", model_facts(ready), wide=True)
     return memory_card(ready, usage)
 
@@ -197,7 +197,7 @@ def _table(rows: Sequence[Fact]) -> str:
 def model_facts(ready: Ready) -> list[Fact]:
     """What was chosen, and why."""
     info, plan = ready.info, ready.info.plan
-    if is_remote(plan.device.value):
+    if not info.capabilities.computes_here:
         return [
             Fact("Model", info.model, info.description),
             Fact("Server", plan.device.because, "books, questions and answers are sent there"),
@@ -259,8 +259,8 @@ def exactness(shot: Snapshot) -> list[Fact]:
     if not isinstance(shot.state, Ready):
         return [Fact("Exact for", formats.NONE_YET, "known when the model is loaded"), *verdicts]
     dtype = dtype_of(shot.state)
-    if is_remote(shot.state.info.plan.device.value):
-        return [Fact("Exact for", "not seen", "the server's word only: how it computes cannot be seen from here")]
+    if not shot.state.info.capabilities.computes_here:
+        return [Fact("Exact for", "not seen", ITS_WORD_ONLY)]
     greedy = Fact(
         "Greedy text",
         "equal to plain decoding’s, token for token",
@@ -347,7 +347,7 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
         rows.append(Fact("GPU", "none", "no CUDA device found"))
     elif len(machine.gpus) > 1:
         rows.append(Fact("Several GPUs", "one computes", several_gpus(shot.system)))
-    if isinstance(shot.state, Ready) and not is_remote(shot.state.info.plan.device.value):
+    if isinstance(shot.state, Ready) and shot.state.info.capabilities.computes_here:
         info = shot.state.info
         rows.append(Fact("Attention", ATTENTION.get(info.attention, info.attention), info.attention_because))
         if machine.gpus:
@@ -367,10 +367,9 @@ def data_facts(shot: Snapshot) -> list[Fact]:
     chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
     compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
-    remote = shot.state.info.plan.device if isinstance(shot.state, Ready) else None
     sent = f"nothing is sent anywhere{kernel}"
-    if remote is not None and is_remote(remote.value):
-        sent = f"but books, questions and answers are sent to {remote.because}"
+    if isinstance(shot.state, Ready) and not shot.state.info.capabilities.computes_here:
+        sent = f"but books, questions and answers are sent to {shot.state.info.plan.device.because}"
     return [
         Fact("Data folder", with_tilde(str(shot.folder), shot.home), chosen),
         *(Fact(kept.name, amount_of(kept)) for kept in shot.kept),

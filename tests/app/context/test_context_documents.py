@@ -1,6 +1,5 @@
-"""The shelf: joined text, the way back from it, what it costs and what fits."""
+"""The shelf: joined text, and the way back from it."""
 
-import re
 from itertools import pairwise
 
 import pytest
@@ -13,24 +12,14 @@ from app.context.context_documents import (
     AlreadyThere,
     Chapters,
     Choice,
-    Costs,
-    Meter,
     Pages,
     Shelf,
-    Span,
     Whole,
-    fits,
     label,
-    offers,
     page_text,
     spans,
 )
 from app.documents.document import Chapter, Document, make_pages
-
-
-def count(text: str) -> int:
-    """Words, standing in for tokens."""
-    return len(text.split())
 
 
 def a_document(name: str, pages: list[str], chapter_starts: list[int] | None = None) -> Document:
@@ -187,109 +176,3 @@ def test_a_preview_copies_a_page_and_never_more() -> None:
     document = a_document("a", ["short", "x" * 100_000, "end"])
     assert [page_text(document, n) for n in (-5, 1, 3, 99)] == ["short", "short", "end", "end"]
     assert len(page_text(document, 2)) == 20_000
-
-
-# -------------------- tokens
-
-
-def ten_pages() -> Document:
-    """Ten pages of ten words; chapters of 5, 30, 45 and 15 words begin in and between pages, after a preface of 5."""
-    page = "word " * 10
-    return a_document("a", [page] * 10, [25, 50, 200, 425])
-
-
-def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> None:
-    counted: list[str] = []
-
-    def recording(text: str) -> int:
-        counted.append(text)
-        return count(text)
-
-    shelf, meter = Shelf().add(ten_pages()), Meter(recording)
-    book = shelf.books[0]
-    for _ in range(3):
-        assert meter.shelf(shelf) == 100
-        assert [meter.page(book, n) for n in (1, 5, 10)] == [10, 10, 10]
-        assert [meter.chapter(book, n) for n in (1, 2, 3, 4)] == [5, 30, 45, 15]
-        assert meter.shelf(shelf.choose(0, Chapters((1, 2)))) == 35
-        assert meter.shelf(shelf.choose(0, Chapters((1, 4)))) == 20 + count(LEFT_OUT)
-    assert "".join(counted).replace(LEFT_OUT, "") == book.document.text
-
-
-def test_several_books_cost_their_titles_too() -> None:
-    shelf = Shelf().add(a_document("one", ["a b"])).add(a_document("two", ["c"]))
-    assert Meter(count).shelf(shelf) == count(shelf.text) == 3 + 3 + 2
-
-
-def test_a_warm_meter_counts_nothing_more() -> None:
-    shelf = Shelf().add(ten_pages()).add(a_document("b", ["other " * 20]))
-    counted: list[str] = []
-    meter = Meter(lambda text: counted.append(text) or count(text))
-    meter.warm(shelf)
-    before = len(counted)
-    for one in (shelf, shelf.move(0, 1), shelf.choose(0, Chapters((1, 3)))):
-        assert meter.shelf(one) == count(one.text)
-    assert len(counted) == before
-
-
-def test_token_offsets_give_the_same_costs_without_counting_again() -> None:
-    document = ten_pages()
-    starts = [match.start() for match in re.finditer(r"\S+", document.text)]
-    exact, counted = Costs.of_tokens(document, starts), Costs.counted(document, count)
-    parts = [Span(page.char_start, page.char_end) for page in document.pages]
-    parts += [Span(chapter.char_start, chapter.char_end) for chapter in document.chapters]
-    assert [exact.of(part) for part in parts] == [counted.of(part) for part in parts]
-
-    def fail(text: str) -> int:
-        raise AssertionError(text)
-
-    shelf, meter = Shelf().add(document), Meter(fail)
-    meter.know(shelf.books[0], exact)
-    assert meter.shelf(shelf) == 100
-    meter.forget(Shelf())
-    with pytest.raises(AssertionError, match="word"):
-        meter.shelf(shelf)
-
-
-# -------------------- offers
-
-
-def test_what_fits_is_offered_first_and_every_chapter_is_there() -> None:
-    given_offers = offers(Shelf().add(ten_pages()), 0, Meter(count), budget=46)
-    assert [(offer.label, offer.num_tokens, offer.fits) for offer in given_offers] == [
-        ("everything", 100, False),
-        ("pages 1–4", 40, True),
-        ("chapters 1–2", 35, True),
-        ("chapter 3: C3", 45, True),
-        ("chapter 4: C4", 15, True),
-        ("chapter 1: C1", 5, True),
-        ("chapter 2: C2", 30, True),
-    ]
-
-
-def test_a_document_without_chapters_is_offered_in_runs_of_pages() -> None:
-    document = a_document("a", ["word " * n for n in (3, 3, 9, 3, 3, 3)])
-    names = [offer.label for offer in offers(Shelf().add(document), 0, Meter(count), budget=7)]
-    assert names == ["everything", "pages 1–2", "pages 4–5", "page 6"]
-
-
-def test_when_everything_fits_chapters_are_still_there_to_choose() -> None:
-    names = [offer.label for offer in offers(Shelf().add(ten_pages()), 0, Meter(count), budget=100)]
-    assert names == ["everything", *(f"chapter {n}: C{n}" for n in (1, 2, 3, 4))]
-
-
-def test_other_books_take_their_share_of_the_budget() -> None:
-    shelf = Shelf().add(ten_pages()).add(a_document("b", ["other " * 20]))
-    for offer in fits(shelf, Meter(count), budget=70):
-        assert offer.total_tokens == Meter(count).shelf(shelf.choose(offer.book, offer.choice))
-        assert offer.fits == (offer.total_tokens <= 70)
-    labels = [offer.label for offer in fits(shelf, Meter(count), budget=70)]
-    assert "pages 1–4" in labels
-    assert shelf.text == whole_text([book.document for book in shelf.books])
-
-
-@given(documents(), st.integers(0, 12))
-def test_no_offer_claims_to_fit_that_does_not(document: Document, budget: int) -> None:
-    shelf, meter = Shelf().add(document), Meter(len)
-    for offer in offers(shelf, 0, meter, budget):
-        assert offer.fits == (len(shelf.choose(0, offer.choice).text) <= budget)

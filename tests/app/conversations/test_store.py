@@ -270,5 +270,5 @@ def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
 
 def test_a_huge_file_is_not_read(store: Conversations, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(store, a_dialogue("One?"))
-    monkeypatch.setattr(module, "MOST_BYTES", 10)
+    monkeypatch.setattr(module.files, "MOST_BYTES", 10)
     assert titles(Conversations(folder)) == [] and BOOK.title

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from app.runtime.events import LoadFailed, Loading, ModelState, Pause, Ready, Waiting
+from app.runtime.jobs import MOST_WAITING, TooMuchWaits
 from app.runtime.sessions import MOST_SESSIONS, SessionGone
-from app.runtime.worker import MOST_WAITING, EngineFault, EngineWorker, TooMuchWaits
+from app.runtime.worker import EngineFault, EngineWorker
 from core.generation.events import Finished
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine, opened, worker_held, write_book
 from tests.app.runtime.test_worker import PLAIN, in_thread, wait_for

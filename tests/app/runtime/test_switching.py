@@ -10,7 +10,8 @@ import pytest
 
 from app.runtime.context_loader import OTHER_MODEL
 from app.runtime.events import LoadFailed, Loading, Ready
-from app.runtime.worker import EngineWorker, ModelBusy
+from app.runtime.jobs import ModelBusy
+from app.runtime.worker import EngineWorker
 from app.ui.header import masthead
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN as PLAIN_LANE

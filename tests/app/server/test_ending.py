@@ -19,8 +19,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="another system's sig
 SERVES = """
     import sys, threading, time
     from types import SimpleNamespace
-    from app import main
-    from app.cli import options
+    from app.server import serve_page as main
     from app.runtime.worker import Loading
     from launch import parse_arguments
 

@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from app.context.context_documents import Meter, Offer, Pages, Shelf, Whole
+from app.context.context_documents import Pages, Shelf, Whole
+from app.context.offers import Offer
 from app.context.open_book import Book
+from app.context.token_costs import Meter
 from app.context.uploads import Fit
 from app.documents import Document
 from app.documents.document import make_pages

@@ -134,7 +134,7 @@ def test_names_that_the_font_cannot_write_warn_nobody(tmp_path: Path) -> None:
 
 def test_drawing_leaves_the_global_state_of_pyplot_alone() -> None:
     code = (
-        "import json, sys, io; from pathlib import Path; from app.cli import bars, plot;"
+        "import json, sys, io; from pathlib import Path; from app.cli.charts import bars, plot;"
         "assert 'matplotlib' not in sys.modules;"
         f"document = json.loads(Path({str(RESULTS / 'page-2core-cpu.json')!r}).read_text());"
         "bars.draw(plot.chart_of(document)).savefig(io.BytesIO());"

@@ -25,9 +25,6 @@ class ServedText(FakeText):
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(one) if one < 1000 else self._words.get(one, "?") for one in ids if one > 3)
 
-    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
-        return [[1], *([3] for _ in roles)]
-
 
 class ServedEngine(FakeEngine):
     """A scripted engine that can be served."""

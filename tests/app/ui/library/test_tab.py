@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.context.context_documents import AlreadyThere, Chapters, Meter, Pages, Shelf
+from app.context.context_documents import AlreadyThere, Chapters, Pages, Shelf
+from app.context.token_costs import Meter
 from app.context.uploads import Intake
 from app.documents.document import Chapter, Document, make_pages
 from app.documents.readers import extract_document
@@ -106,7 +107,7 @@ def test_every_file_has_a_state_of_its_own(worker: EngineWorker, tmp_path: Path,
         seen.append(tuple(one.stage for one in session.intake.arrivals))
         yield from extract_document(path)
 
-    monkeypatch.setattr("app.runtime.worker.extract_document", noting)
+    monkeypatch.setattr("app.runtime.reading_job.extract_document", noting)
     events = worker.open_books(session.id, files)
     assert [one.stage for one in session.intake.arrivals] == ["waiting"] * 3, "at once, before anything is read"
     list(events)

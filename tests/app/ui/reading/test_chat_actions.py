@@ -11,16 +11,19 @@ import pytest
 
 from app.context.samples import Sample
 from app.conversations.figures import exactness
-from app.conversations.store import Conversations, Listing, Summary
+from app.conversations.listing import Listing, Summary
+from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
 from app.runtime.throttle import Pace
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import Handlers, Parts
+from app.ui.handlers import Handlers
 from app.ui.library.drawing import LibraryParts
 from app.ui.library.tab import LibraryHandlers
+from app.ui.parts import Parts
 from app.ui.reading import settings
 from app.ui.reading.answer_footer import answer_footer, question_footer
+from app.ui.reading.answers import Answers
 from app.ui.reading.chat_actions import ChatActions, ListParts
 from app.ui.reading.chat_view import ChatView, conversation
 from app.ui.reading.conversation_view import MOST_SHOWN, ago, book_notice, conversation_list, editing_notice
@@ -197,13 +200,13 @@ def test_presets_and_single_fields_say_the_same() -> None:
 
 
 def test_fields_become_a_configuration() -> None:
-    wish = settings.wish("triforce", 0.6, 0.9, 64, 40, " 7 ", "triforce-lookup", "fixed", 3, 12)
-    config = wish.config
+    form = settings.SettingsForm("triforce", 0.6, 0.9, 64, 40, " 7 ", "triforce-lookup", "fixed", 3, 12)
+    config = form.config()
     assert config.sampling == SamplingParams(temperature=0.6, top_p=0.9, top_k=40) and config.seed == 7
-    assert config.method == "triforce-lookup" and not wish.own_seed and config.max_new_tokens == 64
+    assert config.method == "triforce-lookup" and not form.own_seed and config.max_new_tokens == 64
     assert not config.speculation.adaptive and (config.speculation.gamma1, config.speculation.gamma2) == (3, 12)
-    adaptive = settings.wish("triforce", 0, 1, 64, 0, "", settings.AS_CHOSEN, "adaptive", 2, 8)
-    assert adaptive.own_seed and adaptive.config.speculation.adaptive and adaptive.config.method == "triforce"
+    adaptive = settings.SettingsForm("triforce", 0, 1, 64, 0, "", settings.AS_CHOSEN, "adaptive", 2, 8)
+    assert adaptive.own_seed and adaptive.config().speculation.adaptive and adaptive.config().method == "triforce"
 
 
 def test_plain_decoding_stays_plain() -> None:
@@ -227,7 +230,7 @@ def test_plain_decoding_stays_plain() -> None:
 )
 def test_wrong_fields_are_said(fields: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidSetting):
-        settings.wish("triforce", *fields)
+        settings.SettingsForm.of("triforce", fields).config()
 
 
 @pytest.mark.parametrize(
@@ -269,6 +272,7 @@ class Page:
         parts = Parts(**fields, suggestions=cast(Any, ("s1",)))
         own = ListParts(*cast(Any, ("search", "listing", "act", "parcel", "now", "again")))
         self.handlers = Handlers(worker, (), parts)
+        self.answers = Answers(worker, self.handlers)
         self.actions, self.session_id = ChatActions(worker, self.handlers, parts, own), session_id
         self.session = worker.sessions.get(session_id)
 
@@ -276,11 +280,11 @@ class Page:
         return self.actions.now(self.session_id, json.dumps({"act": act, "text": text}))
 
     def asks(self, question: str) -> dict[Any, Any]:
-        *_, last = self.handlers.ask(self.session_id, question, "triforce", 0, 1, 64)
+        *_, last = self.answers.ask(self.session_id, question, "triforce", 0, 1, 64)
         return last | self.after()
 
     def after(self) -> dict[Any, Any]:
-        return self.handlers.answered(self.session_id)
+        return self.answers.answered(self.session_id)
 
     @property
     def ids(self) -> list[str]:
@@ -333,7 +337,7 @@ def test_a_cancelled_edit_empties_the_box(page: Page) -> None:
 def test_an_edit_that_cannot_be_asked_stays_an_edit(page: Page) -> None:
     page.asks("One?")
     page.does(f"edit:{page.ids[0]}")
-    *_, update = page.handlers.ask(page.session_id, "One?", "triforce", -1, 1, 64)
+    *_, update = page.answers.ask(page.session_id, "One?", "triforce", -1, 1, 64)
     update |= page.after()
     assert (
         "Temperature -1" in update["strip"] and page.session.editing == page.ids[0] and "Changing" in update["editing"]
@@ -343,16 +347,16 @@ def test_an_edit_that_cannot_be_asked_stays_an_edit(page: Page) -> None:
 
 def test_regenerate_and_continue_by_buttons(page: Page, engine: FakeEngine) -> None:
     engine.enqueue("One two three four.")
-    *_, update = page.handlers.ask(page.session_id, "Count!", "triforce", 0, 1, 2)
+    *_, update = page.answers.ask(page.session_id, "Count!", "triforce", 0, 1, 2)
     assert "continue:" in str(update["chat"])
     engine.enqueue("three four.")
     act = json.dumps({"act": f"continue:{page.ids[0]}"})
-    first, *_, update = page.handlers.again(page.session_id, act, "triforce", 0, 1, 64)
+    first, *_, update = page.answers.again(page.session_id, act, "triforce", 0, 1, 64)
     assert texts(first["chat"]) == ["Count!"] and first["chat"][1]["content"][0]["text"] == "One two "
     assert "value" not in first["box"], "what stands in the box stays there"
     assert texts(update["chat"]) == ["Count!", "One two three four. "]
     engine.enqueue("Again.")
-    *_, update = page.handlers.again(page.session_id, "[" * 100_000, "triforce", 0, 1, 64)
+    *_, update = page.answers.again(page.session_id, "[" * 100_000, "triforce", 0, 1, 64)
     assert texts(update["chat"]) == ["Count!", "Again. "] and "2/2" in str(update["chat"])
 
 
@@ -420,12 +424,12 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: Page, engine: FakeEn
     assert page.does(f"quote:{second}.0") == {"where-page": ""}
     assert "not in the book" in texts(page.handlers.enter(page.session_id)["chat"])[3], "after a reload"
     assert "Ask a question" in page.does("new:")["where"]
-    assert "Ask a question" in page.handlers.clear(page.session_id)["where"]
+    assert "Ask a question" in page.answers.clear(page.session_id)["where"]
 
 
 def test_a_shelf_of_another_book_leaves_the_conversation_in_the_list(page: Page, tmp_path: Path) -> None:
     page.asks("One?")
-    library = LibraryHandlers(page.actions._worker, page.handlers._parts.library, page.handlers)
+    library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
     key = page.session.intake.shelf.books[0].key
     *_, update = page.handlers.open_upload(
         page.session_id, [str(write_book(tmp_path, "Another book. " * 9, "other.txt"))]
@@ -443,7 +447,7 @@ def test_a_new_conversation_can_make_room_for_the_shelf(page: Page, tmp_path: Pa
     long = str(write_book(tmp_path, "Another book. " * 100, "long.txt"))
     *_, update = page.handlers.open_upload(page.session_id, [long])
     assert 'data-act="fresh"' in update["card"]
-    library = LibraryHandlers(page.actions._worker, page.handlers._parts.library, page.handlers)
+    library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
     first, *_ = library.act(page.session_id, "fresh")
     assert texts(first["chat"]) == [] and "QQQ" in first["listing"]
     assert page.session.book is not None and len(page.session.book.shelf.books) == 2
@@ -452,7 +456,7 @@ def test_a_new_conversation_can_make_room_for_the_shelf(page: Page, tmp_path: Pa
 def test_a_reload_ends_the_answer_it_lost_and_shows_it(page: Page, engine: FakeEngine) -> None:
     page.handlers.enter(page.session_id)
     engine.enqueue("One two | three.")
-    stream = page.handlers.ask(page.session_id, "Long?", "triforce", 0, 1, 64)
+    stream = page.answers.ask(page.session_id, "Long?", "triforce", 0, 1, 64)
     while "One two" not in str(next(stream)):
         pass
     page.handlers.enter(page.session_id)
@@ -464,7 +468,7 @@ def test_a_reload_ends_the_answer_it_lost_and_shows_it(page: Page, engine: FakeE
     list(stream)
     engine.writing.set()
     engine.enqueue("Four five | six.")
-    stream = page.handlers.ask(page.session_id, "More?", "triforce", 0, 1, 64)  # asked before the page has settled
+    stream = page.answers.ask(page.session_id, "More?", "triforce", 0, 1, 64)  # asked before the page has settled
     while "Four five" not in str(next(stream)):
         pass
     assert list(page.handlers.settle(page.session_id)) == []
@@ -479,9 +483,9 @@ def test_figures_come_less_often_than_words_where_updates_cost_the_decoder_time(
     words = "One two three four five six seven eight nine ten."
     shown: dict[float, list[dict[Any, Any]]] = {}
     for figures in (0.0, 1000.0):
-        monkeypatch.setattr("app.ui.handlers.pace_beside", lambda *_, rare=figures: Pace(0.0, rare))
+        monkeypatch.setattr("app.ui.reading.answers.pace_beside", lambda *_, rare=figures: Pace(0.0, rare))
         engine.enqueue(words)
-        shown[figures] = list(page.handlers.ask(page.session_id, "Count!", "triforce", 0, 1, 64))
+        shown[figures] = list(page.answers.ask(page.session_id, "Count!", "triforce", 0, 1, 64))
     for updates in shown.values():
         written = [update for update in updates[1:-1] if "One two" in str(update["chat"])]
         assert len(written) >= 9, "every word is shown"

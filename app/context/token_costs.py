@@ -1,0 +1,110 @@
+"""What books on the shelf and parts of them cost in tokens. Knows no model: tokens are counted by a function given."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+
+from app.context.context_documents import LEFT_OUT, Book, Shelf, Span, end_line, spans, title_lines
+from app.documents.document import Chapter, Document, Page
+
+Count = Callable[[str], int]  # the tokens of a text
+
+
+class Costs:
+    """What the parts of one document cost in tokens, from borders of its pages and chapters to others.
+
+    A part that is counted alone may differ by a token or so from its share of the whole.
+    """
+
+    def __init__(self, borders: Sequence[int], totals: Sequence[int]) -> None:
+        self._borders, self._totals = borders, totals  # offsets, and the tokens before each
+
+    @classmethod
+    def counted(cls, document: Document, count: Count) -> "Costs":
+        """By counting every stretch between two borders once. Cost: one pass over the text."""
+        borders = borders_of(document)
+        counts = (count(document.text[start:end]) for start, end in pairwise(borders))
+        return cls(borders, list(accumulate(counts, initial=0)))
+
+    @classmethod
+    def of_tokens(cls, document: Document, token_starts: Sequence[int]) -> "Costs":
+        """By the ascending offset at which each token of the document begins: exact, and a token is counted once."""
+        borders = borders_of(document)
+        return cls(borders, [bisect_left(token_starts, border) for border in borders[:-1]] + [len(token_starts)])
+
+    def of(self, span: Span) -> int:
+        """The tokens of a part."""
+        return self._before(span.end) - self._before(span.start)
+
+    def _before(self, char: int) -> int:
+        at = bisect_left(self._borders, char)
+        assert self._borders[at] == char, f"character {char} is no border of a page or chapter"
+        return self._totals[at]
+
+
+def borders_of(document: Document) -> list[int]:
+    """The offsets at which pages and chapters begin, and the end of the text."""
+    parts: tuple[Page | Chapter, ...] = (*document.pages, *document.chapters)
+    return sorted({0, len(document.text), *(part.char_start for part in parts)})
+
+
+class Meter:
+    """Counts tokens with a tokenizer, each document once, whatever is chosen of it later."""
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+        self._costs: dict[bytes, Costs] = {}
+        self._strings: dict[str, int] = {}
+
+    def know(self, book: Book, costs: Costs) -> None:
+        """Take the costs of a book that is tokenised already."""
+        self._costs[book.digest] = costs
+
+    def forget(self, shelf: Shelf) -> None:
+        """Keep only what is known about the books of a shelf."""
+        present = {book.digest for book in shelf.books}
+        self._costs = {digest: costs for digest, costs in self._costs.items() if digest in present}
+
+    def costs(self, book: Book) -> Costs:
+        """The costs of a book's parts."""
+        if book.digest not in self._costs:
+            self._costs[book.digest] = Costs.counted(book.document, self._count)
+        return self._costs[book.digest]
+
+    def warm(self, shelf: Shelf) -> None:
+        """Count whatever can be asked about a shelf's books later, in any order: nothing is counted after that."""
+        self._string(LEFT_OUT)
+        for book in shelf.books:
+            self.costs(book)
+            self._string(end_line(book.document))
+            self._string(title_lines(book.document))
+
+    def book(self, book: Book) -> int:
+        """The tokens of what is chosen of a book."""
+        chosen = spans(book.document, book.choice)
+        gaps = (len(chosen) - 1) * self._string(LEFT_OUT) if len(chosen) > 1 else 0
+        return sum(map(self.costs(book).of, chosen)) + gaps
+
+    def between(self, shelf: Shelf) -> int:
+        """The tokens of all that stands between a shelf's books."""
+        ends = sum(self._string(end_line(book.document)) for book in shelf.books[:-1])
+        return ends + sum(self._string(title_lines(book.document)) for book in shelf.books[1:])
+
+    def page(self, book: Book, number: int) -> int:
+        """The tokens of one page."""
+        page = book.document.pages[number - 1]
+        return self.costs(book).of(Span(page.char_start, page.char_end))
+
+    def chapter(self, book: Book, number: int) -> int:
+        """The tokens of one chapter."""
+        chapter = book.document.chapters[number - 1]
+        return self.costs(book).of(Span(chapter.char_start, chapter.char_end))
+
+    def shelf(self, shelf: Shelf) -> int:
+        """The tokens of a shelf."""
+        return sum(map(self.book, shelf.books)) + self.between(shelf)
+
+    def _string(self, text: str) -> int:
+        if text not in self._strings:
+            self._strings[text] = self._count(text)
+        return self._strings[text]

@@ -1,0 +1,114 @@
+"""One answer of a server as its parts come: text, times, and what the server counts."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.remote.card import is_count
+from app.remote.names import REMOTE
+from app.remote.text import RemoteText
+from core.decoding.origin import Origin
+from core.decoding.stats import DecodeStats, LevelStats
+from core.generation.events import Finished, RoundDone, StopReason, TokenRecord
+
+ENDINGS: dict[str, StopReason] = {"stop": "end_of_text", "length": "max_new_tokens"}
+MOST_SECONDS = 1e6
+
+
+class AnswerStream:
+    """One answer as its parts come."""
+
+    def __init__(self, text: RemoteText, stops: Sequence[str]) -> None:
+        self._text, self._stops = text, stops
+        self.started = time.perf_counter()
+        self.first: float | None = None
+        self._last = self.started
+        self._said: list[str] = []
+        self.reason: StopReason | None = None
+        self._usage: Mapping[str, Any] = {}
+        self._ours: Mapping[str, Any] = {}
+
+    def apply(self, event: Mapping[str, Any], seconds: float) -> str:
+        """Take in one event; what it adds to the text."""
+        if isinstance(event.get("usage"), dict):
+            self._usage = event["usage"]
+        if isinstance(event.get("triforce"), dict):
+            self._ours = event["triforce"]
+        choices = event["choices"]
+        if not choices:
+            return ""
+        if reason := choices[0].get("finish_reason"):
+            self.reason = ENDINGS.get(str(reason), "end_of_text")
+        text = (choices[0].get("delta") or {}).get("content") or ""
+        if not isinstance(text, str):
+            raise TypeError("content that is no text")
+        if text:
+            self.first, self._last = self.first or seconds, seconds
+            self._said.append(text)
+        return text
+
+    def round(self, text: str) -> RoundDone:
+        """What one part says."""
+        number = len(self._said) - 1
+        tokens = tuple(
+            TokenRecord(token, text, Origin(REMOTE, "drawn"), number, 0.0, None) for token in self._text.split(text, 1)
+        )
+        return RoundDone(text=text, tokens=tokens, stats=self.stats(len(self._said)))
+
+    def finished(
+        self, method: str, written: Sequence[int], *, num_prompt: int, num_reused: int, cancelled: bool
+    ) -> Finished:
+        """The end."""
+        said = "".join(self._said)
+        new = self._usage.get("completion_tokens")
+        num_new = int(new) if is_count(new) else len(self._said)
+        prompt_tokens = self._usage.get("prompt_tokens")
+        details = self._usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        return Finished(
+            text=self._text.decode(written) + said,
+            token_ids=(*written, *self._text.split(said, num_new)),
+            stop_reason="cancelled" if cancelled else self.reason or "end_of_text",
+            stats=self.stats(num_new),
+            prompt_tokens=int(prompt_tokens) if is_count(prompt_tokens) else num_prompt,
+            reused_tokens=int(cached) if is_count(cached) else num_reused,
+            prefill_seconds=(self.first or self._last) - self.started,
+            method=method,
+            exact=self._ours.get("exact") is True,
+        )
+
+    def stats(self, num_new: int) -> DecodeStats:
+        """Speed from the times of the stream; acceptance where a server of ours tells it."""
+        full = self._ours.get("full_passes")
+        counts = self._ours.get("counts")
+        levels = counts if isinstance(counts, dict) else {}
+        return DecodeStats(
+            new_tokens=num_new,
+            decode_seconds=self._decode_seconds(),
+            full_passes=int(full) if is_count(full) else 0,
+            level1=_level(levels.get("level1")),
+            level2=_level(levels.get("level2")),
+        )
+
+    def _decode_seconds(self) -> float:
+        """The first part came at the end of reading, so the time since then is that of the others.
+
+        Where all came in one part, it is what a server of ours tells, else the whole time: no speed is overstated.
+        """
+        others = len(self._said) - 1
+        if others > 0:
+            return (self._last - (self.first or self._last)) * (others + 1) / others
+        told = self._ours.get("decode_seconds")
+        if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < MOST_SECONDS:
+            return float(told)
+        return self._last - self.started
+
+
+def _level(value: object) -> LevelStats | None:
+    if not isinstance(value, dict):
+        return None
+    counts = [count for name in ("rounds", "guessed", "tested", "accepted") if is_count(count := value.get(name))]
+    if len(counts) < 4:
+        return None
+    rounds, guessed, tested, accepted = counts
+    return LevelStats(rounds=rounds, guessed=guessed, tested=tested, accepted=accepted)

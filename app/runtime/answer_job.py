@@ -1,0 +1,114 @@
+"""An answer on the engine's thread: its prompt, its seed, its record, and what of the book is read on the way."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from app.conversations.exchange import Exchange
+from app.conversations.store import Conversations
+from app.remote.names import method_on
+from app.runtime.context_loader import recount
+from app.runtime.events import AnswerBegun, PagesLoaded, Pause, WorkerEvent
+from app.runtime.prompts import answer_ids, prompt_of
+from app.runtime.recording import Place, Recording, check_place, streamed_text
+from app.runtime.retrieval_probe import Looking
+from app.runtime.saved_books import Keeping
+from app.runtime.sessions import NoBook, Session
+from app.runtime.trace import Trace
+from core.config import GenerationConfig
+from core.generation.events import Event, Finished, PrefillProgress
+
+if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
+    from core.engine_api import TextEngine
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AnswerJob:
+    """Writes an answer, or more of one, and records it."""
+
+    session: Session
+    place: Place
+    config: GenerationConfig
+    seed: int | None  # what the seeds of this program's answers begin with; None: the one in `config` is used
+    conversations: Conversations
+    keeping: Keeping
+
+    def __call__(self, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+        """On the engine's thread."""
+        session, question = self.session, self.place.question
+        for _ in recount(session, engine, cancel):
+            yield Pause()
+        if cancel.is_set():
+            return
+        book, conversation, num_read_before = session.book, session.conversation, session.num_read
+        check_place(self.place, session)
+        if book is None or conversation is None:
+            raise NoBook
+        recording = self._recording(engine)
+        before, written, method = recording.before, recording.written, recording.config.method
+        trace = session.trace = Trace(f"{question} (continued)" if before else question, method)
+        session.newest = "answer"
+        looking = Looking(session, recording.node.id, question, method, engine)
+        yield AnswerBegun(book.num_tokens, num_read_before)
+        prompt = prompt_of(conversation, recording.past, question, engine)
+        try:
+            yield from self.keeping.fetch(session, [*prompt, *written], engine, cancel)
+            # What is left of the book to read is read up to its end first: that is what can be kept on disk.
+            end = book.num_opening - 1
+            reading = _OnTheWay(session, self.keeping, prompt, end, engine)
+            for event in engine.generate(prompt, recording.config, cancel, written=written, boundary=end):
+                trace.apply(only_new(event, before, len(written)))
+                if isinstance(event, PrefillProgress):
+                    reading.apply(event)
+                if isinstance(event, Finished) and len(event.token_ids) > len(written):
+                    session.num_drawn += 1
+                recording.apply(event)
+                if loaded := looking.apply(event):
+                    yield PagesLoaded(loaded)
+                yield event
+        finally:
+            recording.end()
+
+    def _recording(self, engine: "TextEngine") -> Recording:
+        """The record, with the settings that the answer is written with."""
+        session = self.session
+        config = replace(self.config, method=method_on(engine.info.capabilities, self.config.method))
+        if self.seed is not None:
+            config = replace(config, seed=self.seed + session.num_drawn)
+        session.budget = engine.use_budget(config.budget)
+        info = engine.info
+        recording = Recording(session, self.conversations, self.place, config, model=info.model, weights=info.weights)
+        before = recording.before
+        if before is not None and before.seed is not None and self.seed is not None:
+            recording.config = replace(config, seed=before.seed)  # plain decoding then draws what it would have
+        recording.written = answer_ids(before, engine) if before else ()
+        return recording
+
+
+class _OnTheWay:
+    """What is read of the book as part of a prompt, whose first `end` tokens are the book's."""
+
+    def __init__(
+        self, session: Session, keeping: Keeping, prompt: Sequence[int], end: int, engine: "TextEngine"
+    ) -> None:
+        self._session, self._keeping, self._prompt, self._end, self._engine = session, keeping, prompt, end, engine
+        self._seconds_before, self._was_read = session.read_seconds, session.is_read
+
+    def apply(self, event: PrefillProgress) -> None:
+        """So far it has come. A book that has just been read whole can be kept."""
+        session, end = self._session, self._end
+        session.num_read = max(session.num_read, min(event.kept_tokens, end + 1))
+        if self._was_read or event.reused_tokens >= end:
+            return
+        session.read_seconds = self._seconds_before + event.elapsed_seconds
+        if event.kept_tokens == end:
+            self._was_read = True
+            self._keeping.read_ended(session, self._prompt[:end], self._engine)
+
+
+def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
+    """The end of a continued answer without what was there before; all other events are of what is new anyway."""
+    if before is None or not isinstance(event, Finished):
+        return event
+    return replace(event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[num_before:])

@@ -1,0 +1,234 @@
+"""The engine's queue: jobs of many pages that take turns, and how a page follows its own. Knows nothing of books.
+
+Errors cross the threads as values and are raised again in the page's thread. Closing a stream cancels its job.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from app.runtime.events import Kind, Loading, ModelState, Pause, Ready, Waiting, WorkerEvent
+from app.runtime.sessions import Session
+from app.runtime.throttle import INTERVAL_SECONDS
+from core.errors import CoreError
+
+if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it while the page is already served
+    from core.engine_api import TextEngine
+    from core.engine_info import EngineInfo
+    from core.planning.hardware import Machine
+
+MOST_WAITING = 8  # answers and races of one page
+
+Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
+Load = Callable[[], "tuple[TextEngine, Machine]"]
+
+
+class TooMuchWaits(CoreError):
+    """One page has asked for more than can be done in reasonable time."""
+
+    def __init__(self) -> None:
+        super().__init__("Too many of this page's questions wait already.", hint="Let them be answered, or stop them.")
+
+
+class ModelBusy(CoreError):
+    """The model cannot be replaced now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Another model is wanted."""
+
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Last item of every job's events."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """Something that a page waits for, and what has come of it."""
+
+    session: Session
+    kind: Kind
+    work: Work
+    cancel: threading.Event = field(default_factory=threading.Event)
+    events: "queue.SimpleQueue[WorkerEvent | CoreError | Done]" = field(default_factory=queue.SimpleQueue)
+
+
+class JobQueue:
+    """Jobs as they came, the running one first, and the state of the model that does them."""
+
+    def __init__(self) -> None:
+        self.state: ModelState = Loading()
+        self.closed = False
+        self._jobs: list[Job] = []
+        self._switch: Switch | None = None  # comes before the next job
+        self._changed = threading.Condition()  # guards all of the above
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    # -------------------- the pages' side
+
+    def stream(self, session: Session, kind: Kind, work: Work) -> Generator[WorkerEvent]:
+        """Queue a job and hand on its events; closing this generator cancels the job.
+
+        Raises:
+            TooMuchWaits. What the job raised.
+        """
+        job = Job(session, kind, work)
+        with self._changed:
+            own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
+            if kind in ("answer", "race") and own >= MOST_WAITING:
+                raise TooMuchWaits
+            self._jobs.append(job)
+            self._changed.notify_all()
+        told: Waiting | None = None
+        try:
+            while True:
+                try:
+                    item = job.events.get(timeout=INTERVAL_SECONDS)
+                except queue.Empty:
+                    if self._withdrawn(job):
+                        return
+                    waiting = self._waiting(job)
+                    if waiting and waiting != told:
+                        yield (told := waiting)
+                    else:
+                        yield Pause()
+                    continue
+                if isinstance(item, Done):
+                    return
+                if isinstance(item, CoreError):
+                    raise item
+                yield item
+        finally:
+            job.cancel.set()
+            self._withdrawn(job)
+
+    def add(self, session: Session, kind: Kind, work: Work) -> None:
+        """Queue a job that nobody follows."""
+        with self._changed:
+            self._jobs.append(Job(session, kind, work))
+            self._changed.notify_all()
+
+    def add_once(self, session: Session, kind: Kind, work: Work) -> None:
+        """`add`, unless the session has a job of that kind."""
+        with self._changed:
+            if not any(job.session is session and job.kind == kind for job in self._jobs):
+                self.add(session, kind, work)
+
+    def cancel(self, session_id: str, kind: Kind) -> None:
+        """End the session's jobs of a kind, or withdraw them."""
+        with self._changed:
+            for job in self._jobs:
+                if job.session.id == session_id and job.kind == kind:
+                    job.cancel.set()
+
+    def of(self, session_id: str, kind: Kind) -> list[Job]:
+        """The session's jobs of a kind."""
+        return [job for job in self._jobs if job.session.id == session_id and job.kind == kind]
+
+    def settle(self, session_id: str, kind: Kind, timeout_seconds: float) -> bool:
+        """Wait until cancelled jobs of a kind have ended. False: there is another one by now."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not any(job.cancel.is_set() for job in self.of(session_id, kind)), timeout_seconds
+            )
+            return not self.of(session_id, kind)
+
+    def is_busy(self, session: Session) -> bool:
+        """Something is done for a page, or waits."""
+        return any(job.session is session and job.kind != "survey" for job in self._jobs)
+
+    def others_wait(self) -> bool:
+        """Somebody waits for the end of the running job."""
+        return any(job.kind != "survey" for job in self._jobs[1:])
+
+    def switch(self, load: Load, model: str) -> None:
+        """Load another model before the next job; what is being read or counted ends.
+
+        Raises:
+            ModelBusy: a model is being loaded, or an answer or a race runs or waits, of whatever page.
+        """
+        with self._changed:
+            if isinstance(self.state, Loading):
+                raise ModelBusy("A model is being loaded.", hint="Choose another when it is there.")
+            busy = next((job for job in self._jobs if job.kind in ("answer", "race")), None)
+            if busy is not None:
+                what = "An answer is being written" if busy.kind == "answer" else "A race runs"
+                raise ModelBusy(f"{what}, perhaps on another page.", hint="Wait for its end, or stop it there.")
+            for job in self._jobs[:1] + [job for job in self._jobs[1:] if job.kind == "survey"]:
+                job.cancel.set()
+            self.state, self._switch = Loading(model), Switch(load)
+            self._changed.notify_all()
+
+    def has_loaded(self, timeout_seconds: float) -> bool:
+        """Wait until no model is being loaded; False: one still is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.closed or not isinstance(self.state, Loading), timeout_seconds)
+
+    def close(self) -> bool:
+        """Cancel everything; there are no more turns. True: a model is being loaded."""
+        with self._changed:
+            self.closed = True
+            for job in self._jobs:
+                job.cancel.set()
+            self._changed.notify_all()
+            return isinstance(self.state, Loading)
+
+    def _withdrawn(self, job: Job) -> bool:
+        """Take a cancelled job out of the queue, unless it has begun."""
+        with self._changed:
+            begun = self._jobs[:1] == [job] and not isinstance(self.state, Loading) and not self.closed
+            if job in self._jobs and job.cancel.is_set() and not begun:
+                self._jobs.remove(job)
+                self._changed.notify_all()
+                return True
+            return False
+
+    def _waiting(self, job: Job) -> Waiting | None:
+        with self._changed:
+            if isinstance(self.state, Loading):
+                return Waiting("loading", 0)
+            if job not in self._jobs[1:]:
+                return None
+            ahead = [before for before in self._jobs[: self._jobs.index(job)] if before.kind != "survey"]
+            if not ahead:
+                return None
+        others = sum(other.session is not job.session for other in ahead)
+        if others:
+            return Waiting("another page", others)
+        return Waiting("own job", 0, ahead[0].kind)
+
+    # -------------------- the engine's side
+
+    def next_turn(self) -> Job | Switch | None:
+        """Wait for something to do; None: closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or self._switch or self._jobs)
+            if self.closed:
+                return None
+            switch, self._switch = self._switch, None
+            return switch or self._jobs[0]
+
+    def has_become(self, state: ModelState) -> None:
+        """Tell the model's state."""
+        with self._changed:
+            self.state = state
+            self._changed.notify_all()
+
+    def end(self, job: Job, info: "EngineInfo | None") -> None:
+        """The job's turn is over. `info`: what the engine tells of itself now."""
+        with self._changed:
+            ready = self.state if isinstance(self.state, Ready) else None
+            if ready and info is not None and info is not ready.info:  # layers have moved to the host
+                self.state = replace(ready, info=info)
+            if job in self._jobs:  # not withdrawn while the program ends
+                self._jobs.remove(job)
+            self._changed.notify_all()
+        job.events.put(Done())

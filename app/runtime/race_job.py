@@ -1,0 +1,82 @@
+"""A race on the engine's thread: one question about the book by several methods, and what their texts say of each."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from app.runtime.context_loader import recount
+from app.runtime.events import Pause, RaceBegun, RaceEnded, WorkerEvent
+from app.runtime.saved_books import Keeping
+from app.runtime.sessions import NoBook, Session
+from app.runtime.trace import Judgement, Race, Trace
+from core.config import GenerationConfig
+from core.generation.events import PrefillProgress
+
+if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
+    from core.engine_api import TextEngine
+
+CUT_SHORT = {"time_up", "cancelled"}
+
+
+def run_race(
+    session: Session,
+    question: str,
+    configs: tuple[GenerationConfig, ...],
+    seconds: float | None,
+    keeping: Keeping,
+    engine: "TextEngine",
+    cancel: threading.Event,
+) -> Iterator[WorkerEvent]:
+    """Run the lanes, then compare the exact ones with plain decoding."""
+    for _ in recount(session, engine, cancel):
+        yield Pause()
+    book, conversation = session.book, session.conversation
+    if book is None or conversation is None:
+        raise NoBook
+    prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
+    race = Race(
+        question=question.strip(),
+        lanes=tuple(Trace(question.strip(), config.method) for config in configs),
+        configs=configs,
+        seconds=seconds,
+        book=book.title,
+        num_book=book.num_tokens,
+        num_read_before=session.num_read,
+    )
+    session.race, session.newest = race, "race"
+    yield RaceBegun(race)
+    try:
+        yield from keeping.fetch(session, prompt, engine, cancel)
+        with closing(engine.race(prompt, configs, cancel, seconds=seconds)) as events:
+            for event in events:
+                race.apply(event)
+                if isinstance(event.event, PrefillProgress):
+                    session.num_read = max(session.num_read, min(event.event.kept_tokens, book.num_opening))
+                    if cancel.is_set():
+                        break  # nothing was written: there is no race to show
+                yield event
+        if race.greedy and race.plain and race.plain.finished:
+            race.judgements = judgements(race, prompt, engine)
+    finally:
+        race.ended = True
+    yield RaceEnded()
+
+
+def judgements(race: Race, prompt: list[int], engine: "TextEngine") -> dict[str, Judgement]:
+    """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
+    plain, found = race.plain, {}
+    assert plain is not None and plain.finished is not None, "nothing to compare with"
+    for lane in race.lanes:
+        if lane is plain or not lane.exact or lane.finished is None:
+            continue
+        a, b = plain.finished, lane.finished
+        whole = not {a.stop_reason, b.stop_reason} & CUT_SHORT
+        most = max(len(a.token_ids), len(b.token_ids)) if whole else min(len(a.token_ids), len(b.token_ids))
+        ours, theirs = a.token_ids[:most], b.token_ids[:most]
+        if most == 0:
+            continue
+        equality = engine.compare(prompt, ours, theirs)
+        compared = min(len(ours), len(theirs)) if equality.index is None else equality.index + 1
+        found[lane.method] = Judgement(equality.verdict, equality.index, equality.logit_gap, compared, whole)
+    return found

@@ -1,0 +1,155 @@
+"""What brings a book to the model, as jobs for the engine's thread: extract, count, read, keep on disk, survey.
+
+Pages call `Reading`; the functions below it run on the engine's thread.
+"""
+
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.context.retrieval_map import USUAL_QUESTIONS, mean
+from app.context.uploads import ON_THE_WAY, Arrival, Interrupted
+from app.documents.document import Document, Extracting
+from app.documents.readers import extract_document
+from app.runtime.context_loader import open_shelf
+from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
+from app.runtime.jobs import JobQueue
+from app.runtime.saved_books import Keeping, disk_state
+from app.runtime.sessions import Session
+from core.errors import CoreError
+from core.generation.events import PrefillProgress
+
+if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
+    from core.engine_api import TextEngine
+
+
+class Reading:
+    """Queues what is to be done about the books of sessions."""
+
+    def __init__(self, jobs: JobQueue, keeping: Keeping) -> None:
+        self._jobs, self._keeping = jobs, keeping
+
+    def extract(self, session: Session, arrivals: Sequence[Arrival], files: Sequence[Path]) -> Iterator[WorkerEvent]:
+        """Files into their arrivals, in the caller's thread; then `catch_up`."""
+        try:
+            for arrival, file in zip(arrivals, files, strict=True):
+                try:
+                    yield from extract_one(arrival, file)
+                except CoreError as error:
+                    arrival.fail(error)
+        finally:
+            for arrival in arrivals:
+                if arrival.stage in ON_THE_WAY:
+                    arrival.fail(Interrupted(arrival.name))
+        yield from self.catch_up(session)
+
+    def catch_up(self, session: Session) -> Iterator[WorkerEvent]:
+        """Count, open and read, unless a text is still on its way: whoever brings it goes on from there."""
+        mine = None
+        try:
+            for event in self._steps(session):
+                if isinstance(event, Waiting | PrefillProgress):
+                    session.doing = mine = event
+                yield event
+        finally:
+            if session.doing is mine:
+                session.doing = None
+
+    def _steps(self, session: Session) -> Iterator[WorkerEvent]:
+        if session.intake.extracting:
+            return
+        if session.intake.behind:
+            self._jobs.cancel(session.id, "reading")  # what was read stays read
+            yield from self._jobs.stream(session, "counting", partial(open_shelf, session))
+        if session.book is not None and not session.is_read and not session.intake.behind:
+            yield from self._jobs.stream(session, "reading", partial(read_opening, session, self._keeping))
+        yield from self._keep(session)
+        self._survey_later(session)
+
+    def _keep(self, session: Session) -> Iterator[WorkerEvent]:
+        state = disk_state(session)
+        write = partial(self._keeping.write, session, self._jobs.others_wait)
+        try:
+            while state.wanted:
+                yield from self._jobs.stream(session, "keeping", write)
+        finally:
+            if state.wanted:  # the page was closed
+                state.decline()
+
+    def after(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
+        """Events of an answer; then what it has left to do about the book, when nobody waits."""
+        yield from events
+        if disk_state(session).wanted:  # it was read as part of the answer, and books are kept without asking
+            self._jobs.add_once(session, "keeping", partial(self._keep_quietly, session))
+        self._survey_later(session)
+
+    def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+        yield from self._keeping.write(session, self._jobs.others_wait, engine, cancel)
+        if disk_state(session).wanted:  # it made way
+            self._jobs.add(session, "keeping", partial(self._keep_quietly, session))
+
+    def _survey_later(self, session: Session) -> None:
+        """When nobody waits: see what the retrieval cache holds whatever is asked about the book."""
+        book = session.book
+        if book is None or not book.chunk_pages or not session.is_read:
+            return
+        if session.usual is not None and session.budget in (None, session.usual_budget):
+            return
+        self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
+
+
+def extract_one(arrival: Arrival, file: Path) -> Iterator[Extracting]:
+    """A file's text into its arrival."""
+    arrival.stage = "extracting"
+    with closing(extract_document(file)) as steps:
+        for step in steps:
+            if arrival.stop.is_set():
+                raise Interrupted(arrival.name)
+            if isinstance(step, Document):
+                arrival.document, arrival.stage = step, "extracted"
+            else:
+                arrival.num_done, arrival.num_pages = step.num_done, step.num_pages
+                yield step
+
+
+def read_opening(
+    session: Session, keeping: Keeping, engine: "TextEngine", cancel: threading.Event
+) -> Iterator[WorkerEvent]:
+    """Prefill everything before the first question, but for what was kept on disk."""
+    conversation = session.conversation
+    if conversation is None:  # it was taken from the shelf before the reading's turn
+        return
+    before, opening = session.read_seconds, conversation.opening_ids(engine.text)
+    yield from keeping.fetch(session, opening, engine, cancel)
+    for progress in engine.read(opening, cancel):
+        session.num_read = max(session.num_read, progress.kept_tokens)
+        session.read_seconds = before + progress.elapsed_seconds
+        yield progress
+    if session.is_read:
+        keeping.read_ended(session, opening[:-1], engine)
+    yield ReadingEnded(session.num_read, session.is_read)
+
+
+def survey(
+    session: Session, somebody_waits: Callable[[], bool], engine: "TextEngine", cancel: threading.Event
+) -> Iterator[WorkerEvent]:
+    """Put the usual questions to the book; whoever comes meanwhile goes first, and the rest is asked after that."""
+    book, conversation = session.book, session.conversation
+    if book is None or conversation is None:
+        return
+    usual, budget = array("d"), engine.use_budget(session.budget)
+    for number, question in enumerate(USUAL_QUESTIONS):
+        prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
+        if somebody_waits() or engine.cached_prefix(prompt) < book.num_opening - 1:
+            return  # or another page's book is in the cache: this is not worth reading it again
+        weights = engine.weights_after(prompt, cancel)
+        if weights is None:
+            return
+        usual = mean(usual, number, weights.tolist())
+        yield Pause()
+    if session.book is book:
+        session.usual, session.usual_budget = usual, budget

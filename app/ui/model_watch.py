@@ -1,0 +1,67 @@
+"""What the page shows of the model: its state, and what can be chosen with it."""
+
+from collections.abc import Iterator, Sequence
+
+import gradio as gr
+
+from app.remote.names import REMOTE, method_label, theirs
+from app.runtime.events import Pause, Ready
+from app.runtime.worker import EngineWorker
+from app.ui.header import below, limits_note, masthead, notice
+from app.ui.parts import Parts
+from app.ui.reading.settings import AS_CHOSEN, AS_CHOSEN_CHOICE, decoding_choices, variants
+from app.ui.updates import Updates
+from core.decoding.registry import METHODS, default_method
+
+
+class ModelWatch:
+    """One method per event."""
+
+    def __init__(self, worker: EngineWorker, parts: Parts) -> None:
+        self._worker, self._parts = worker, parts
+
+    def watch_model(self, session_id: str) -> Iterator[Updates]:
+        """Show the model's state, and again when loading has ended."""
+        for state in self._worker.states():
+            if isinstance(state, Pause):
+                yield {self._parts.head: gr.skip()}
+                continue
+            if (current := self._worker.sessions.find(session_id)) is not None:
+                current.model = state
+            updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
+            if isinstance(state, Ready):
+                updates[self._parts.note] = below(limits_note(state.info.limits))
+            if isinstance(state, Ready) and state.info.capabilities.methods is not None:
+                updates |= self._own_methods(state.info.capabilities.methods)
+            elif isinstance(state, Ready) and not state.info.has_draft:
+                updates[self._parts.method] = gr.update(
+                    choices=decoding_choices(has_draft=False), value=default_method(has_draft=False)
+                )
+                updates[self._parts.variant] = gr.update(choices=variants(has_draft=False), value=AS_CHOSEN)
+            yield updates
+
+    def model_changed(self, session_id: str, method: str) -> Iterator[Updates]:
+        """Another model was chosen, perhaps: what it can do, and what the chosen method becomes with it."""
+        parts = self._parts
+        for updates in self.watch_model(session_id):
+            state = self._worker.state
+            if isinstance(state, Ready) and state.info.has_draft:
+                choices = decoding_choices(has_draft=True)
+                chosen = method if method in dict(choices).values() else default_method(has_draft=True)
+                updates[parts.method] = gr.update(choices=choices, value=chosen)
+                updates[parts.variant] = gr.update(choices=variants(has_draft=True))
+            yield updates
+
+    def look_again(self, session_id: str, method: str) -> Iterator[Updates]:
+        """The reader comes back to the page: another one may have changed the model meanwhile."""
+        current = self._worker.sessions.find(session_id)
+        if current is not None and current.model is not self._worker.state:
+            yield from self.model_changed(session_id, method)
+
+    def _own_methods(self, methods: Sequence[str]) -> Updates:
+        offered = [name for name in methods if theirs(name) in METHODS] or [REMOTE]
+        choices = [(method_label(name), name) for name in offered]
+        return {
+            self._parts.method: gr.update(choices=choices, value=choices[0][1]),
+            self._parts.variant: gr.update(choices=[AS_CHOSEN_CHOICE], value=AS_CHOSEN),
+        }

@@ -1,0 +1,153 @@
+"""What the page does while an answer is written: ask, follow it, and show what stands around it when it has ended."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from app.runtime.events import Ready, WorkerEvent
+from app.runtime.sessions import Session
+from app.runtime.throttle import LIVELY, Metronome, Pace, pace_beside, paced
+from app.runtime.worker import EngineWorker
+from app.ui.handlers import Handlers
+from app.ui.reading.chat_view import ChatView, Message, conversation, shown
+from app.ui.reading.live_strip import LiveStrip
+from app.ui.reading.settings import SettingsForm
+from app.ui.updates import Updates
+from core.errors import CoreError
+from core.generation.events import RoundDone
+
+
+class Answers:
+    """One method per event. `fields` are the values of the settings, see `SettingsForm.of`."""
+
+    def __init__(self, worker: EngineWorker, page: Handlers) -> None:
+        self._worker, self._page, self._parts = worker, page, page.parts
+
+    def ask(self, session_id: str, question: str, method: str, *fields: Any) -> Iterator[Updates]:
+        """Answer a question; it goes back into the box when there is no answer."""
+        current = self._worker.sessions.find(session_id)
+        editing, head = (current.editing, head_of(current)) if current else (None, "")
+        try:
+            form, current = SettingsForm.of(method, fields), self._worker.sessions.get(session_id)
+            config = form.config()
+            parent = self._page.conversing.parent_for(current, question)
+            events = self._worker.answer(session_id, question, config, parent=parent, own_seed=form.own_seed)
+            view = ChatView(self._past(current, parent), question.strip())
+            strip = LiveStrip(config.method)
+            yield from self._watch_answer(session_id, strip, view, question, events, editing)
+        except CoreError as error:
+            broke_off = current is not None and head_of(current) != head  # question and beginning stand in the chat
+            if current is not None and not broke_off:
+                current.editing = editing
+            yield self._no_answer(session_id, error, None if broke_off else question)
+
+    def again(self, session_id: str, act: str, method: str, *fields: Any) -> Iterator[Updates]:
+        """Answer a question once more, or continue the last answer; `act` is what the page's script sends."""
+        try:
+            form, (verb, node_id) = SettingsForm.of(method, fields), told(act)
+            config = form.config()
+            current = self._worker.sessions.get(session_id)
+            path = current.dialogue.path if current.dialogue else ()
+            if verb == "continue":
+                node_id = ""  # only the last answer goes on
+            node = next((one for one in reversed(path) if node_id in ("", one.id)), None)
+            if verb == "continue":
+                events = self._worker.go_on(session_id, config, own_seed=form.own_seed)
+            else:
+                events = self._worker.regenerate(session_id, config, node_id or None, own_seed=form.own_seed)
+            assert node is not None, "an answer to nothing"
+            before = node.exchange if verb == "continue" else None
+            view = ChatView(self._past(current, node.parent), node.question, before)
+            yield from self._watch_answer(session_id, LiveStrip(config.method), view, None, events)
+        except CoreError as error:
+            yield self._no_answer(session_id, error, None)
+
+    def _past(self, current: Session, parent: str | None) -> list[Message]:
+        dialogue = current.dialogue
+        if dialogue is None:
+            return []
+        return shown(current, dialogue.path_to(dialogue.tip if parent is None else parent))
+
+    def clear(self, session_id: str) -> Updates:
+        """A new conversation about the same book."""
+        self._worker.clear(session_id)
+        current = self._worker.sessions.get(session_id)
+        return {self._parts.strip: LiveStrip().html()} | self._page.around(current)
+
+    def _watch_answer(
+        self,
+        session_id: str,
+        strip: LiveStrip,
+        chat: ChatView,
+        question: str | None,
+        events: Iterator[WorkerEvent],
+        editing: str | None = None,
+    ) -> Iterator[Updates]:
+        parts = self._parts
+        current = self._worker.sessions.get(session_id)
+        number = current.num_cleared
+        box = gr.update(submit_btn=False, stop_btn=True) | ({} if question is None else {"value": ""})
+        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
+        pace = self._pace()
+        figures = Metronome(pace.figures)
+        for batch in paced(events, pace.text):
+            strip.apply(batch)
+            written: Updates = {parts.chat: chat.apply(batch).messages()}
+            if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
+                written[parts.strip] = strip.html()
+            if current.num_cleared == number:  # else the page shows another conversation by now
+                yield written | parts.where.follow(current, batch)
+        if current.num_cleared != number:
+            yield {parts.box: idle_box()}
+            return
+        if not chat.answered:
+            current.editing = editing
+        updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(None if chat.answered else question)}
+        updates[parts.chat] = conversation(current)
+        yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}
+
+    def _pace(self) -> Pace:
+        state = self._worker.state
+        if not isinstance(state, Ready) or state.info.plan.device.value != "cpu":
+            return LIVELY
+        import torch  # loaded with the engine
+
+        return pace_beside(torch.get_num_threads(), state.machine.num_cores)
+
+    def answered(self, session_id: str) -> Updates:
+        """What stands around an answer, once it has ended in whatever way.
+
+        A page of the book that the reader has opened meanwhile stays open.
+        """
+        current = self._worker.sessions.find(session_id)
+        updates = self._page.around(current) | (self._page.book(current) if current else {})
+        del updates[self._parts.where.page]
+        return updates
+
+    def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
+        parts, current = self._parts, self._worker.sessions.find(session_id)
+        strip = LiveStrip().fail(error).html()
+        return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question)}
+
+
+def head_of(session: Session) -> str:
+    """Where the shown branch ends."""
+    return session.dialogue.head if session.dialogue else ""
+
+
+def told(act: str) -> tuple[str, str]:
+    """Verb and exchange of what the page's script sends; of anything else, the last question once more."""
+    try:
+        verb, _, node_id = str(json.loads(act)["act"]).partition(":")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "again", ""
+    return verb, node_id
+
+
+def idle_box(question: str | None = None) -> dict[str, Any]:
+    """The question box ready for a question; `question` puts one back."""
+    if question is None:
+        return gr.update(submit_btn=True, stop_btn=False)
+    return gr.update(submit_btn=True, stop_btn=False, value=question)

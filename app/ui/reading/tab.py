@@ -1,0 +1,164 @@
+"""The tab "Read": the book, the conversations and the settings at the side; figures, chat and question beside them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import gradio as gr
+
+from app.context.samples import Sample
+from app.runtime.sessions import Session
+from app.ui.handlers import WELCOME
+from app.ui.header import below
+from app.ui.js_bridge import CLICKS
+from app.ui.library.drawing import LibraryParts
+from app.ui.parts import Parts
+from app.ui.reading.book_view import BookView
+from app.ui.reading.chat_actions import ListParts, build_list
+from app.ui.reading.live_strip import LiveStrip
+from app.ui.reading.settings import DEFAULTS, Fields, build_settings, decoding_choices
+from app.ui.retrieval_map.panel import WhereParts, build_where
+
+NUM_SUGGESTIONS = 3
+METHOD_INFO = "Both write exactly what the model would write. TriForce needs fewer passes over the book."
+# Single dollars are left out: books have prices.
+LATEX: list[dict[str, str | bool]] = [
+    {"left": "$$", "right": "$$", "display": True},
+    {"left": "\\[", "right": "\\]", "display": True},
+    {"left": "\\(", "right": "\\)", "display": False},
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """The components at the side."""
+
+    card: gr.HTML
+    stop_reading: gr.Button
+    read_on: gr.Button
+    drop: gr.File
+    samples: list[gr.Button]
+    own: ListParts
+    method: gr.Radio
+    fields: Fields
+
+    @property
+    def settings(self) -> list[gr.components.Component]:
+        """What an answer is asked with."""
+        return [self.method, *self.fields.values]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Talk:
+    """The components beside it."""
+
+    strip: gr.HTML
+    where: WhereParts
+    about: gr.HTML
+    chat: gr.Chatbot
+    suggestions: tuple[gr.Button, ...]
+    editing: gr.HTML
+    box: gr.Textbox
+    note: gr.HTML
+
+
+def build_side(samples: Sequence[Sample]) -> Side:
+    """The components at the side."""
+    with gr.Column(elem_id="side", min_width=280, scale=0):
+        card = gr.HTML(BookView(Session("")).html(), elem_id="book", js_on_load=CLICKS)
+        with gr.Row(elem_id="reading-buttons"):
+            stop_reading = gr.Button("Stop reading", size="sm", visible=False, elem_id="stop-reading")
+            read_on = gr.Button("Read on", size="sm", visible=False, elem_id="read-on")
+        drop = gr.File(show_label=False, label="Open books", elem_id="drop", file_count="multiple", height=104)
+        buttons = build_samples(samples)
+        own = build_list()
+        method = gr.Radio(
+            decoding_choices(has_draft=True),
+            value=DEFAULTS.method,
+            label="Decoding",
+            info=METHOD_INFO,
+            elem_id="method",
+        )
+        return Side(card, stop_reading, read_on, drop, buttons, own, method, build_settings())
+
+
+def build_talk(note: str) -> Talk:
+    """The components beside it. `note`: what stands under the question box."""
+    with gr.Column(elem_id="main", scale=1, min_width=320):
+        strip = gr.HTML(LiveStrip().html(), elem_id="strip")
+        where = build_where()
+        about = gr.HTML(elem_id="about-book", apply_default_css=False)
+        chat = build_chat()
+        with gr.Row(elem_id="suggestions"):
+            suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))
+        editing = gr.HTML(elem_id="editing", apply_default_css=False)
+        box = gr.Textbox(
+            placeholder="Ask about the book",
+            show_label=False,
+            label="Question",
+            submit_btn=True,
+            max_lines=6,
+            elem_id="question",
+        )
+        under = gr.HTML(below(note), elem_id="note", apply_default_css=False)
+    return Talk(strip, where, about, chat, suggestions, editing, box, under)
+
+
+def build_read_tab(samples: Sequence[Sample], note: str) -> tuple[gr.Tab, Side, Talk]:
+    """The tab and its components."""
+    with gr.Tab("Read", id="read", elem_id="read-tab") as tab, gr.Row(elem_id="shell"):
+        side = build_side(samples)
+        talk = build_talk(note)
+    return tab, side, talk
+
+
+def parts_of(
+    side: Side, talk: Talk, library: LibraryParts, *, session: gr.Textbox, head: gr.HTML, banner: gr.HTML
+) -> Parts:
+    """What events change, of this tab, of the library and of the page around them."""
+    return Parts(
+        session=session,
+        head=head,
+        banner=banner,
+        card=side.card,
+        stop_reading=side.stop_reading,
+        read_on=side.read_on,
+        drop=side.drop,
+        library=library,
+        where=talk.where,
+        method=side.method,
+        strip=talk.strip,
+        chat=talk.chat,
+        suggestions=talk.suggestions,
+        box=talk.box,
+        variant=side.fields.variant,
+        listing=side.own.listing,
+        about=talk.about,
+        editing=talk.editing,
+        note=talk.note,
+    )
+
+
+def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:
+    """A button per sample book."""
+    if not samples:
+        return []
+    with gr.Row(elem_id="samples"):
+        gr.HTML('<p class="quiet">Or try a sample book:</p>')
+        return [gr.Button(sample.file.name, size="sm", min_width=0) for sample in samples]
+
+
+def build_chat() -> gr.Chatbot:
+    """The conversation. Text reaches it with its HTML escaped, and it sanitises what it renders all the same."""
+    return gr.Chatbot(
+        show_label=False,
+        elem_id="chat",
+        height="100%",
+        buttons=[],
+        group_consecutive_messages=False,  # figures and buttons stand beside the text, not in it
+        placeholder=WELCOME,
+        latex_delimiters=LATEX,
+        sanitize_html=True,
+        allow_tags=False,
+        feedback_options=None,
+        layout="bubble",
+    )

@@ -1,0 +1,87 @@
+"""What the app asks of an engine, wherever the model is: `core.engine.Engine` here, `app.remote` on a server."""
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from core.config import EngineConfig, GenerationConfig
+from core.engine_info import EngineInfo, Equality
+from core.generation.events import Event, LaneEvent, PrefillProgress
+from core.generation.text import PromptText
+
+
+class TextEngine(Protocol):
+    """One loaded model and one conversation at a time. Not thread-safe: one thread owns it.
+
+    `info.capabilities` tells what of this can be had; what the verbs do and raise stands at `core.engine.Engine`.
+    """
+
+    @property
+    def info(self) -> EngineInfo:
+        """What it runs. Another object as soon as that has changed."""
+
+    @property
+    def config(self) -> EngineConfig:
+        """What it was loaded with."""
+
+    @property
+    def text(self) -> PromptText:
+        """Texts to tokens and back."""
+
+    @property
+    def context(self) -> int:
+        """Tokens that book, conversation and answer may have together."""
+
+    def close(self) -> None:
+        """Forget the conversation, close connections."""
+
+    def knows(self, token_ids: Sequence[int]) -> bool:
+        """Whether the model has all of these tokens."""
+
+    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
+        """How many leading tokens of a prompt would surely not be read again."""
+
+    def use_budget(self, budget: int | None) -> int:
+        """Another retrieval budget from the next answer on, None: as loaded. The one in use; 0: not known."""
+
+    def retrieves(self, method: str) -> bool:
+        """Whether `chunk_weights` speaks of a method's answers."""
+
+    def chunk_weights(self) -> Tensor:
+        """How much each chunk counted for what is in the retrieval cache, [C] float32; empty: not known."""
+
+    @property
+    def holds_all_chunks(self) -> bool:
+        """Whether the retrieval cache has room for every chunk."""
+
+    def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor | None:
+        """`chunk_weights` as they would be for the answer to a prompt; None: cancelled, or not known."""
+
+    def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
+        """Read a prompt ahead of a question."""
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        config: GenerationConfig,
+        cancel: threading.Event | None = None,
+        *,
+        written: Sequence[int] = (),
+        boundary: int = 0,
+    ) -> Generator[Event]:
+        """Read what is new of a prompt, then answer: PrefillProgress*, RoundDone*, Finished."""
+
+    def race(
+        self,
+        prompt_ids: Sequence[int],
+        configs: Sequence[GenerationConfig],
+        cancel: threading.Event | None = None,
+        *,
+        seconds: float | None = None,
+    ) -> Generator[LaneEvent]:
+        """Several methods answer one prompt in fair turns."""
+
+    def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
+        """Where two greedy texts part, and whether rounding explains it."""
