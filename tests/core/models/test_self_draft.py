@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import launch
+from app.cli.arguments import parse_arguments
 from app.remote.connecting import connector
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
@@ -284,12 +284,12 @@ def test_what_cannot_be_combined_is_refused_with_an_action(monkeypatch: pytest.M
     assert "--draft-bits" in pointless.value.hint
     with pytest.raises(InvalidSetting, match="not shared between GPUs"):
         EngineConfig(num_gpus=2, drafting_bits=4)
-    args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--draft-bits", "4"])
+    args = parse_arguments(["--remote", "http://127.0.0.1:9", "--draft-bits", "4"])
     with pytest.raises(InvalidSetting, match="this machine"):
         connector(args)
-    assert launch.parse_arguments(["doctor"]).draft_bits == 16
+    assert parse_arguments(["doctor"]).draft_bits == 16
     with pytest.raises(SystemExit):
-        launch.parse_arguments(["doctor", "--draft-bits", "8"])
+        parse_arguments(["doctor", "--draft-bits", "8"])
 
 
 def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
