@@ -31,7 +31,7 @@ from core.planning import nvidia
 
 COMPUTING = (None, "ask", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
-MODULES = {None: "app.server.serve_page", "shelf": "app.cli.saved", "test": "app.cli.check"}  # else app.cli.<command>
+MODULES = {None: "app.server.serve_page", "test": "app.cli.check"}  # else app.cli.<command>
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
         prepare_process(offline=args.offline)
+        for note in args.notes:
+            print(note, file=sys.stderr, flush=True)
         tell_unused_gpu(args)
         code = hand_over(args)
         sys.stdout.flush()

@@ -107,6 +107,12 @@ def test_a_met_environment_is_used_at_once_from_any_folder(run: Run, checkout: P
     assert not (checkout / ".venv").exists()
 
 
+def test_an_old_name_is_told_in_one_line(run: Run) -> None:
+    done = run("doctor", "--draft-bits", "4")
+    assert json.loads(done.stdout)["draft_bits"] == 4
+    assert done.stderr == "note: --draft-bits is now called --self-draft-bits.\nlog\n"
+
+
 def test_without_a_command_the_app_runs(run: Run) -> None:
     assert json.loads(run("--no-browser").stdout)["browser"] is False
 

@@ -3,17 +3,52 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, told before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
+DEFAULTS = {  # of the common options
+    "model": None,
+    "draft": "auto",
+    "bits": None,
+    "draft_bits": 16,
+    "device": "auto",
+    "gpus": None,
+    "context": None,
+    "gpu_memory": None,
+    "seed": 0,
+    "data_dir": None,
+    "layerwise": True,
+    "attention": "auto",
+    "graphs": True,
+    "host_share": None,
+    "offline": False,
+    "venv": True,
+    "remote": None,
+    "remote_key": None,
+}
+OLD_OPTIONS = {  # still taken, with a line that names the new one
+    "--draft-bits": "--self-draft-bits",
+    "--host-share": "--cpu-attention-share",
+    "--shelf": "--saved",
+    "--no-shelf": "--no-saved",
+}
+OLD_COMMANDS = {"shelf": "saved"}
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line (`command` is None for the app). Wrong usage exits with 2, before anything is installed."""
+    """Parse a command line (`command` is None for the app; `notes`: what to tell of old words).
+
+    Wrong usage exits with 2, before anything is installed.
+    """
     parser = build_parser()
-    args, rest = parser.parse_known_args(argv)
+    words, old = in_todays_words(argv)
+    args, rest = parser.parse_known_args(words)
+    if args.command in OLD_COMMANDS:
+        old[args.command] = args.command = OLD_COMMANDS[args.command]
+    args.notes = [f"note: {name} is now called {new}." for name, new in old.items()]
     if args.command == "test":
         args.pytest_args = rest
     elif rest:
@@ -32,6 +67,19 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
+def in_todays_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A command line with the names that options have now, and those old names that it had."""
+    words, old = list(argv), {}
+    for index, word in enumerate(words):
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if name in OLD_OPTIONS:
+            old[name] = OLD_OPTIONS[name]
+            words[index] = old[name] + equals + value
+    return words, old
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = argparse.ArgumentParser(
@@ -39,26 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Chat with whole books on your own machine, exactly and fast. No command: the app.",
         allow_abbrev=False,
     )
-    parser.set_defaults(
-        model=None,
-        draft="auto",
-        bits=None,
-        draft_bits=16,
-        device="auto",
-        gpus=None,
-        context=None,
-        gpu_memory=None,
-        seed=0,
-        data_dir=None,
-        layerwise=True,
-        attention="auto",
-        graphs=True,
-        host_share=None,
-        offline=False,
-        venv=True,
-        remote=None,
-        remote_key=None,
-    )
+    parser.set_defaults(**DEFAULTS)
     add_common_options(parser)
     add_remote_options(parser)
     add_app_options(parser)
@@ -69,26 +98,38 @@ def build_parser() -> argparse.ArgumentParser:
         ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
-        ("shelf", "the books that were read and need not be read again", add_shelf_options),
+        ("saved", "the books that were read and need not be read again", add_saved_options),
+        ("shelf", None, add_saved_options),  # --help lists no old name
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
         ("models", "known models: list them, show one, get it from the hub, remove it", add_models_options),
     ):
-        command = commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        shown: dict[str, Any] = {"help": text, "description": f"{text.capitalize()}."} if text else {}
+        command = commands.add_parser(name, allow_abbrev=False, **shown)
         add_common_options(command)
         command.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
         add_options(command)
-    text = "install the build of torch that suits this machine's GPU and its driver"
-    add_venv_option(commands.add_parser("repair", help=text, description=text.capitalize() + ".", allow_abbrev=False))
-    text = "install the test tools and run the tests; other arguments go to pytest"
-    test = commands.add_parser("test", help=text, description=text.capitalize() + ".", allow_abbrev=False)
-    add_venv_option(test)
+    add_project_commands(commands)
+    return parser
+
+
+def add_project_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`repair`, `test`, `check`: what is about the program itself, and takes no common options."""
+    added = []
+    for name, text in (
+        ("repair", "install the build of torch that suits this machine's GPU and its driver"),
+        ("test", "install the test tools and run the tests; other arguments go to pytest"),
+        ("check", "everything that a change must pass: the tests, the slow tests, style and types"),
+    ):
+        added.append(commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False))
+        add_venv_option(added[-1])
+    _, test, check = added
     test.add_argument(
         "--long",
         action="store_true",
         help="instead, the long programs (tests/long.py) one after the other, or the one that is named, with "
         "arguments of its own",
     )
-    return parser
+    check.add_argument("--no-tests", dest="tests", action="store_false", help="all but what 'test' runs")
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
@@ -104,14 +145,11 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|PATH",
         help="what guesses for it, or none (default: auto, what has its tokens)",
     )
+    text = "of its weights; 8 and 4 are quantised (default: as computed)"
+    options.add_argument("--bits", type=int, choices=(16, 8, 4), help=text)
     options.add_argument(
-        "--bits",
-        type=int,
-        choices=(16, 8, 4),
-        help="of its weights; 8 and 4 are quantised (default: as computed)",
-    )
-    options.add_argument(
-        "--draft-bits",
+        "--self-draft-bits",
+        dest="draft_bits",
         type=int,
         choices=(16, 4),
         help="of its weights while it guesses from the retrieval cache; answers stay exact for --bits (default: 16)",
@@ -140,7 +178,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
     options.add_argument(
-        "--host-share",
+        "--cpu-attention-share",
+        dest="host_share",
         type=float,
         metavar="F",
         help="part of what waits in host memory that the processor attends to there, 0 to 0.9 (default: measured)",
@@ -253,16 +292,16 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_keeping_option(parser: argparse.ArgumentParser) -> None:
-    """`--shelf`, `--no-shelf`; None without either."""
+    """`--saved`, `--no-saved`; None without either."""
     parser.add_argument(
-        "--shelf",
+        "--saved",
         action=argparse.BooleanOptionalAction,
-        help="keep the read text on disk for the next time (default: if reading took long); --no-shelf reads it anew",
+        help="keep the read text on disk for the next time (default: if reading took long); --no-saved reads it anew",
     )
 
 
-def add_shelf_options(parser: argparse.ArgumentParser) -> None:
-    """`shelf`: what to do, and with which book."""
+def add_saved_options(parser: argparse.ArgumentParser) -> None:
+    """`saved`: what to do, and with which book."""
     parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
     parser.add_argument("name", nargs="?", metavar="NAME|GIB", help="remove NAME; cap GIB: room for all of them")
 

@@ -109,7 +109,7 @@ class Keeper:
         if engine.info.num_ranks != 1:
             raise InvalidSetting(
                 "Books are kept only where one process of this machine holds the whole model.",
-                hint="Leave out --shelf, or --gpus and --remote.",
+                hint="Leave out --saved, or --gpus and --remote.",
             )
         self.engine, self.folder = engine, folder
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.arguments import parse_arguments
+from app.cli.arguments import OLD_OPTIONS, parse_arguments
 
 
 def test_without_a_command_it_is_the_app() -> None:
@@ -69,3 +69,34 @@ def test_wrong_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture
         parse_arguments(argv)
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (["shelf", "cap", "40"], ["saved", "cap", "40"]),
+        (["--host-share=0.2", "ask", "shelf", "-q", "Who?", "--shelf"], None),
+        (["race", "a", "-q", "Who?", "--no-shelf"], ["race", "a", "-q", "Who?", "--no-saved"]),
+        (["doctor", "--draft-bits", "4"], ["doctor", "--self-draft-bits", "4"]),
+    ],
+)
+def test_old_names_still_work_and_tell_the_new_one(before: list[str], now: list[str] | None) -> None:
+    now = now or ["--cpu-attention-share=0.2", "ask", "shelf", "-q", "Who?", "--saved"]
+    old, new = vars(parse_arguments(before)), vars(parse_arguments(now))
+    notes = old.pop("notes")
+    assert new.pop("notes") == [] and old == new
+    changed = [(a, b) for a, b in zip(before, now, strict=True) if a != b]
+    told = [f"note: {a.partition('=')[0]} is now called {b.partition('=')[0]}." for a, b in changed]
+    assert notes == told and told
+
+
+def test_what_follows_two_dashes_is_no_option() -> None:
+    assert parse_arguments(["ask", "-q", "Who?", "--", "--shelf"]).files == [Path("--shelf")]
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["ask", "--help"], ["doctor", "--help"]])
+def test_help_shows_no_old_name(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(argv)
+    told = capsys.readouterr().out
+    assert "--self-draft-bits" in told and not {"shelf", *OLD_OPTIONS} & set(told.replace(",", " ").split())
