@@ -135,7 +135,7 @@ def answered(engine: Engine, method: str, prompt: list[int], num_tokens: int = 4
 def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded: bool) -> None:
     plain = answered(tiny_engine(kv_heads=2), "autoregressive", random_prompt(300), 30)
     graphs = Graphs(CPU, record=False) if recorded else None
-    engine = tiny_engine(kv_heads=2, self_draft=True, graphs=graphs)
+    engine = tiny_engine(kv_heads=2, drafting=True, graphs=graphs)
     assert engine.info.drafting_weight_bytes > 0 and tiny_engine().info.drafting_weight_bytes == 0
     for method in ("triforce", "retrieval", "triforce-lookup", "autoregressive"):
         assert answered(engine, method, random_prompt(300), 30).token_ids == plain.token_ids, method
@@ -143,7 +143,7 @@ def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded:
 
 
 def test_only_passes_over_the_retrieval_cache_use_them() -> None:
-    engine = tiny_engine(self_draft=True)
+    engine = tiny_engine(drafting=True)
     parts, target = engine._parts, engine._target.module
     assert parts.full.model is target and parts.evicting("h2o").model is target
     assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.model.modules())
@@ -168,7 +168,7 @@ def test_only_passes_over_the_retrieval_cache_use_them() -> None:
 
 def test_what_they_compute_is_kept_nowhere() -> None:
     """Their keys and values are off by percents: after a round all caches have the full pass's."""
-    plain, engine = tiny_engine(), tiny_engine(self_draft=True)
+    plain, engine = tiny_engine(), tiny_engine(drafting=True)
     for one, method in ((plain, "autoregressive"), (engine, "triforce")):
         answered(one, method, random_prompt(300))
     length = engine._full.length
@@ -230,7 +230,7 @@ def distance(top: Speculative, context: Context, full: ModelLaw, num_tokens: int
 @pytest.mark.parametrize("with_draft", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sampled_text_follows_the_target_exactly_and_a_misquoted_law_does_not(with_draft: bool) -> None:
     """No sampling: every outcome is visited with its probability. The right rule is off by rounding alone."""
-    engine, context = tiny_engine(context=512, self_draft=True), Context(random_prompt(200))
+    engine, context = tiny_engine(context=512, drafting=True), Context(random_prompt(200))
     for _ in engine.read(context.span(0, 200)):
         pass
     engine._retrieval.select()
