@@ -7,7 +7,7 @@ something is drawn, and never its pyplot, which keeps global state and may ask f
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -269,7 +269,7 @@ def put(
         if style.sideways:
             drawn = axes.barh(at, values, 0.78, color=colour, label=name)
         else:  # with an edge, so that 0 is a line, on top of the axis
-            look = {"color": colour, "edgecolor": colour, "clip_on": False, "zorder": 2.6}
+            look: dict[str, Any] = {"color": colour, "edgecolor": colour, "clip_on": False, "zorder": 2.6}
             lines = {"ecolor": INK, "elinewidth": 1, "zorder": 2.7}
             drawn = axes.bar(
                 at, values, 0.86, label=name, yerr=spreads([bar for _, bar in own]), error_kw=lines, **look
