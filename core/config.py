@@ -153,18 +153,18 @@ class EngineConfig:
         _require(
             self.drafting_bits in (16, 4),
             f"Drafting weights of {self.drafting_bits} bits are not usable.",
-            "Use --draft-bits 16 or 4.",
+            "Use --self-draft-bits 16 or 4.",
         )
         if self.drafting_bits != 16:
             _require(
                 self.bits != 4,
-                "Weights of 4 bits are drafted with already: --draft-bits 4 would only add to them.",
-                "Leave out --draft-bits or --bits.",
+                "Weights of 4 bits are drafted with already: --self-draft-bits 4 would only add to them.",
+                "Leave out --self-draft-bits or --bits.",
             )
             _require(
                 self.num_gpus == 1,
                 "Drafting weights of 4 bits are not shared between GPUs.",
-                "Leave out --draft-bits or --gpus.",
+                "Leave out --self-draft-bits or --gpus.",
             )
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
         _require(
@@ -184,13 +184,13 @@ class EngineConfig:
         share = self.host_share
         _require(
             share is None or 0 <= share <= MOST_HOST_SHARE,
-            f"--host-share {share:g} is not usable." if share is not None else "",
+            f"--cpu-attention-share {share:g} is not usable." if share is not None else "",
             f"Use 0 (off) to {MOST_HOST_SHARE:g}, or leave it out: then it is measured.",
         )
         _require(
             not share or self.num_gpus == 1,
             "The host does not attend where several processes share the model.",
-            "Leave out --host-share or --gpus.",
+            "Leave out --cpu-attention-share or --gpus.",
         )
         _require(
             self.placement in ("auto", "resident", "split", "offloaded"),

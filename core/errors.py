@@ -121,7 +121,7 @@ class ShelfFull(CoreError):
     """A read book cannot be kept on disk. Reading and answering go on without."""
 
     def __init__(self, problem: str, *, cap: bool = False) -> None:
-        raise_it = "Let the shelf grow with: python launch.py shelf cap GIB"
+        raise_it = "Let the shelf grow with: python launch.py saved cap GIB"
         super().__init__(problem, hint=raise_it if cap else "Make room on the disk, or choose another --data-dir.")
 
 
@@ -130,4 +130,4 @@ class UnknownBook(CoreError):
 
     def __init__(self, name: str, *, several: bool) -> None:
         count = "Several kept books are" if several else "No kept book is"
-        super().__init__(f"{count} called {name!r}.", hint="Use an id of: python launch.py shelf list")
+        super().__init__(f"{count} called {name!r}.", hint="Use an id of: python launch.py saved list")

@@ -1,16 +1,11 @@
 """`bench --suite offload`: placements of the full cache at several lengths, and a projection for other machines."""
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, cast
 
-from app.cli.bench import BENCH_SEED, DEFAULT_NEW_TOKENS, INTERRUPTED, bench_config, commit, table_line, tell
-from app.cli.charts import plot
-from app.cli.reading import print_json
-from app.runtime.versions import versions
+from app.cli.bench_report import bench_config, finish, follow, settings, show, speed_shape, tell
+from app.cli.bench_table import table_line
 from core.bench.offload import PLACEMENTS, PROJECTED_HOST_GIB, Bench, project
 from core.config import PlacementWish
 from core.decoding.registry import COMPARED
@@ -35,61 +30,31 @@ def run(args: argparse.Namespace) -> int:
         if name not in PLACEMENTS:
             raise InvalidSetting(f"There is no placement {name!r}.", hint=f"Use some of: {', '.join(PLACEMENTS)}.")
     bench = Bench(bench_config(args))
-    shape: dict[str, Any] = {
-        "repeats": args.repeats,
-        "max_new_tokens": args.max_new_tokens or DEFAULT_NEW_TOKENS,
-        "seed": args.seed + BENCH_SEED,
-    }
-    out = sys.stderr if args.json else sys.stdout
-    rows: list[dict[str, Any]] = []
-    complete = True
+    shape = speed_shape(args)
     measured = bench.rows(
         args.contexts or DEFAULT_CONTEXTS[bench.plan.device.value],
         cast("tuple[PlacementWish, ...]", placements),
         args.methods or COMPARED,
         **shape,
     )
-    try:
-        for row in measured:
-            rows.append(asdict(row))
-            header = len(rows) == 1 or rows[-1]["context"] != rows[-2]["context"]
-            print(table_line(rows[-1], header=header), file=out, flush=True)
-    except KeyboardInterrupt:
-        complete = False
-        print("Interrupted: these are the results so far.", file=sys.stderr)
+    rows, complete = follow(measured, args)
     for skipped in bench.skipped:
         tell(f"Not measured: {skipped.placement} at {skipped.context:,} tokens. {skipped.problem}")
     projection = project(bench.machine, seen(rows), tell)
-    print(f"\n{PROJECTION}", file=out)
+    show(f"\n{PROJECTION}", args)
     for number, predicted in enumerate(projection):
-        print(table_line(projection_cells(predicted), header=number == 0), file=out, flush=True)
-    document = {
-        "hardware": asdict(bench.machine),
-        "versions": versions(),
-        "commit": commit(),
-        "config": {
-            "suite": args.suite,
-            "model": bench.model,
-            "bits": bench.plan.bits.value,
-            "drafting_bits": args.draft_bits,
-            "device": bench.plan.device.value,
-            "dtype": str(bench.plan.dtype.value).removeprefix("torch."),
-            "gpu_memory_gib": args.gpu_memory,
-            "placements": list(placements),
-            **shape,
-        },
-        "complete": complete,
-        "rows": rows,
-        "skipped": [asdict(skipped) for skipped in bench.skipped],
-        "projection": {"note": PROJECTION, "rows": projection},
-    }
-    if args.out:
-        Path(args.out).write_text(json.dumps(document, indent=1), encoding="utf-8")
-    if args.json:
-        print_json(document)
-    if args.plot:
-        plot.keep(document, args.plot)
-    return 0 if complete else INTERRUPTED
+        show(table_line(projection_cells(predicted), header=number == 0), args)
+    told = settings(args, bench.model, bench.plan, args.draft_bits)
+    told |= {"gpu_memory_gib": args.gpu_memory, "placements": list(placements), **shape}
+    return finish(
+        args,
+        bench.machine,
+        told,
+        rows,
+        complete=complete,
+        skipped=[asdict(skipped) for skipped in bench.skipped],
+        projection={"note": PROJECTION, "rows": projection},
+    )
 
 
 def seen(rows: list[dict[str, Any]]) -> Acceptance | None:

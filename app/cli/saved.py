@@ -1,4 +1,4 @@
-"""`python launch.py shelf`: the books that need not be read again, and how much room they may take. Loads no model."""
+"""`python launch.py saved`: the books that need not be read again, and how much room they may take. Loads no model."""
 
 import argparse
 import sys
@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
 def act(folder: ShelfFolder, action: str, name: str | None) -> list[KeptBook]:
     """Do what was asked for; returns the books that are gone. Raises what `run` does."""
     if action in ("list", "clear") and name is not None:
-        raise InvalidSetting(f"'shelf {action}' takes no name.", hint=f"Leave out {name!r}.")
+        raise InvalidSetting(f"'saved {action}' takes no name.", hint=f"Leave out {name!r}.")
     if action == "clear":
         return folder.evict(0)
     if action == "remove":
         if name is None:
-            raise InvalidSetting("Which book is to go?", hint="Name one of: python launch.py shelf list")
+            raise InvalidSetting("Which book is to go?", hint="Name one of: python launch.py saved list")
         book = folder.named(name)
         return [book] if folder.remove(book) else []
     if action == "cap":
@@ -69,7 +69,7 @@ def cap_of(text: str | None) -> int:
         number = -1.0
     if not 0 <= number < 1 << 20:
         raise InvalidSetting(
-            f"{text or 'Nothing'} is no size for the shelf.", hint="Give GiB, for example: shelf cap 40"
+            f"{text or 'Nothing'} is no size for the shelf.", hint="Give GiB, for example: saved cap 40"
         )
     return int(number * GIB)
 

@@ -78,7 +78,7 @@ def open_text(
         next(trial)  # whatever is wrong with text and settings is told now
     opening = conversation.opening_ids(engine.text)
     ids = prompt[: len(opening) + 1]  # reading leaves the last one out
-    started, keeper = perf_counter(), find_keeper(engine, args, make=bool(args.shelf))
+    started, keeper = perf_counter(), find_keeper(engine, args, make=bool(args.saved))
     fetched = tell_fetched(keeper.fetch(ids)) if keeper else None
     fetch_seconds = perf_counter() - started
     for notice in keeper.folder.notices if keeper else ():
@@ -94,9 +94,9 @@ def open_text(
         fetch_seconds=fetch_seconds if fetched else 0.0,
         read_seconds=read[-1].elapsed_seconds,
     )
-    if worth_keeping(done, wanted=args.shelf):
+    if worth_keeping(done, wanted=args.saved):
         keeper = keeper or find_keeper(engine, args, make=True)
-        if keeper is not None and (args.shelf or keeper.folder.settings.keeping != "never"):
+        if keeper is not None and (args.saved or keeper.folder.settings.keeping != "never"):
             names = [Path(file).name for file in args.files]
             done = replace(done, kept=keep(keeper, opening, names, done.read_seconds))
     return done
@@ -110,14 +110,14 @@ def find_keeper(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> 
     Raises:
         InvalidSetting: it was asked for and cannot be used.
     """
-    if args.shelf is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
+    if args.saved is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
         return None
-    if engine.info.num_ranks != 1 and not args.shelf:
+    if engine.info.num_ranks != 1 and not args.saved:
         return None
     try:
         return Keeper(engine, ShelfFolder(data_dir(args.data_dir) / FOLDER))
     except InvalidSetting as error:
-        if args.shelf or args.data_dir:
+        if args.saved or args.data_dir:
             raise
         print(f"No shelf: {error.problem}", file=sys.stderr)
         return None
@@ -150,7 +150,7 @@ def keep(keeper: Keeper, ids: Sequence[int], names: Sequence[str], read_seconds:
         for event in keeper.keep(keeper.read_book(ids, names, read_seconds)):
             if isinstance(event, Kept):
                 size = amount(event.size_bytes)
-                print(f"Kept on the shelf: {size}, not to be read again (--no-shelf keeps nothing).", file=sys.stderr)
+                print(f"Kept on the shelf: {size}, not to be read again (--no-saved keeps nothing).", file=sys.stderr)
                 return event
     except CoreError as error:
         print(f"Not kept: {error}", file=sys.stderr)

@@ -26,7 +26,7 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
     if args.device != "auto":
         raise InvalidSetting("--device is for models of this machine.", hint="Leave it out with --remote.")
     if args.draft_bits != 16:
-        raise InvalidSetting("--draft-bits is for models of this machine.", hint="Leave it out with --remote.")
+        raise InvalidSetting("--self-draft-bits is for models of this machine.", hint="Leave it out with --remote.")
     from_environment = os.environ.pop(KEY_VARIABLE, None)  # no parser of a document inherits it
     key = args.remote_key if args.remote_key is not None else from_environment
     if address.is_open:

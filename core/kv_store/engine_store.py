@@ -100,7 +100,7 @@ class Keeper:
         if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
             raise InvalidSetting(
                 "Books are kept only where one process of this machine holds the whole model.",
-                hint="Leave out --shelf, or --gpus and --remote.",
+                hint="Leave out --saved, or --gpus and --remote.",
             )
         self.engine: CacheOwner = engine
         self.folder = folder

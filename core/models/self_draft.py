@@ -34,7 +34,7 @@ ROW_MULTIPLE = 16  # outputs: the CPU kernel's; CUDA's takes 8
 INNER_TILES = 8  # of 16 inputs, which the CUDA kernel reads at once: the widest it has
 CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel is written for
 ROUNDED_AT_ONCE = 1 << 24  # weights: in float32 that is 64 MB
-LEAVE_OUT = "Leave out --draft-bits."
+LEAVE_OUT = "Leave out --self-draft-bits."
 
 PlainLinear = nn.Linear | FewRowsLinear | QuantisedLinear
 

@@ -1,16 +1,19 @@
 """A seeded writer of harbour-town books whose facts are recorded.
 
-Owns the words, the sentence patterns and the questions; knows nothing of tokenizers, models or files. The same seed
-gives the same book on every machine. Every askable fact is stated once, about a subject that is named in full, and the
-expected answer restates the book's own wording, so a reader that finds the place can answer. Distractors come from the
-size of the world: many people share a first or a family name, and each of them has several facts of the same kinds.
+Owns the words (words.json), the sentence patterns and the questions; knows nothing of tokenizers, models or files. The
+same seed gives the same book on every machine. Every askable fact is stated once, about a subject that is named in
+full, and the expected answer restates the book's own wording, so a reader that finds the place can answer. Distractors
+come from the size of the world: many people share a first or a family name, and each of them has several facts of the
+same kinds.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 Kind = Literal["fact", "absent", "list", "recite", "quote", "quote_any"]  # quote_any: from text of another origin
@@ -61,671 +64,7 @@ class Book:
     questions: tuple[Question, ...]
 
 
-FIRST = [
-    "Mara",
-    "Tobias",
-    "Ines",
-    "Caspar",
-    "Wilma",
-    "Edwin",
-    "Greta",
-    "Jonas",
-    "Lydia",
-    "Ambrose",
-    "Nora",
-    "Silas",
-    "Petra",
-    "Rufus",
-    "Hester",
-    "Lukas",
-    "Agnes",
-    "Bruno",
-    "Clara",
-    "Dorian",
-    "Edith",
-    "Felix",
-    "Hanna",
-    "Ivor",
-    "Judith",
-    "Kaspar",
-    "Linus",
-    "Mabel",
-    "Ned",
-    "Olive",
-    "Percy",
-    "Rosa",
-    "Stefan",
-    "Thea",
-    "Ulric",
-    "Vera",
-    "Walter",
-    "Yvonne",
-    "Basil",
-    "Cora",
-    "Dinah",
-    "Ernest",
-    "Flora",
-    "Gideon",
-    "Helga",
-    "Isaac",
-    "Jasper",
-    "Kitty",
-]
-LAST = [
-    "Ellwood",
-    "Harrow",
-    "Pike",
-    "Tarrant",
-    "Voss",
-    "Marlow",
-    "Quill",
-    "Rudd",
-    "Sorrel",
-    "Thorne",
-    "Ashby",
-    "Birch",
-    "Calder",
-    "Dunmore",
-    "Everly",
-    "Fenwick",
-    "Garrick",
-    "Holt",
-    "Iverson",
-    "Jessop",
-    "Keswick",
-    "Lorne",
-    "Merrick",
-    "Norwood",
-    "Orchard",
-    "Pemberton",
-    "Quarles",
-    "Redfern",
-    "Stroud",
-    "Tindall",
-    "Underhill",
-    "Vickers",
-    "Wexford",
-    "Yarrow",
-    "Abbott",
-    "Bellamy",
-    "Crane",
-    "Dapper",
-    "Elkins",
-    "Frost",
-    "Gaunt",
-    "Hollis",
-    "Ingram",
-    "Jarvis",
-    "Kimber",
-    "Lovell",
-    "Mott",
-    "Nettle",
-    "Oakes",
-    "Penrose",
-    "Rook",
-    "Sable",
-    "Trask",
-    "Upton",
-    "Vane",
-    "Wick",
-    "Alder",
-    "Brock",
-    "Cobb",
-    "Drury",
-    "Flint",
-    "Gale",
-    "Hobbs",
-    "Keel",
-]
-PLACES = [
-    "Saltmarsh",
-    "Gullhaven",
-    "Ravenscar",
-    "Brackwater",
-    "Tidewell",
-    "Coldharbour",
-    "Stonequay",
-    "Windermouth",
-    "Marrowby",
-    "Kelpstead",
-    "Fernhollow",
-    "Oxbarrow",
-    "Lowmere",
-    "Highcliff",
-    "Sandleigh",
-    "Thornwick",
-    "Eastferry",
-    "Greywater",
-    "Hollowbay",
-    "Millbrook",
-    "Northam",
-    "Pebbleton",
-    "Rushford",
-    "Seabright",
-    "Underley",
-    "Whitcombe",
-    "Amberly",
-    "Blackpool",
-    "Cragmoor",
-    "Driftwood",
-    "Elmsport",
-    "Foxdale",
-]
-ADJECTIVES = [
-    "brass",
-    "silver",
-    "painted",
-    "cracked",
-    "copper",
-    "ivory",
-    "wooden",
-    "golden",
-    "rusty",
-    "velvet",
-    "marble",
-    "leather",
-    "glass",
-    "iron",
-    "carved",
-    "crooked",
-    "heavy",
-    "narrow",
-    "polished",
-    "purple",
-    "crimson",
-    "emerald",
-    "yellow",
-    "striped",
-    "hollow",
-    "broken",
-    "gilded",
-    "woven",
-    "tarnished",
-    "frosted",
-    "scarlet",
-    "amber",
-]
-NOUNS = [
-    "compass",
-    "lantern",
-    "kettle",
-    "mirror",
-    "violin",
-    "anchor",
-    "clock",
-    "teapot",
-    "key",
-    "barrel",
-    "ledger",
-    "telescope",
-    "necklace",
-    "whistle",
-    "saddle",
-    "globe",
-    "candlestick",
-    "trumpet",
-    "basket",
-    "chest",
-    "bell",
-    "lamp",
-    "ring",
-    "thimble",
-    "flute",
-    "drum",
-    "helmet",
-    "sextant",
-    "bottle",
-    "locket",
-    "bracelet",
-    "spoon",
-    "hammer",
-    "rudder",
-    "chair",
-    "goblet",
-    "fiddle",
-    "pitcher",
-    "cradle",
-    "shield",
-    "snuffbox",
-    "music-box",
-    "map",
-    "walking-stick",
-    "tankard",
-    "wheel",
-    "brooch",
-    "mask",
-]
-TRADES = [
-    "baker",
-    "cooper",
-    "blacksmith",
-    "sailmaker",
-    "clockmaker",
-    "weaver",
-    "tanner",
-    "chandler",
-    "glazier",
-    "printer",
-    "surgeon",
-    "schoolmaster",
-    "potter",
-    "fishmonger",
-    "locksmith",
-    "gardener",
-    "carpenter",
-    "tailor",
-    "miller",
-    "bookbinder",
-    "ropemaker",
-    "ferryman",
-    "barber",
-    "brewer",
-    "saddler",
-    "mason",
-    "midwife",
-    "notary",
-    "piper",
-    "shepherd",
-]
-ANIMALS = [
-    "parrot",
-    "goat",
-    "tortoise",
-    "magpie",
-    "ferret",
-    "donkey",
-    "hound",
-    "raven",
-    "rabbit",
-    "badger",
-    "hedgehog",
-    "monkey",
-    "goose",
-    "falcon",
-    "pony",
-    "weasel",
-    "lizard",
-    "squirrel",
-    "kitten",
-    "owl",
-    "otter",
-    "swan",
-    "toad",
-    "fox",
-]
-PETS = [
-    "Biscuit",
-    "Button",
-    "Captain",
-    "Clover",
-    "Domino",
-    "Ginger",
-    "Juniper",
-    "Marble",
-    "Nutmeg",
-    "Pepper",
-    "Pickle",
-    "Pudding",
-    "Rascal",
-    "Shadow",
-    "Tinker",
-    "Whisper",
-]
-FEARS = [
-    "thunder",
-    "spiders",
-    "deep water",
-    "the dark",
-    "church bells",
-    "horses",
-    "high ladders",
-    "strangers",
-    "moths",
-    "snow",
-    "dogs",
-    "closed doors",
-    "fire",
-    "loud voices",
-    "ghosts",
-    "fog",
-    "mice",
-    "owls",
-    "narrow stairs",
-    "crowds",
-    "the open sea",
-    "geese",
-]
-DISHES = [
-    "smoked herring",
-    "plum cake",
-    "onion soup",
-    "mutton pie",
-    "pickled eggs",
-    "oat bread",
-    "roast goose",
-    "pear tart",
-    "barley broth",
-    "salt cod",
-    "honey buns",
-    "crab stew",
-    "mustard greens",
-    "apple dumplings",
-    "fried oysters",
-    "turnip mash",
-    "ginger biscuits",
-    "cherry jam",
-    "pea soup",
-    "black pudding",
-    "buttered parsnips",
-    "lemon curd",
-]
-DREAMS = [
-    "a house with a tower",
-    "a voyage to the south",
-    "a garden of roses",
-    "a seat in the council",
-    "a ship with red sails",
-    "a quiet farm",
-    "a shop on the square",
-    "a library of maps",
-    "a winter without storms",
-    "a mill by the river",
-    "a crown of shells",
-    "a boat made of glass",
-    "a school for orphans",
-    "a bridge over the bay",
-    "a field of lavender",
-    "a hall full of music",
-    "a cellar full of wine",
-    "a coach with six horses",
-]
-SKILLS = [
-    "whistle like a lark",
-    "read the stars",
-    "walk on stilts",
-    "tie forty knots",
-    "speak five languages",
-    "swim against the tide",
-    "juggle burning torches",
-    "mend any clock",
-    "recite old ballads",
-    "dance until dawn",
-    "carve birds from bone",
-    "ride without a saddle",
-    "forecast the weather",
-    "play the harp",
-    "bake without flour",
-    "sleep standing up",
-    "add long sums",
-    "open any lock",
-    "sing the low notes",
-    "climb the tallest mast",
-]
-STREETS = [
-    "Anchor Lane",
-    "Barley Street",
-    "Candle Row",
-    "Dyer Street",
-    "Fish Hill",
-    "Garden Walk",
-    "Herring Alley",
-    "Lantern Street",
-    "Market Cross",
-    "Needle Lane",
-    "Orchard Row",
-    "Pilot Steps",
-    "Rope Walk",
-    "Sexton Lane",
-    "Tanner Yard",
-    "Weaver Row",
-    "Bridge Street",
-    "Chapel Hill",
-    "Mill Lane",
-    "Spinner Court",
-]
-SPOTS = [
-    "under the stairs",
-    "behind the altar",
-    "in a flour sack",
-    "below the jetty",
-    "inside a hollow oak",
-    "beneath the hearth",
-    "in the bell tower",
-    "under a loose board",
-    "behind the bakery",
-    "in an empty cask",
-    "among the nets",
-    "inside the old stove",
-    "under the mill wheel",
-    "in a locked drawer",
-    "behind a false wall",
-    "beneath the bandstand",
-    "in the hayloft",
-    "among the gravestones",
-    "inside a drain",
-    "under the lighthouse",
-    "in the attic",
-    "behind the waterfall",
-]
-CARGO = [
-    "tea",
-    "pepper",
-    "timber",
-    "wool",
-    "salt",
-    "coffee",
-    "marble",
-    "cotton",
-    "copper ore",
-    "dried figs",
-    "rope",
-    "lamp oil",
-    "grain",
-    "tobacco",
-    "window glass",
-    "oranges",
-    "coal",
-    "sugar",
-    "silk",
-    "whale oil",
-    "cork",
-    "slate",
-]
-SHIPS = [
-    "Albatross",
-    "Bellona",
-    "Curlew",
-    "Dauntless",
-    "Evening",
-    "Fortune",
-    "Gannet",
-    "Halcyon",
-    "Jupiter",
-    "Kestrel",
-    "Lapwing",
-    "Meridian",
-    "Nimbus",
-    "Osprey",
-    "Pelican",
-    "Quicksilver",
-    "Resolute",
-    "Swallow",
-    "Tempest",
-    "Venture",
-    "Wanderer",
-    "Zephyr",
-]
-INNS = [
-    "Anchor",
-    "Blue Boar",
-    "Copper Kettle",
-    "Drowned Rat",
-    "Golden Fleece",
-    "Green Man",
-    "Hanging Lamp",
-    "Jolly Pilot",
-    "King's Arms",
-    "Lost Oar",
-    "Mermaid",
-    "Old Ferry",
-    "Plough",
-    "Red Lion",
-    "Ship's Cat",
-    "Three Tuns",
-    "White Hart",
-    "Whale's Tooth",
-    "Star",
-    "Turk's Head",
-]
-CODEWORDS = [
-    "marigold",
-    "thunder",
-    "velvet",
-    "harvest",
-    "candle",
-    "pepper",
-    "orchid",
-    "falcon",
-    "silver",
-    "winter",
-    "copper",
-    "saffron",
-    "meadow",
-    "ember",
-    "lantern",
-    "cobalt",
-    "willow",
-    "granite",
-    "hazel",
-    "mistral",
-]
-COINS = ("crowns", "shillings", "florins", "guineas")
-MONTHS = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
-TITLES = [
-    "Storm",
-    "Promise",
-    "Stranger",
-    "Bargain",
-    "Lighthouse",
-    "Wedding",
-    "Market",
-    "Secret",
-    "Voyage",
-    "Funeral",
-    "Reunion",
-    "Warning",
-    "Festival",
-    "Quarrel",
-    "Inheritance",
-    "Shipwreck",
-    "Visitor",
-    "Auction",
-    "Rumour",
-    "Journey",
-    "Verdict",
-    "Harvest",
-    "Feast",
-    "Flood",
-    "Duel",
-    "Return",
-    "Debt",
-    "Masquerade",
-    "Winter",
-    "Trial",
-]
-WEATHER = ["rain", "mist", "frost", "wind", "hail", "sunshine", "drizzle", "fog", "sleet", "moonlight"]
-ROOMS = [
-    "kitchen",
-    "cellar",
-    "workshop",
-    "chapel",
-    "harbour",
-    "market",
-    "courtyard",
-    "attic",
-    "library",
-    "stable",
-    "garden",
-    "tavern",
-]
-VERBS = [
-    "cleaned",
-    "carried",
-    "admired",
-    "painted",
-    "borrowed",
-    "dropped",
-    "wrapped",
-    "counted",
-    "praised",
-    "mended",
-    "studied",
-    "drew",
-]
-MOODS = ["slowly", "quietly", "gladly", "proudly", "sadly", "wearily", "eagerly", "calmly", "rudely", "gently"]
-
-LEADS = (
-    "As everyone on the quay knew, ",
-    "It was said in {place} that ",
-    "The old register shows that ",
-    "In those days ",
-    "Few people remembered that ",
-    "{person} liked to tell that ",
-    "According to the harbour master, ",
-    "The clerk wrote down that ",
-    "To the surprise of {person}, ",
-    "Nobody doubted that ",
-)
-TAILS = (
-    ", or so the sailors said",
-    ", and nobody ever forgot it",
-    ", which made the neighbours talk",
-    ", as the parish book confirms",
-    ", and that was the end of it",
-    ", though {person} denied it",
-)
-FILLERS = (
-    "The {weather} lay over {place} and the {room} was empty.",
-    "{person} {verb} the {thing} and went home {mood}.",
-    "On the way to {place} the {weather} grew worse.",
-    "{person} spoke {mood} with {person} about the {weather}.",
-    "There was a smell of {dish} in the {room}.",
-    "In the {room} a {animal} was sleeping.",
-    "{person} waited {mood} near the {room} until the {weather} had passed.",
-    "The road from {place} to {place} was long that {month}.",
-    "A {trade} from {place} asked for news and got none.",
-    "{person} sat down {mood} and looked at the {thing}.",
-    "The bells of {place} rang {mood} through the {weather}.",
-    "That evening {person} and {person} shared some {dish} in the {room}.",
-    "Nothing moved in the {room} except a {animal}.",
-    "{person} had {verb} a {adjective} {noun} in {place}, but it was only a copy.",
-    "Two strangers came from {place} and {verb} the {thing}.",
-    "By {month} the {weather} had reached the {room}.",
-    '"The {weather} will not last," said {person} {mood}.',
-    '"Have you seen the {thing}?" asked {person}.',
-    '"I would rather be in {place}," answered {person} {mood}.',
-    '"Ask the {trade}," said {person}, "or wait until {month}."',
-)
-LETTER_BODY = (
-    "The {weather} here has been endless and I think of {place} every day.",
-    "Please greet {person} from me and give the {animal} some {dish}.",
-    "I have {verb} the {thing} as you wished.",
-    "We hope to come to {place} before {month}.",
-    "The {trade} sends his thanks.",
-)
+WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -779,67 +118,69 @@ class _World:
 
     def __init__(self, rng: random.Random, num_words: int) -> None:
         self.rng = rng
-        num_people = min(len(FIRST) * len(LAST) // 2, max(4, num_words // 140))
-        num_objects = min(len(ADJECTIVES) * len(NOUNS) // 2, max(3, num_words // 140))
+        num_people = min(len(WORDS["first"]) * len(WORDS["last"]) // 2, max(4, num_words // 140))
+        num_objects = min(len(WORDS["adjectives"]) * len(WORDS["nouns"]) // 2, max(3, num_words // 140))
         # Few first and family names, many combinations: namesakes are the commonest trap for a reader.
-        first = rng.sample(FIRST, min(len(FIRST), 2 + int(num_people * 0.6)))
-        last = rng.sample(LAST, min(len(LAST), 2 + int(num_people * 0.6)))
+        first = rng.sample(WORDS["first"], min(len(WORDS["first"]), 2 + int(num_people * 0.6)))
+        last = rng.sample(WORDS["last"], min(len(WORDS["last"]), 2 + int(num_people * 0.6)))
         self.people = rng.sample([f"{a} {b}" for a in first for b in last], num_people)
-        adjectives = rng.sample(ADJECTIVES, min(len(ADJECTIVES), 2 + int(num_objects * 0.6)))
-        nouns = rng.sample(NOUNS, min(len(NOUNS), 2 + int(num_objects * 0.6)))
+        adjectives = rng.sample(WORDS["adjectives"], min(len(WORDS["adjectives"]), 2 + int(num_objects * 0.6)))
+        nouns = rng.sample(WORDS["nouns"], min(len(WORDS["nouns"]), 2 + int(num_objects * 0.6)))
         self.objects = rng.sample([f"{a} {n}" for a in adjectives for n in nouns], num_objects)
-        self.ships = rng.sample(SHIPS, min(len(SHIPS), num_words // 600))
-        self.inns = rng.sample(INNS, min(len(INNS), num_words // 800))
+        self.ships = rng.sample(WORDS["ships"], min(len(WORDS["ships"]), num_words // 600))
+        self.inns = rng.sample(WORDS["inns"], min(len(WORDS["inns"]), num_words // 800))
         pick = rng.choice
         self.slots: dict[str, Callable[[], str]] = {
             "person": lambda: pick(self.people),
-            "place": lambda: pick(PLACES),
-            "weather": lambda: pick(WEATHER),
-            "room": lambda: pick(ROOMS),
-            "verb": lambda: pick(VERBS),
-            "mood": lambda: pick(MOODS),
-            "dish": lambda: pick(DISHES),
-            "animal": lambda: pick(ANIMALS),
-            "trade": lambda: pick(TRADES),
-            "month": lambda: pick(MONTHS),
+            "place": lambda: pick(WORDS["places"]),
+            "weather": lambda: pick(WORDS["weather"]),
+            "room": lambda: pick(WORDS["rooms"]),
+            "verb": lambda: pick(WORDS["verbs"]),
+            "mood": lambda: pick(WORDS["moods"]),
+            "dish": lambda: pick(WORDS["dishes"]),
+            "animal": lambda: pick(WORDS["animals"]),
+            "trade": lambda: pick(WORDS["trades"]),
+            "month": lambda: pick(WORDS["months"]),
             "thing": lambda: pick(self.objects),
-            "adjective": lambda: pick(ADJECTIVES),
-            "noun": lambda: pick(NOUNS),
+            "adjective": lambda: pick(WORDS["adjectives"]),
+            "noun": lambda: pick(WORDS["nouns"]),
         }
         self.values: dict[str, Callable[[str], str]] = {
-            "birthplace": lambda _: pick(PLACES),
+            "birthplace": lambda _: pick(WORDS["places"]),
             "year": lambda _: str(rng.randrange(1790, 1880)),
-            "trade": lambda _: pick(TRADES),
-            "home": lambda _: pick(STREETS),
-            "pet": lambda _: f"{pick(ANIMALS)} named {pick(PETS)}",
-            "fear": lambda _: pick(FEARS),
-            "dish": lambda _: pick(DISHES),
+            "trade": lambda _: pick(WORDS["trades"]),
+            "home": lambda _: pick(WORDS["streets"]),
+            "pet": lambda _: f"{pick(WORDS['animals'])} named {pick(WORDS['pets'])}",
+            "fear": lambda _: pick(WORDS["fears"]),
+            "dish": lambda _: pick(WORDS["dishes"]),
             "trust": self._another,
-            "dream": lambda _: pick(DREAMS),
-            "skill": lambda _: pick(SKILLS),
+            "dream": lambda _: pick(WORDS["dreams"]),
+            "skill": lambda _: pick(WORDS["skills"]),
             "price": lambda _: self._money(),
-            "hiding": lambda _: pick(SPOTS),
+            "hiding": lambda _: pick(WORDS["spots"]),
             "owner": lambda _: pick(self.people),
-            "origin": lambda _: f"{pick(PLACES)} in {rng.randrange(1700, 1880)}",
-            "mark": lambda _: pick(ANIMALS),
+            "origin": lambda _: f"{pick(WORDS['places'])} in {rng.randrange(1700, 1880)}",
+            "mark": lambda _: pick(WORDS["animals"]),
             "loss": lambda _: self._date(),
-            "cargo": lambda _: f"{pick(CARGO)} to {pick(PLACES)}",
-            "wreck": lambda _: f"{pick(PLACES)} in {rng.randrange(1790, 1890)}",
+            "cargo": lambda _: f"{pick(WORDS['cargo'])} to {pick(WORDS['places'])}",
+            "wreck": lambda _: f"{pick(WORDS['places'])} in {rng.randrange(1790, 1890)}",
             "captain": lambda _: pick(self.people),
             "letter": lambda _: self._date(),
-            "meeting": lambda _: f"{pick(PLACES)} in {pick(MONTHS)}",
+            "meeting": lambda _: f"{pick(WORDS['places'])} in {pick(WORDS['months'])}",
             "debt": lambda _: self._money(),
-            "password": lambda _: f"{pick(CODEWORDS)} {pick(CODEWORDS)}",
+            "password": lambda _: f"{pick(WORDS['codewords'])} {pick(WORDS['codewords'])}",
         }
 
     def _another(self, person: str) -> str:
         return self.rng.choice([other for other in self.people if other != person])
 
     def _money(self) -> str:
-        return f"{self.rng.randrange(11, 100)} {self.rng.choice(COINS)}"
+        return f"{self.rng.randrange(11, 100)} {self.rng.choice(WORDS['coins'])}"
 
     def _date(self) -> str:
-        return f"the {self.rng.randrange(4, 21)}th of {self.rng.choice(MONTHS)} {self.rng.randrange(1800, 1890)}"
+        return (
+            f"the {self.rng.randrange(4, 21)}th of {self.rng.choice(WORDS['months'])} {self.rng.randrange(1800, 1890)}"
+        )
 
     def fill(self, pattern: str) -> str:
         """Put a fresh random word into every slot of `pattern`."""
@@ -902,18 +243,18 @@ class _Writer:
         self.written.append(Fact(fact.subject, fact.relation, fact.statement, fact.value, fact.question, chapter))
         if fact.relation == "password":
             return f'"{_capital(fact.statement)}," said {self.rng.choice(self.world.people)}.'
-        lead = self._beside(fact, LEADS) if self.rng.random() < 0.4 else ""
-        tail = self._beside(fact, TAILS) if self.rng.random() < 0.3 else ""
+        lead = self._beside(fact, WORDS["leads"]) if self.rng.random() < 0.4 else ""
+        tail = self._beside(fact, WORDS["tails"]) if self.rng.random() < 0.3 else ""
         return _capital(f"{lead}{fact.statement}{tail}.")
 
-    def _beside(self, fact: Fact, patterns: tuple[str, ...]) -> str:
+    def _beside(self, fact: Fact, patterns: Sequence[str]) -> str:
         """A filled pattern that does not name the fact's own subject; nothing if chance insists on it."""
         phrase = self.world.fill(self.rng.choice(patterns))
         return "" if fact.subject in phrase else phrase
 
     def _letter(self) -> str:
         person = self.rng.choice(self.world.people)
-        body = " ".join(self.world.fill(self.rng.choice(LETTER_BODY)) for _ in range(self.rng.randint(1, 3)))
+        body = " ".join(self.world.fill(self.rng.choice(WORDS["letter_body"])) for _ in range(self.rng.randint(1, 3)))
         return f'"Dear {person}, {_capital(body)} Yours, {self.rng.choice(self.world.people)}."'
 
     def paragraph(self, facts: list[Fact], chapter: int, max_words: int) -> str:
@@ -926,7 +267,7 @@ class _Writer:
             if facts and self.rng.random() < 0.55:
                 sentences.append(self._fact_sentence(facts.pop(), chapter))
             else:
-                sentences.append(self.world.fill(self.rng.choice(FILLERS)))
+                sentences.append(self.world.fill(self.rng.choice(WORDS["fillers"])))
         return " ".join(sentences)
 
     def chapter(self, number: int, title: str, facts: list[Fact], num_words: int) -> Chapter:
@@ -940,8 +281,10 @@ class _Writer:
 
 
 def _titles(rng: random.Random, count: int) -> list[str]:
-    simple = [f"The {noun}" for noun in TITLES]
-    longer = [f"The {noun} {link} {place}" for noun in TITLES for link in ("of", "at") for place in PLACES]
+    simple = [f"The {noun}" for noun in WORDS["titles"]]
+    longer = [
+        f"The {noun} {link} {place}" for noun in WORDS["titles"] for link in ("of", "at") for place in WORDS["places"]
+    ]
     chosen = rng.sample(simple, min(len(simple), (count + 1) // 2))
     chosen += rng.sample(longer, count - len(chosen))
     rng.shuffle(chosen)
@@ -959,7 +302,9 @@ def _absent(world: _World, facts: list[Fact]) -> list[Question]:
         open_ones = ((name, relation) for name in names if name in subjects for relation in relations)
         known += [r.question.format(s=name) for name, r in open_ones if (name, r.name) not in told]
     people = set(world.people)
-    named = [f"{world.rng.choice(FIRST)} {world.rng.choice(LAST)}" for _ in range(2 + len(facts) // 20)]
+    named = [
+        f"{world.rng.choice(WORDS['first'])} {world.rng.choice(WORDS['last'])}" for _ in range(2 + len(facts) // 20)
+    ]
     strangers = dict.fromkeys(name for name in named if name not in people)
     unknown = [world.rng.choice(_PERSON_RELATIONS).question.format(s=name) for name in strangers]
     most = max(2, int(ABSENT_SHARE * len(facts)))
@@ -1013,6 +358,6 @@ def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
         share = (num_words - num_written) // (num_chapters - number + 1)
         chapters.append(writer.chapter(number, title, facts, max(12, share)))
         num_written += len(chapters[-1].text.split())
-    title = f"The {rng.choice(TITLES)} of {rng.choice(PLACES)}"
+    title = f"The {rng.choice(WORDS['titles'])} of {rng.choice(WORDS['places'])}"
     text = "\n\n".join([title, *(chapter.text for chapter in chapters)])
     return Book(title, text, tuple(chapters), tuple(writer.written), tuple(_questions(world, writer.written, chapters)))

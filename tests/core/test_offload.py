@@ -157,7 +157,7 @@ def test_who_attends_is_told_before_anything_is_loaded() -> None:
     assert choose_coattention(EngineConfig(), "cpu", away=True) == Choice(0.0, "the processor is the device itself")
     assert choose_coattention(EngineConfig(num_gpus=2), "cuda", away=True).value == 0
     for share in (-0.1, 0.95, float("nan")):
-        with pytest.raises(InvalidSetting, match="--host-share"):
+        with pytest.raises(InvalidSetting, match="--cpu-attention-share"):
             EngineConfig(host_share=share)
     with pytest.raises(InvalidSetting, match="several processes"):
         EngineConfig(host_share=0.5, num_gpus=2)

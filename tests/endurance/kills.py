@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.cli.bench import commit
+from app.cli.bench_report import commit
 from app.conversations.schema import load
 from core.kv_store.bookfile import BookReader
 from core.planning.hardware import this_machine

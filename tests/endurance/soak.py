@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from app.cli.bench import commit
+from app.cli.bench_report import commit
 from app.runtime.sessions import MOST_SESSIONS
 from app.server.serve_page import MOST_STATES
 from core.planning.hardware import this_machine

@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from app.cli.bench import commit
+from app.cli.bench_report import commit
 from app.runtime.versions import versions
 from core.planning.hardware import this_machine
 from tests.exactness.cases import World, draw_case

@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-from app.cli.bench import commit
+from app.cli.bench_report import commit
 from app.context.context_documents import Shelf
 from app.documents import Document, DocumentError, read_document
 from app.runtime.versions import versions

@@ -7,7 +7,7 @@ something is drawn, and never its pyplot, which keeps global state and may ask f
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -251,36 +251,50 @@ def places(groups: Sequence[Group], *, apart: bool, gap: float = GROUP_GAP) -> l
     return found
 
 
+def put(
+    axes: "Axes",
+    spots: Sequence[list[float]],
+    groups: Sequence[Group],
+    style: Style,
+    colours: Mapping[str, str],
+    size: float,
+) -> None:
+    """The bars of every series at their spots, with their spreads and, behind them, notes of a font's `size`."""
+    placed = [pair for at, group in zip(spots, groups, strict=True) for pair in zip(at, group.bars, strict=True)]
+    for name, colour in colours.items():
+        own = [(at, bar) for at, bar in placed if bar.series == name]
+        if not own:
+            continue
+        at, values = [at for at, _ in own], [bar.value for _, bar in own]
+        if style.sideways:
+            drawn = axes.barh(at, values, 0.78, color=colour, label=name)
+        else:  # with an edge, so that 0 is a line, on top of the axis
+            look: dict[str, Any] = {"color": colour, "edgecolor": colour, "clip_on": False, "zorder": 2.6}
+            lines = {"ecolor": INK, "elinewidth": 1, "zorder": 2.7}
+            drawn = axes.bar(
+                at, values, 0.86, label=name, yerr=spreads([bar for _, bar in own]), error_kw=lines, **look
+            )
+        notes = [bar.note for _, bar in own]
+        gap = 5 if style.sideways else 1.5
+        axes.bar_label(drawn, notes, padding=gap, fontsize=size, color=INK, bbox=BEHIND_NOTES)
+
+
+def spreads(bars: Sequence[Bar]) -> list[list[float]] | None:
+    """How far the line of each bar goes below and above its end; None where no bar has one."""
+    if not any(bar.spread for bar in bars):
+        return None
+    ends = [(bar.value, *(bar.spread or (bar.value, bar.value))) for bar in bars]
+    return [[max(0.0, value - low) for value, low, _ in ends], [max(0.0, high - value) for value, _, high in ends]]
+
+
 def upright(axes: "Axes", groups: Sequence[Group], style: Style, colours: Mapping[str, str], biggest: float) -> None:
     """Bars from below, with names under their groups; `biggest`: the highest of all panels, which share a scale."""
     spots = places(groups, apart=style.beneath)
-    standing = [
-        (x, bar) for xs, group in zip(spots, groups, strict=True) for x, bar in zip(xs, group.bars, strict=True)
-    ]
     last = spots[-1][-1]
     slots = max(last + 1, FEWEST_SLOTS) + 0.6
     room = (WIDTH - AXIS_ROOM - MARGIN) * POINTS / slots  # points that a bar has
-    for name, colour in colours.items():
-        own = [(x, bar.value) for x, bar in standing if bar.series == name]
-        bars = axes.bar([x for x, _ in own], [value for _, value in own], 0.86, color=colour, label=name)
-        for bar in bars:
-            bar.set(edgecolor=colour, clip_on=False, zorder=2.6)  # 0 is a line, on top of the axis
-    size = fitting([bar.note for _, bar in standing], room, 8.5)
-    for x, bar in standing:
-        if bar.spread:
-            axes.vlines(x, *bar.spread, color=INK, linewidth=1, zorder=2.7)
-        if bar.note:
-            axes.annotate(
-                bar.note,
-                (x, bar.top),
-                (0, 1.5),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=size,
-                color=INK,
-                bbox=BEHIND_NOTES,
-            )
+    notes = [bar.note for group in groups for bar in group.bars]
+    put(axes, spots, groups, style, colours, fitting(notes, room, 8.5))
     axes.set_xlim(last / 2 - slots / 2, last / 2 + slots / 2)
     axes.set_ylim(0, 1.03 if style.percent else biggest * 1.12)
     if style.percent:
@@ -322,19 +336,7 @@ def tell_asked(axes: "Axes", spots: Sequence[list[float]], groups: Sequence[Grou
 def horizontal(axes: "Axes", groups: Sequence[Group], style: Style, colours: Mapping[str, str]) -> None:
     """Bars from the left, the first one on top, with their notes behind them."""
     spots = places(groups, apart=False, gap=0)
-    for ys, group in zip(spots, groups, strict=True):
-        for y, bar in zip(ys, group.bars, strict=True):
-            axes.barh(y, bar.value, 0.78, color=colours[bar.series], label=bar.series)
-            axes.annotate(
-                bar.note,
-                (bar.value, y),
-                (5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=8.5,
-                color=INK,
-                bbox=BEHIND_NOTES,
-            )
+    put(axes, spots, groups, style, colours, 8.5)
     labels = [broken(group) for group in groups]
     taken = 9 * LETTER * max(len(line) for label in labels for line in label.split("\n"))
     room = (WIDTH - 3 * MARGIN) * POINTS - taken

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-import launch
 from app.book_export import FORMATS, as_read
 from app.book_export.epub import to_epub
+from app.cli.arguments import BOOK_FORMATS
 from app.documents import read_document
 from core.synthetic.book import Book, Chapter, write_book
 
@@ -32,7 +32,7 @@ def written(book: Book, suffix: str, folder: Path) -> Path:
 
 
 def test_the_command_line_knows_the_formats() -> None:
-    assert tuple(FORMATS) == launch.BOOK_FORMATS
+    assert tuple(FORMATS) == BOOK_FORMATS
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

@@ -46,13 +46,13 @@ def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pyt
 
 def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "128", "--context", "16384"]
-    report = told(capsys, *options, "--draft-bits", 4)
+    report = told(capsys, *options, "--self-draft-bits", 4)
     assert report["plan"]["memory"]["drafting weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
     assert report["plan"]["drafting_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
-    assert launcher.main(["doctor", *options, "--draft-bits", "4", "--no-venv"]) == 0
+    assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--no-venv"]) == 0
     shown = capsys.readouterr().out
     assert "Drafting   4 bits: asked for" in shown and "3.46 GiB  drafting weights, 4 bit" in shown
-    assert launcher.main(["doctor", *options, "--draft-bits", "4", "--bits", "4", "--no-venv"]) == 1
+    assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--bits", "4", "--no-venv"]) == 1
     assert "would only add" in capsys.readouterr().err
 
 
@@ -104,7 +104,7 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         (["--acceptance", "0.9"], "--acceptance"),
         (["--acceptance", "0.3,1.5"], "--acceptance"),
         (["--budget", "100"], "budget of 100"),
-        (["--host-share", "0.95"], "--host-share 0.95"),
+        (["--cpu-attention-share", "0.95"], "--cpu-attention-share 0.95"),
         (["--model", "nope.json"], "no model 'nope.json'"),
         (["--device", "cuda", "--assume", "cpu"], "no CUDA device"),
     ],

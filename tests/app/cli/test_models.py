@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
-import launch
 from app.cli import models
+from app.cli.arguments import parse_arguments
 from core.errors import CoreError, InvalidSetting, UnknownModel
 from core.models.hub import store
+from core.models.hub.catalog import ROOT
 from core.models.hub.download import DownloadProgress
 from tests.core.models.hub.toy_hub import ToyHub, serving
 
@@ -30,7 +31,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyHub]:
 
 
 def arguments(*words: str) -> Namespace:
-    return launch.parse_arguments(["models", *words])
+    return parse_arguments(["models", *words])
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -98,7 +99,7 @@ def test_offline_is_said_in_one_line(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, "launch.py", "models", "get", "qwen3-8b", "--no-venv", "--offline"],
-        cwd=Path(launch.__file__).parent,
+        cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

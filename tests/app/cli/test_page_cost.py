@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import launch as launcher
-from app.cli import bench, page_cost
+from app.cli import page_cost
+from app.cli.bench_table import table_line
 from app.cli.page_cost import Run, ServedPage, Stopwatch, measure
 from app.cli.page_readers import ProtocolReader, find_reader
 from core.config import GenerationConfig, SamplingParams
@@ -48,7 +49,7 @@ def test_the_same_answer_alone_and_through_the_page() -> None:
     assert len(watch.runs) == 4 and len({run.prompt_ids for run in watch.runs}) == 1, "one prompt for all"
     assert dict(os.environ) == environment and not folder.exists(), "nothing stays"
     assert not [thread for thread in threading.enumerate() if thread.name == "engine"]
-    head, cells = bench.table_line(asdict(row), header=True).split("\n")
+    head, cells = table_line(asdict(row), header=True).split("\n")
     assert head.split() == ["context", "method", "tokens", "alone", "ms", "page", "ms", "page/alone", "client", "same"]
     assert len(cells.split()) == 8 and len(head) == len(cells)
 

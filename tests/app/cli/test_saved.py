@@ -1,4 +1,4 @@
-"""Books kept on disk, from the command line: a second `ask` reads none of the book, and `shelf` lists and removes."""
+"""Books kept on disk, from the command line: a second `ask` reads none of the book, and `saved` lists and removes."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -62,14 +62,14 @@ def token_ids(report: dict[str, Any]) -> list[int]:
 
 def test_after_a_restart_the_bundled_model_reads_no_token_of_the_book(run: Run, tmp_path: Path) -> None:
     book = write_book(tmp_path, "Martha Voss kept the light at Gull Point. " * 30)
-    plain = ask(run, book, "--no-shelf")
+    plain = ask(run, book, "--no-saved")
     assert plain["shelf"] == {"fetched_tokens": 0, "fetch_seconds": 0.0, "kept": None, "kept_bytes": None}
-    first, second = ask(run, book, "--shelf"), ask(run, book)  # each loads the model anew
+    first, second = ask(run, book, "--saved"), ask(run, book)  # each loads the model anew
     assert first["book_tokens_read"] == first["book_tokens"] > 200 and first["shelf"]["kept"]
     assert second["book_tokens_read"] == 0 and second["shelf"]["fetched_tokens"] == second["book_tokens"]
     assert second["prompt_tokens"] - second["reused_tokens"] < 30 and second["shelf"]["kept"] is None
     assert token_ids(plain) == token_ids(first) == token_ids(second)
-    (kept,) = run("shelf")["books"]
+    (kept,) = run("saved")["books"]
     assert kept["names"] == ["book.txt"] and kept["id"] == first["shelf"]["kept"]
     assert {"weights", "config", "text", "dtype", "format"} <= set(kept["identity"])
 
@@ -81,7 +81,7 @@ def test_books_are_kept_by_themselves_only_if_reading_them_took_long(
     book = write_book(tmp_path, TEXT)
     assert ask(run, book)["shelf"]["kept"] is None and not (tmp_path / "data").exists()
     monkeypatch.setattr(saved_books, "WORTH_SECONDS", 0.0)
-    assert ask(run, book, "--no-shelf")["shelf"]["kept"] is None
+    assert ask(run, book, "--no-saved")["shelf"]["kept"] is None
     kept = ask(run, book)
     assert kept["shelf"]["kept"] and "Kept on the shelf: " in kept["stderr"]
     again = ask(run, book)
@@ -90,9 +90,9 @@ def test_books_are_kept_by_themselves_only_if_reading_them_took_long(
 
 @pytest.mark.usefixtures("toy")
 def test_a_book_whose_end_has_changed_is_read_from_there(run: Run, tmp_path: Path) -> None:
-    ask(run, write_book(tmp_path, TEXT * 4), "--shelf")
+    ask(run, write_book(tmp_path, TEXT * 4), "--saved")
     changed = write_book(tmp_path, TEXT * 4 + "Then it was day.", "changed.txt")
-    opened, fresh = ask(run, changed), ask(run, changed, "--no-shelf")
+    opened, fresh = ask(run, changed), ask(run, changed, "--no-saved")
     assert 0 < opened["book_tokens_read"] < 300 and opened["shelf"]["fetched_tokens"] % 128 == 0
     assert opened["shelf"]["fetched_tokens"] > 0
     assert token_ids(opened) == token_ids(fresh)
@@ -101,7 +101,7 @@ def test_a_book_whose_end_has_changed_is_read_from_there(run: Run, tmp_path: Pat
 @pytest.mark.usefixtures("toy")
 def test_race_opens_what_ask_has_kept(run: Run, tmp_path: Path) -> None:
     book = write_book(tmp_path, TEXT)
-    ask(run, book, "--shelf")
+    ask(run, book, "--saved")
     for how in ([], ["--sequential"]):
         report = run("race", book, "-q", QUESTION, "--max-new-tokens", 8, *how)
         assert report["book_tokens_read"] == 0 and report["equality"]["verdict"] == "identical"
@@ -111,38 +111,38 @@ def test_race_opens_what_ask_has_kept(run: Run, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("toy")
 def test_a_damaged_book_is_read_again_and_said_so(run: Run, tmp_path: Path) -> None:
     book = write_book(tmp_path, TEXT)
-    first = ask(run, book, "--shelf")
+    first = ask(run, book, "--saved")
     (file,) = (tmp_path / "data" / "shelf").glob("*.book")
     content = bytearray(file.read_bytes())
     content[3000] ^= 1
     file.write_bytes(content)
     again = ask(run, book)
     assert "was damaged" in again["stderr"] and token_ids(again) == token_ids(first)
-    assert again["book_tokens_read"] == again["book_tokens"] and run("shelf")["books"] == []
+    assert again["book_tokens_read"] == again["book_tokens"] and run("saved")["books"] == []
 
 
 @pytest.mark.usefixtures("toy")
 def test_no_room_is_one_line_and_the_answer_comes_all_the_same(run: Run, tmp_path: Path) -> None:
-    run("shelf", "cap", "0.0001")
-    report = ask(run, write_book(tmp_path, TEXT), "--shelf")
+    run("saved", "cap", "0.0001")
+    report = ask(run, write_book(tmp_path, TEXT), "--saved")
     (line,) = (line for line in report["stderr"].splitlines() if line.startswith("Not kept"))
-    assert "shelf cap GIB" in line and token_ids(report) and report["shelf"]["kept"] is None
+    assert "saved cap GIB" in line and token_ids(report) and report["shelf"]["kept"] is None
 
 
 @pytest.mark.usefixtures("toy")
 def test_shelf_lists_removes_and_makes_room(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one.txt", "two.txt", "three.txt"):
-        ask(run, write_book(tmp_path, digest_of(name) * 5, name), "--shelf")
-    listed = run("shelf", "list")
+        ask(run, write_book(tmp_path, digest_of(name) * 5, name), "--saved")
+    listed = run("saved", "list")
     assert [book["names"] for book in listed["books"]] == [["three.txt"], ["two.txt"], ["one.txt"]]
     assert listed["size_bytes"] == sum(book["size_bytes"] for book in listed["books"])
-    assert [book["names"] for book in run("shelf", "remove", "two.txt")["removed"]] == [["two.txt"]]
+    assert [book["names"] for book in run("saved", "remove", "two.txt")["removed"]] == [["two.txt"]]
     room = listed["books"][0]["size_bytes"] / 2**30 * 1.5
-    assert [book["names"] for book in run("shelf", "cap", room)["removed"]] == [["one.txt"]]
-    assert launcher.main(["shelf", "--no-venv", "--data-dir", str(tmp_path / "data")]) == 0
+    assert [book["names"] for book in run("saved", "cap", room)["removed"]] == [["one.txt"]]
+    assert launcher.main(["saved", "--no-venv", "--data-dir", str(tmp_path / "data")]) == 0
     assert "three.txt" in capsys.readouterr().out
-    assert [book["names"] for book in run("shelf", "clear")["removed"]] == [["three.txt"]]
-    assert run("shelf")["books"] == []
+    assert [book["names"] for book in run("saved", "clear")["removed"]] == [["three.txt"]]
+    assert run("saved")["books"] == []
 
 
 @pytest.mark.parametrize(
@@ -156,5 +156,5 @@ def test_shelf_lists_removes_and_makes_room(run: Run, tmp_path: Path, capsys: py
     ],
 )
 def test_each_mistake_gets_one_line(run: Run, arguments: tuple[str, ...], words: str) -> None:
-    error = run("shelf", *arguments, code=1)["stderr"]
+    error = run("saved", *arguments, code=1)["stderr"]
     assert error.startswith("error:") and words in error and len(error.splitlines()) == 1

@@ -60,7 +60,7 @@ def namespace(**fields: Any) -> argparse.Namespace:
         "draft_bits": 16,
         "remote": None,
         "remote_key": KEY,
-        "shelf": False,
+        "saved": False,
     }
     known |= {"question": "Who kept the light?", "questions": None, "method": "triforce", "json": True}
     known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16}

@@ -125,4 +125,4 @@ def test_drafting_weights_are_counted_and_refused_where_they_do_not_fit() -> Non
     assert make_plan(LLAMA2_7B, None, replace(config, context=None, drafting_bits=16), tight).context.value > 0
     with pytest.raises(NotEnoughMemory, match="weights and what lies beside them") as refused:
         make_plan(LLAMA2_7B, None, config, tight, size)
-    assert refused.value.hint == "Leave out --draft-bits."
+    assert refused.value.hint == "Leave out --self-draft-bits."

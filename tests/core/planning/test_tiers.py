@@ -419,6 +419,6 @@ def test_drafting_weights_lie_on_the_device_and_make_guessing_cheaper(size: Writ
     )
     with pytest.raises(NotEnoughMemory, match="weights do not fit") as refused:
         plan_tiers(llama, None, configs[1], make_rig(HOST, gpu_gib=20))
-    assert refused.value.hint == "Leave out --draft-bits."
+    assert refused.value.hint == "Leave out --self-draft-bits."
     two = plan_tiers(llama, None, configs[1], rig_4090(2))
     assert not two.runs.value and "drafting weights" in two.runs.because

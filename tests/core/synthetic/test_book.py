@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from hashlib import sha256
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,17 @@ def facts_told(book: Book) -> str:
 @given(seeds, lengths)
 def test_same_seed_gives_the_same_book(seed: int, num_words: int) -> None:
     assert write_book(seed, num_words) == write_book(seed, num_words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "digest"),
+    [
+        ((7, 1500), "d934b5d7cd5f523091685818eae726618331e558962dd88788591f1a1b5c3adf"),
+        ((900_000, 9000, 300), "f4b45172b6e00ce13ab2d6e062799c2e6e4cf3f4a486909101bf13a4d27151b0"),
+    ],
+)
+def test_books_stay_what_they_were_when_models_were_trained_on_them(arguments: tuple[int, ...], digest: str) -> None:
+    assert sha256(repr(write_book(*arguments)).encode()).hexdigest() == digest
 
 
 @settings(max_examples=15, deadline=None)

@@ -83,7 +83,8 @@ def drawn(axes: Axes) -> dict[str, list[float]]:
     """The heights (or lengths, from the left) of the bars of each series."""
     found: dict[str, list[float]] = {}
     for container in axes.containers:
-        assert isinstance(container, BarContainer)
+        if not isinstance(container, BarContainer):  # the lines of a spread
+            continue
         sideways = container.orientation == "horizontal"
         values = [patch.get_width() if sideways else patch.get_height() for patch in container.patches]
         found.setdefault(str(container.get_label()), []).extend(values)
@@ -95,7 +96,8 @@ def said(figure: Figure) -> str:
 
 
 def notes(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
+    """What stands at the bars, series by series, and under the axis."""
+    return [text.get_text() for text in axes.texts if text.get_text()]
 
 
 def names(axes: Axes) -> list[str]:
@@ -162,7 +164,7 @@ def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
         tuple(path.vertices[:, 1]) for c in axes.collections if isinstance(c, LineCollection) for path in c.get_paths()
     ]
     books = [row["ms_per_token_by_book"] for row in document["rows"]]
-    assert sorted(lines) == sorted((min(book), max(book)) for book in books)
+    assert sum(sorted(lines), ()) == pytest.approx(sum(sorted((min(book), max(book)) for book in books), ()))
     words = said(figure)
     assert (
         f"harbour, float32, on {document['hardware']['cpu']} (2 cores)" in words
@@ -178,7 +180,7 @@ def test_bars_of_peers_tell_their_ratio_to_ours() -> None:
     document = recorded("peers")
     (axes,) = draw(document).axes
     assert drawn(axes)["ours, plain"] == [r["ms_per_token"] for r in document["rows"] if r["method"] == "ours, plain"]
-    assert notes(axes) == ["1.00x", "1.16x", "1.66x", "1.00x", "1.04x", "2.42x"]
+    assert notes(axes) == ["1.00x", "1.00x", "1.16x", "1.04x", "1.66x", "2.42x"]
     colours = {
         container.patches[0].get_facecolor() for container in axes.containers if isinstance(container, BarContainer)
     }
@@ -205,7 +207,7 @@ def test_placements_have_groups_of_their_own_under_each_context() -> None:
     (axes,) = draw(document_of("offload", rows)).axes
     assert drawn(axes) == {"autoregressive": [7.0, 7.0, 70.0, 70.0], "triforce": [7.0, 7.0, 70.0, 70.0]}
     assert names(axes) == ["resident", "offloaded"] * 2
-    assert notes(axes) == [*["1.0x"] * 4, *["10x"] * 4, "8,192 tokens", "32,768 tokens"]
+    assert notes(axes) == [*["1.0x", "1.0x", "10x", "10x"] * 2, "8,192 tokens", "32,768 tokens"]
 
 
 def test_recall_has_a_panel_for_each_context_with_intervals_and_how_many_were_asked() -> None:
@@ -220,7 +222,8 @@ def test_recall_has_a_panel_for_each_context_with_intervals_and_how_many_were_as
         lines = [
             tuple(p.vertices[:, 1]) for c in axes.collections if isinstance(c, LineCollection) for p in c.get_paths()
         ]
-        assert sorted(lines) == sorted(tuple(row["exact_interval"]) for row in rows)
+        intervals = sorted(tuple(row["exact_interval"]) for row in rows)
+        assert sum(sorted(lines), ()) == pytest.approx(sum(intervals, ()))
         asked = [label.get_text() for label in axes.get_xticklabels(minor=True)]
         assert sorted(asked) == sorted(str(row["n"]) for row in rows)
         assert names(axes)[:2] == ["facts", "not in the book"]

@@ -1,0 +1,396 @@
+"""The command line of launch.py. Standard library only: it is read before anything is installed."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, told before it can be imported
+FEWEST_TOKENS = 60  # no book has fewer words
+SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
+APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
+DEFAULTS = {  # of the common options
+    "model": None,
+    "draft": "auto",
+    "bits": None,
+    "draft_bits": 16,
+    "device": "auto",
+    "gpus": None,
+    "context": None,
+    "gpu_memory": None,
+    "seed": 0,
+    "data_dir": None,
+    "layerwise": True,
+    "attention": "auto",
+    "graphs": True,
+    "host_share": None,
+    "offline": False,
+    "venv": True,
+    "remote": None,
+    "remote_key": None,
+}
+OLD_OPTIONS = {  # still taken, with a line that names the new one
+    "--draft-bits": "--self-draft-bits",
+    "--host-share": "--cpu-attention-share",
+    "--shelf": "--saved",
+    "--no-shelf": "--no-saved",
+}
+OLD_COMMANDS = {"shelf": "saved"}
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line (`command` is None for the app; `notes`: what to tell of old words).
+
+    Wrong usage exits with 2, before anything is installed.
+    """
+    parser = build_parser()
+    words, old = in_todays_words(argv)
+    args, rest = parser.parse_known_args(words)
+    if args.command in OLD_COMMANDS:
+        old[args.command] = args.command = OLD_COMMANDS[args.command]
+    args.notes = [f"note: {name} is now called {new}." for name, new in old.items()]
+    if args.command == "test":
+        args.pytest_args = rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if args.command == "models" and (args.name is None) != (args.action == "list"):
+        parser.error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
+    if args.remote and args.command not in (None, "ask"):
+        parser.error(f"--remote belongs to the app and to 'ask', not to '{args.command}'")
+    for name, default in APP_OPTIONS.items():
+        if args.command == "serve" and name in SERVE_OPTIONS:
+            vars(args).setdefault(name, SERVE_OPTIONS[name])
+        elif args.command is None:
+            vars(args).setdefault(name, default)
+        elif hasattr(args, name):
+            parser.error(f"--{name.replace('_', '-')} belongs to the app, not to '{args.command}'")
+    return args
+
+
+def in_todays_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """A command line with the names that options have now, and those old names that it had."""
+    words, old = list(argv), {}
+    for index, word in enumerate(words):
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if name in OLD_OPTIONS:
+            old[name] = OLD_OPTIONS[name]
+            words[index] = old[name] + equals + value
+    return words, old
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="launch.py",
+        description="Chat with whole books on your own machine, exactly and fast. No command: the app.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(**DEFAULTS)
+    add_common_options(parser)
+    add_remote_options(parser)
+    add_app_options(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, text, add_options in (
+        ("ask", "one answer, streamed", add_ask_options),
+        ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
+        ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
+        ("bench", "measure methods at several context lengths", add_bench_options),
+        ("book", "write a new book that nobody has read, and questions about it", add_book_options),
+        ("saved", "the books that were read and need not be read again", add_saved_options),
+        ("shelf", None, add_saved_options),  # --help lists no old name
+        ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
+        ("models", "known models: list them, show one, get it from the hub, remove it", add_models_options),
+    ):
+        shown: dict[str, Any] = {"help": text, "description": f"{text.capitalize()}."} if text else {}
+        command = commands.add_parser(name, allow_abbrev=False, **shown)
+        add_common_options(command)
+        command.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
+        add_options(command)
+    add_project_commands(commands)
+    return parser
+
+
+def add_project_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """`repair`, `test`, `check`: what is about the program itself, and takes no common options."""
+    added = []
+    for name, text in (
+        ("repair", "install the build of torch that suits this machine's GPU and its driver"),
+        ("test", "install the test tools and run the tests; other arguments go to pytest"),
+        ("check", "everything that a change must pass: the tests, the slow tests, style and types"),
+    ):
+        added.append(commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False))
+        add_venv_option(added[-1])
+    _, test, check = added
+    test.add_argument(
+        "--long",
+        action="store_true",
+        help="instead, the long programs (tests/long.py) one after the other, or the one that is named, with "
+        "arguments of its own",
+    )
+    check.add_argument("--no-tests", dest="tests", action="store_false", help="all but what 'test' runs")
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """The options every command takes. Their defaults are the main parser's, wherever the option stands."""
+    options = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
+    options.add_argument(
+        "--model",
+        metavar="NAME|PATH",
+        help="a known model, a local folder or the hub id of a downloaded model (default: the bundled one)",
+    )
+    options.add_argument(
+        "--draft",
+        metavar="NAME|PATH",
+        help="what guesses for it, or none (default: auto, what has its tokens)",
+    )
+    text = "of its weights; 8 and 4 are quantised (default: as computed)"
+    options.add_argument("--bits", type=int, choices=(16, 8, 4), help=text)
+    options.add_argument(
+        "--self-draft-bits",
+        dest="draft_bits",
+        type=int,
+        choices=(16, 4),
+        help="of its weights while it guesses from the retrieval cache; answers stay exact for --bits (default: 16)",
+    )
+    options.add_argument("--device", choices=("auto", "cpu", "cuda"))
+    options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
+    options.add_argument("--context", type=int, metavar="N", help="tokens the model keeps in view (default: what fits)")
+    options.add_argument(
+        "--gpu-memory",
+        type=float,
+        metavar="GIB",
+        help="most to use of the GPU, the rest waits in host memory; doctor: of each GPU of a machine to plan for",
+    )
+    options.add_argument("--seed", type=int, metavar="N", help="of all random draws (default: 0)")
+    options.add_argument("--offline", action="store_true", help="never ask the network")
+    options.add_argument(
+        "--no-layerwise",
+        dest="layerwise",
+        action="store_false",
+        help="read prompts chunk by chunk where keys and values wait in host memory",
+    )
+    options.add_argument(
+        "--attention",
+        choices=("auto", "torch", "compiled", "flash-attn", "flex"),
+        help="the code that computes attention (default: the fastest that needs no compiling at every start)",
+    )
+    options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
+    options.add_argument(
+        "--cpu-attention-share",
+        dest="host_share",
+        type=float,
+        metavar="F",
+        help="part of what waits in host memory that the processor attends to there, 0 to 0.9 (default: measured)",
+    )
+    options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
+    add_venv_option(parser)
+
+
+def add_venv_option(parser: argparse.ArgumentParser) -> None:
+    """`--no-venv`, which every command takes, the tests too."""
+    parser.add_argument(
+        "--no-venv",
+        dest="venv",
+        action="store_false",
+        default=argparse.SUPPRESS,
+        help="use the current environment",
+    )
+
+
+def add_app_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the app. No defaults here but in APP_OPTIONS, so that one given to a command is noticed."""
+    options = parser.add_argument_group("options of the app", argument_default=argparse.SUPPRESS)
+    options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --auth)")
+    options.add_argument("--port", type=port_number, help="(default: 7860)")
+    options.add_argument("--no-browser", dest="browser", action="store_false", help="do not open the browser")
+    options.add_argument("--share", action="store_true", help="make a public link (needs --auth)")
+    options.add_argument(
+        "--auth", metavar="USER:PASSWORD", help="ask for them; others see it in `ps`, not so $TRIFORCE_AUTH (default)"
+    )
+    options.add_argument(
+        "--allow-host", metavar="NAME", action="append", help="another name of this machine that it answers to"
+    )
+
+
+def add_remote_options(parser: argparse.ArgumentParser) -> None:
+    """`--remote`: the app and `ask` on a server's model."""
+    options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
+    options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
+    options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
+
+
+def add_ask_options(parser: argparse.ArgumentParser) -> None:
+    """`ask`: one question, or a file of them, about one or more files."""
+    add_remote_options(parser)
+    add_files(parser)
+    questions = parser.add_mutually_exclusive_group(required=True)
+    questions.add_argument("-q", "--question", metavar="TEXT", help="what to ask about the files")
+    questions.add_argument(
+        "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
+    )
+    parser.add_argument("--method", help="(default: triforce, or lookup where there is no draft model)")
+    add_keeping_option(parser)
+    add_sampling_options(parser)
+
+
+def add_race_options(parser: argparse.ArgumentParser) -> None:
+    """`race`: one question, several methods."""
+    add_files(parser)
+    parser.add_argument("-q", "--question", metavar="TEXT", required=True, help="what to ask about the files")
+    parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
+    parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
+    parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
+    add_keeping_option(parser)
+    add_sampling_options(parser)
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """`serve`: where it listens and who may use it."""
+    options = parser.add_argument_group("options of the server", argument_default=argparse.SUPPRESS)
+    options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --api-key)")
+    options.add_argument("--port", type=port_number, help="(default: 8000)")
+    options.add_argument(
+        "--allow-host", metavar="NAME", action="append", help="another name of this machine that it answers to"
+    )
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="what clients must send (default: $TRIFORCE_API_KEY, else none)"
+    )
+    parser.add_argument(
+        "--allow-origin", metavar="URL", action="append", help="let web pages from there use it (default: none)"
+    )
+    parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    """`bench`: which measurement, at which lengths, and where the results go."""
+    parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
+    parser.add_argument("--methods", type=name_list, metavar="A,B")
+    parser.add_argument(
+        "--suite",
+        choices=("speed", "recall", "offload", "ablation", "peers", "page"),
+        default="speed",
+        help="page: decoding through the page beside the engine alone (default: speed)",
+    )
+    parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
+    parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
+    parser.add_argument("--questions", type=int, default=100, metavar="N", help="of each skill, for --suite recall")
+    parser.add_argument(
+        "--skills",
+        type=name_list,
+        metavar="A,B",
+        help="for --suite recall: some of fact,absent,list,quote,recite,quote_any",
+    )
+    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache (default: 1024)")
+    parser.add_argument(
+        "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"
+    )
+    parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
+    parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
+
+
+def add_keeping_option(parser: argparse.ArgumentParser) -> None:
+    """`--saved`, `--no-saved`; None without either."""
+    parser.add_argument(
+        "--saved",
+        action=argparse.BooleanOptionalAction,
+        help="keep the read text on disk for the next time (default: if reading took long); --no-saved reads it anew",
+    )
+
+
+def add_saved_options(parser: argparse.ArgumentParser) -> None:
+    """`saved`: what to do, and with which book."""
+    parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
+    parser.add_argument("name", nargs="?", metavar="NAME|GIB", help="remove NAME; cap GIB: room for all of them")
+
+
+def add_book_options(parser: argparse.ArgumentParser) -> None:
+    """`book`: how long, and where to. The common --seed chooses the book."""
+    endings = ", ".join(ending[1:] for ending in BOOK_FORMATS)
+    parser.add_argument("--tokens", type=book_length, metavar="T", required=True, help="length, in the model's tokens")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=book_file,
+        metavar="FILE",
+        required=True,
+        help=f"the new book ({endings}); its questions go to FILE.questions.json, without the book's ending",
+    )
+    parser.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def add_doctor_options(parser: argparse.ArgumentParser) -> None:
+    """`doctor`: another machine than this one, another precision. core checks what the numbers can be."""
+    machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
+    machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
+    machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
+    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache")
+    parser.add_argument(
+        "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
+    )
+
+
+def add_models_options(parser: argparse.ArgumentParser) -> None:
+    """`models`: what to do, with which one."""
+    parser.add_argument("action", nargs="?", choices=("list", "show", "get", "pull", "remove"), default="list")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a name of the list, or a hub id such as Qwen/Qwen3-8B")
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """The documents a command reads."""
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, EPUB, text or Markdown")
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """How an answer is drawn. core's SamplingParams checks the ranges, so that a wrong value exits with 1."""
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is exact greedy (default: 0)")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="(default: 1, off)")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="(default: 0, off)")
+    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="(default: 256)")
+
+
+def port_number(text: str) -> int:
+    """An argparse type: 1 to 65535."""
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number from 1 to 65535")
+    return int(text)
+
+
+def book_length(text: str) -> int:
+    """An argparse type: a number of tokens that some book may have."""
+    if not text.isdecimal() or int(text) < FEWEST_TOKENS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length for a book: use a number from {FEWEST_TOKENS} up")
+    return int(text)
+
+
+def book_file(text: str) -> Path:
+    """An argparse type: a file name whose ending names a format."""
+    if Path(text).suffix.lower() not in BOOK_FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in one of {', '.join(BOOK_FORMATS)}")
+    return Path(text)
+
+
+def name_list(text: str) -> tuple[str, ...]:
+    """An argparse type: `a,b`."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list: use names with commas between them")
+    return names
+
+
+def int_list(text: str) -> tuple[int, ...]:
+    """An argparse type: `4096,32768`."""
+    names = name_list(text)
+    if not all(name.isdecimal() and int(name) > 0 for name in names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 4096,32768")
+    return tuple(map(int, names))
+
+
+def float_list(text: str) -> tuple[float, ...]:
+    """An argparse type: `0.3,0.92`."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 0.3,0.92") from None

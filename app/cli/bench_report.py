@@ -1,0 +1,117 @@
+"""What every suite of `bench` shares: its settings, its rows as they come, and the document that it ends with."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from app.cli.bench_table import table_line
+from app.cli.charts import plot
+from app.cli.reading import print_json
+from app.runtime.options import engine_config
+from app.runtime.versions import versions
+from core.config import EngineConfig, RetrievalConfig
+from core.models.hub.catalog import ROOT
+from core.planning.hardware import Machine
+from core.planning.planner import Plan
+
+DEFAULT_NEW_TOKENS = 128
+BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
+INTERRUPTED = 130  # as launch.py ends on Ctrl-C
+
+
+def bench_config(args: argparse.Namespace) -> EngineConfig:
+    """The settings of the common options, with the retrieval budget asked for."""
+    config = engine_config(args)
+    return replace(config, retrieval=RetrievalConfig(budget=args.budget)) if args.budget is not None else config
+
+
+def speed_shape(args: argparse.Namespace) -> dict[str, Any]:
+    """How often, how long and from which seed a suite decodes."""
+    new_tokens = args.max_new_tokens or DEFAULT_NEW_TOKENS
+    return {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
+
+
+def follow(measured: Iterator[Any], args: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
+    """Tell rows as they come. Returns them, and whether there are all: Ctrl-C keeps those so far."""
+    rows: list[dict[str, Any]] = []
+    try:
+        for row in measured:
+            rows.append(asdict(row))
+            header = len(rows) == 1 or rows[-1]["context"] != rows[-2]["context"]
+            show(table_line(rows[-1], header=header), args)
+    except KeyboardInterrupt:
+        tell("Interrupted: these are the results so far.")
+        return rows, False
+    return rows, True
+
+
+def show(line: str, args: argparse.Namespace) -> None:
+    """A result for people; with --json, stdout is for the document alone."""
+    print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
+
+
+def tell(line: str) -> None:
+    """Progress, for people."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def settings(args: argparse.Namespace, model: str, plan: Plan, drafting_bits: int) -> dict[str, Any]:
+    """What of the settings every document tells."""
+    return {
+        "suite": args.suite,
+        "model": model,
+        "bits": plan.bits.value,
+        "drafting_bits": drafting_bits,
+        "device": plan.device.value,
+        "dtype": str(plan.dtype.value).removeprefix("torch."),
+    }
+
+
+def finish(
+    args: argparse.Namespace,
+    hardware: Machine,
+    config: dict[str, Any],
+    rows: list[dict[str, Any]],
+    *,
+    complete: bool,
+    **more: Any,
+) -> int:
+    """Keep, print and draw the document of a measurement, as asked for. Returns the exit code of the command.
+
+    Raises:
+        InvalidSetting: the picture could not be written.
+    """
+    document = {
+        "hardware": asdict(hardware),
+        "versions": versions(),
+        "commit": commit(),
+        "config": config,
+        "complete": complete,
+        "rows": rows,
+        **more,
+    }
+    if args.out:
+        args.out.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    if args.json:
+        print_json(document)
+    if args.plot:
+        plot.keep(document, args.plot)
+    return 0 if complete else INTERRUPTED
+
+
+def commit() -> str | None:
+    """The commit that was measured, with "+changes" where the tree differs from it; None outside a repository."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+changes"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        return None
+    return described.stdout.strip() or None

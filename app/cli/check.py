@@ -1,0 +1,54 @@
+"""`python launch.py test` and `check`: the tests, and everything else that a change must pass. Loads no model."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.cli.environment import DEV_REQUIREMENTS, ROOT, pip_install, unmet_requirement
+
+MOST_TEST_PROCESSES = 4
+LONG_TESTS = "tests.long"
+STEPS = {  # what `check` runs after the tests, as `python -m`
+    "slow tests": ("pytest", "-m", "slow and not gpu"),
+    "format": ("ruff", "format", "--check", "."),
+    "style": ("ruff", "check", "."),
+    "types": ("mypy", "--strict", "core", "app"),
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Install missing test tools and run what was asked for. Returns its exit code.
+
+    Raises:
+        Situation: pip could not install the tools.
+    """
+    if unmet_requirement(DEV_REQUIREMENTS):
+        pip_install(Path(sys.executable), "-r", DEV_REQUIREMENTS)
+    if args.command == "check":
+        return run_steps(tests=args.tests)
+    return run_module(LONG_TESTS, *args.pytest_args) if args.long else run_module(*tests_command(args.pytest_args))
+
+
+def run_steps(*, tests: bool) -> int:
+    """Every step by its name, up to the first that fails. Returns its exit code, or 0."""
+    steps = {"tests": tests_command()} | STEPS if tests else STEPS
+    for name, words in steps.items():
+        print(f"== {name}", file=sys.stderr, flush=True)
+        if code := run_module(*words):
+            print(f"Failed: {name}", file=sys.stderr, flush=True)
+            return code
+    return 0
+
+
+def tests_command(pytest_args: Sequence[str] = ()) -> Sequence[str]:
+    """The tests asked for; the whole suite in several processes."""
+    processes = min(MOST_TEST_PROCESSES, os.cpu_count() or 1)
+    return ("pytest", *(pytest_args or ("-n", str(processes), "--dist", "loadfile")))
+
+
+def run_module(*words: str) -> int:
+    """`python -m WORDS` in the project's folder."""
+    return subprocess.call([sys.executable, "-m", *words], cwd=ROOT)

@@ -1,0 +1,349 @@
+"""The environment of launch.py: `.venv`, what requirements.txt asks for, the build of torch that the GPU needs.
+
+Imports only the standard library and `core.planning.nvidia`, which does the same: nothing else may be there yet.
+"""
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+from core.planning import nvidia
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
+VENV = ROOT / ".venv"
+VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = VENV / "triforce-reader.stamp"  # the digest of what was installed, or INSTALLING
+INSTALLING = "installing"
+# PyTorch's own index has a folder of wheels for each CUDA, the public index one build for each system. The variable
+# names another place with the same folders; where it is empty, torch comes from the user's package index.
+TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"
+
+
+class Situation(Exception):
+    """What only the user can change: one problem, one action. CoreError's twin, for before core can be imported."""
+
+    def __init__(self, problem: str, *, hint: str) -> None:
+        super().__init__(f"{problem} {hint}")
+        self.problem = problem
+
+
+def prepare_environment(argv: Sequence[str], *, use_venv: bool, device: str = "auto") -> None:
+    """Return in an environment that meets requirements.txt, or start again inside `.venv`, made ready first.
+
+    Args:
+        device: "cpu" where no GPU is to be used, so that none is looked for.
+    Raises:
+        Situation: nothing suitable is there and it cannot be made; the text says what to do.
+    """
+    inside = VENV.exists() and VENV.samefile(sys.prefix)
+    if inside and venv_ready():
+        return
+    if inside and stamp() == INSTALLING:
+        raise Situation("This .venv is half installed.", hint="Deactivate it and start again: that repairs it.")
+    missing = unmet_requirement(REQUIREMENTS)
+    if missing is None:
+        return
+    if not use_venv:
+        raise Situation(
+            f"This environment lacks {missing}.",
+            hint="Install requirements.txt into it, or start without --no-venv.",
+        )
+    if not venv_ready():
+        set_up_venv(device)
+    if not inside:
+        restart_in_venv(argv)
+
+
+def unmet_requirement(file: Path) -> str | None:
+    """The first requirement of a file that the running environment does not meet, or None. Imports none of them."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:
+        return "packaging"  # comes with the requirements: where it is missing, they are
+    lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return next((line for line in lines if line and not is_met(Requirement(line))), None)
+
+
+def is_met(requirement: "Requirement") -> bool:
+    """Whether the running environment has a distribution that fits, together with what its extras ask for."""
+    if requirement.marker and not requirement.marker.evaluate():
+        return True
+    try:
+        found = metadata.distribution(requirement.name)
+    except metadata.PackageNotFoundError:
+        return False
+    if not found.version or not requirement.specifier.contains(found.version, prereleases=True):
+        return False
+    return all(is_met(added) for added in added_by_extras(found, requirement.extras))
+
+
+def added_by_extras(found: metadata.Distribution, extras: set[str]) -> "Iterator[Requirement]":
+    """What a distribution requires only because of the chosen extras."""
+    from packaging.requirements import Requirement
+
+    for line in found.requires or ():
+        requirement = Requirement(line)
+        marker, requirement.marker = requirement.marker, None
+        if marker and not marker.evaluate() and any(marker.evaluate({"extra": extra}) for extra in extras):
+            yield requirement
+
+
+def digest() -> str:
+    """What `.venv` must have been filled from to be ready."""
+    return hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+
+
+def stamp() -> str | None:
+    """What `.venv` was filled from: a digest, INSTALLING after an interruption, None if unknown."""
+    return STAMP.read_text(encoding="utf-8") if STAMP.is_file() else None
+
+
+def venv_ready() -> bool:
+    """Whether `.venv` was filled from today's requirements and its Python is still there."""
+    return stamp() == digest() and VENV_PYTHON.exists()
+
+
+def set_up_venv(device: str) -> None:
+    """Bring `.venv` up to requirements.txt, one process at a time."""
+    try:
+        with one_at_a_time():
+            if not venv_ready():  # another start may have done it while this one waited
+                print("Setting up TriForce Reader in .venv. This happens once.", file=sys.stderr)
+                fill_venv(device)
+    except OSError as error:
+        raise Situation(
+            f"The environment in {VENV} cannot be made: {error}.",
+            hint="Make room and see that you may write there, then start again.",
+        ) from error
+
+
+def fill_venv(device: str) -> None:
+    """Make, repair, fill or refresh `.venv`, whatever state it is in."""
+    if stamp() == INSTALLING or not venv_works():
+        make_venv()
+    STAMP.write_text(INSTALLING, encoding="utf-8")
+    try:
+        install_torch(VENV_PYTHON, device)
+        pip_install(VENV_PYTHON, "-r", REQUIREMENTS)
+    except Situation:
+        STAMP.unlink()  # pip gave up by itself, and tidily
+        raise
+    STAMP.write_text(digest(), encoding="utf-8")
+
+
+def venv_works() -> bool:
+    """Whether `.venv` has a Python that is new enough and a pip that runs."""
+    new_enough, with_pip = ["-c", "import sys; sys.exit(sys.version_info < (3, 11))"], ["-m", "pip", "--version"]
+    try:
+        return not any(
+            subprocess.run([str(VENV_PYTHON), *probe], capture_output=True).returncode
+            for probe in (new_enough, with_pip)
+        )
+    except OSError:
+        return False
+
+
+def make_venv() -> None:
+    """Make `.venv` from nothing, or from whatever is left of an earlier one."""
+    command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if "ensurepip" in done.stdout + done.stderr:
+        raise Situation(
+            "This Python comes without ensurepip and cannot fill a new environment.",
+            hint="Install it (Debian and Ubuntu: apt install python3-venv) and start again.",
+        )
+    if done.returncode:
+        reason = last_line(done.stderr or done.stdout)
+        raise Situation(f"The environment in {VENV} cannot be made: {reason}", hint="Remove .venv and start again.")
+
+
+def pip_install(python: Path, *what: "str | Path") -> None:
+    """Install something; pip's progress goes to stderr, its complaints become one sentence."""
+    options = ["--no-input", "--disable-pip-version-check", *map(str, what)]
+    command = [str(python), "-m", "pip", "install", *options]
+    done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, errors="replace")
+    if done.returncode:
+        raise explain_pip(done.stderr)
+
+
+def explain_pip(complaints: str) -> Situation:
+    """The user's situation behind what pip printed on stderr."""
+    if any(sign in complaints for sign in ("connection broken", "Network is unreachable", "ProxyError")):
+        return Situation(
+            "The package index cannot be reached, and what is missing comes from there.",
+            hint="Connect to the network and start again.",
+        )
+    if "No space left on device" in complaints:
+        return Situation("The disk is full.", hint="Free 3 GB (10 GB for a GPU) and start again.")
+    errors = [line for line in complaints.splitlines() if line.startswith("ERROR:")]
+    reason = errors[-1].removeprefix("ERROR:").strip() if errors else last_line(complaints)
+    other_python = f"Try another Python from 3.11 up (this is {sys.version_info[0]}.{sys.version_info[1]})."
+    by_hand = "Install requirements.txt by hand and start with --no-venv."
+    return Situation(
+        f"pip could not install the requirements: {reason.rstrip('.')}.",
+        hint=other_python if "No matching distribution" in reason else by_hand,
+    )
+
+
+def last_line(text: str) -> str:
+    """The last line that says something."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let one start at a time work on `.venv`; a second one waits here and then finds it ready."""
+    with open(VENV.with_name(".venv.lock"), "w", encoding="utf-8") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, also when this process is killed
+
+
+def restart_in_venv(argv: Sequence[str]) -> NoReturn:
+    """Run the same command line with the Python of `.venv`, in place of this process."""
+    command = [str(VENV_PYTHON), str(ROOT / "launch.py"), *argv]
+    if os.name == "nt":  # execv there returns to the shell at once and splits arguments at spaces
+        sys.exit(subprocess.call(command))
+    os.execv(command[0], command)
+
+
+# -------------------- torch for this machine's GPU
+
+
+class TorchWish(NamedTuple):
+    """Which build of torch to install, and why."""
+
+    build: str | None  # a folder of the wheel index, "cpu" among them; None: what the user's own index has
+    because: str
+    hint: str = ""  # what the user can do for a better one
+
+
+def choose_torch(device: str) -> TorchWish:
+    """The build for this machine's GPUs, as their driver tells of them."""
+    if device == "cpu":
+        return TorchWish(None, "from your package index, as --device cpu was given")
+    if not torch_wheels():
+        return TorchWish(None, f"from your package index, as {TORCH_WHEELS_VARIABLE} is empty")
+    answer = nvidia.ask_driver()
+    if answer.failure:
+        because = f"the CPU build for now, as nvidia-smi is there and {answer.failure}"
+        return TorchWish("cpu", because, f"When the GPU works, run: {nvidia.REPAIR}")
+    if not answer.gpus:
+        return TorchWish(None, "from your package index, as no NVIDIA GPU was found")
+    found, suited = f"as {answer.gpus[0].name} was found", nvidia.choose_build(answer.gpus)
+    if suited.build is None:
+        return TorchWish("cpu", f"the CPU build for now, {found}, but {suited.because}", suited.hint)
+    cuda = nvidia.dotted(suited.build.cuda)
+    return TorchWish(suited.build.name, f"the build for CUDA {cuda}, {found} and {suited.because}")
+
+
+def install_torch(python: Path, device: str) -> None:
+    """Install the build of torch that suits this machine, and say which and why in one line.
+
+    What torch requires comes with the requirements from the user's package index, and so does torch itself where any
+    build does.
+
+    Raises:
+        Situation: pip could not install it.
+    """
+    version = torch_version()
+    if version is None:
+        return
+    wish = choose_torch(device)
+    print(f"torch: {wish.because}. {wish.hint}".strip(), file=sys.stderr)
+    if wish.build is not None:
+        install_build(python, version, wish.build)
+
+
+def install_build(python: Path, version: str, build: str) -> None:
+    """Install one build of torch from its wheels, and nothing that it requires.
+
+    Raises:
+        Situation: pip could not install it.
+    """
+    place = torch_wheels().rstrip("/")
+    try:
+        pip_install(python, "--no-deps", "--index-url", f"{place}/{build}", f"torch=={version}+{build}")
+    except Situation as situation:
+        raise Situation(
+            f"torch {version}+{build} was not to be had from {place}. {situation.problem}",
+            hint=f"Name a mirror of it in {TORCH_WHEELS_VARIABLE}, or start with --device cpu.",
+        ) from situation
+
+
+def torch_version() -> str | None:
+    """The version of torch that requirements.txt pins."""
+    lines = (line.partition("#")[0].strip() for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines())
+    return next((line.partition("==")[2] for line in lines if line.startswith("torch==")), None)
+
+
+def torch_wheels() -> str:
+    """Where builds of torch come from; empty: the user's package index."""
+    return os.environ.get(TORCH_WHEELS_VARIABLE, TORCH_WHEELS)
+
+
+def repair() -> int:
+    """Bring this environment to the build of torch that suits this machine's GPU. Returns 0.
+
+    Raises:
+        Situation: no build does as things are, or pip could not install it.
+    """
+    version, installed, answer = torch_version(), nvidia.installed_torch(), nvidia.ask_driver()
+    if version is None or installed is None:
+        raise Situation("torch is not pinned or not installed.", hint="Restore requirements.txt and try again.")
+    unused = nvidia.compare(answer, installed)
+    if unused is None:
+        found = f"torch {installed.version} suits {answer.gpus[0].name}" if answer.gpus else "no NVIDIA GPU was found"
+        print(f"There is nothing to repair: {found}.", file=sys.stderr)
+        return 0
+    suited = nvidia.choose_build(answer.gpus) if answer.gpus else None
+    if suited is None or suited.build is None:
+        raise Situation(unused.because, hint=unused.hint)
+    if not torch_wheels():
+        raise Situation(f"{TORCH_WHEELS_VARIABLE} is empty.", hint="Unset it and try again.")
+    print(f"{unused.because} Installing torch {version}+{suited.build.name} in {sys.prefix}.", file=sys.stderr)
+    with one_at_a_time():
+        replace_build(version, suited.build.name)
+    print("The GPU can be used now. Start with: python launch.py", file=sys.stderr)
+    return 0
+
+
+def replace_build(version: str, build: str) -> None:
+    """Put another build of torch, and what it requires, into the running environment.
+
+    Raises:
+        Situation: pip could not do it; `.venv` is then as it was, or the next start completes it.
+    """
+    python, before = Path(sys.executable), stamp() if VENV.exists() and VENV.samefile(sys.prefix) else None
+    if before is None:
+        install_build(python, version, build)
+        pip_install(python, "-r", REQUIREMENTS)
+        return
+    STAMP.write_text(INSTALLING, encoding="utf-8")
+    try:
+        install_build(python, version, build)
+    except Situation:
+        STAMP.write_text(before, encoding="utf-8")
+        raise
+    try:
+        pip_install(python, "-r", REQUIREMENTS)
+    except Situation:
+        STAMP.unlink()
+        raise
+    STAMP.write_text(before, encoding="utf-8")

@@ -1,0 +1,49 @@
+"""`launch.py check`: the steps of CI in their order, up to the first that fails."""
+
+import sys
+
+import pytest
+
+from app.cli import check
+from app.cli.arguments import parse_arguments
+from app.cli.environment import ROOT
+
+STEPS = ["tests", "slow tests", "format", "style", "types"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, argv: list[str], failing: str = "") -> tuple[int, list[list[str]]]:
+    """The exit code, and the commands that ran."""
+    ran: list[list[str]] = []
+
+    def call(command: list[str], cwd: object) -> int:
+        assert command[:2] == [sys.executable, "-m"] and cwd == ROOT
+        ran.append(command[2:])
+        return 5 if failing and failing in " ".join(command) else 0
+
+    monkeypatch.setattr(check.subprocess, "call", call)
+    monkeypatch.setattr(check, "unmet_requirement", lambda _: None)
+    return check.run(parse_arguments(argv)), ran
+
+
+def names(told: str) -> list[str]:
+    return [line.removeprefix("== ") for line in told.splitlines() if line.startswith("== ")]
+
+
+def test_every_step_runs_and_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, ran = run(monkeypatch, ["check"])
+    assert (code, [words[0] for words in ran]) == (0, ["pytest", "pytest", "ruff", "ruff", "mypy"])
+    assert names(capsys.readouterr().err) == STEPS
+    assert run(monkeypatch, ["test"]) == (0, ran[:1]), "the first step is the command of the README"
+    assert run(monkeypatch, ["check", "--no-tests"]) == (0, ran[1:])
+
+
+def test_the_first_step_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, ran = run(monkeypatch, ["check"], failing="ruff check")
+    assert (code, len(ran)) == (5, 4)
+    assert names(capsys.readouterr().err) == STEPS[:4]
+
+
+def test_ci_runs_the_same() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    ours = [line.partition(" launch.py ")[2].partition(" #")[0] for line in lines if line.startswith('"$python"')]
+    assert ours == ["test", "check --no-tests"]

@@ -1,0 +1,321 @@
+"""The environment of launch.py: what is missing, what pip says, which torch a GPU and its driver get."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import launch
+from app.cli import environment
+from core.planning import nvidia
+from tests.fake_driver import answer, pretend, put_smi
+
+
+def add_distribution(folder: Path, name: str, version: str, requires: str = "") -> None:
+    """Make `importlib.metadata` find a distribution."""
+    metadata = folder / f"{name}-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}")
+
+
+def test_requirements_are_checked_with_versions_extras_and_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_distribution(tmp_path, "plain", "2.13.0+cpu")
+    add_distribution(tmp_path, "extra", "1.0", 'Requires-Dist: no-such-package; extra == "more"\n')
+    (tmp_path / "half-1.0.dist-info").mkdir()  # what an interrupted installation leaves
+    monkeypatch.syspath_prepend(tmp_path)
+    met = ["plain==2.13.0", "plain>=2,<3", "extra", "gone; python_version < '3'"]
+    unmet = ["plain==2.14.0", "gone", "extra[more]", "half", "half>=1"]
+    assert [line for line in met if not environment.is_met(Requirement(line))] == []
+    assert [line for line in unmet if environment.is_met(Requirement(line))] == []
+
+
+def test_torch_is_pinned_wherever_it_is_required() -> None:
+    files = sorted(environment.ROOT.glob("requirements*.txt"))
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    requirements = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    pins = [str(requirement.specifier) for requirement in requirements if requirement.name == "torch"]
+    assert pins == ["==2.13.0"]
+    assert all(requirement.specifier for requirement in requirements)
+
+
+@pytest.mark.parametrize(
+    ("complaints", "sentence"),
+    [
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/torch/\n"
+            "ERROR: Could not find a version that satisfies the requirement torch==2.13.0 (from versions: none)\n"
+            "ERROR: No matching distribution found for torch==2.13.0\n",
+            "The package index cannot be reached",
+        ),
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n", "disk is full"),
+        ("ERROR: No matching distribution found for torch==2.13.0\n", "Try another Python"),
+        ("Segmentation fault\n", "pip could not install the requirements: Segmentation fault."),
+        ("", "no reason given"),
+    ],
+)
+def test_what_pip_complains_about_becomes_a_sentence(complaints: str, sentence: str) -> None:
+    assert sentence in str(environment.explain_pip(complaints))
+
+
+# -------------------- torch for this machine's GPU
+
+
+class Pip:
+    """In place of a Python with pip: notes what it was asked to install."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.python, self._log, self._refused = folder / "python", folder / "log", folder / "refused"
+        self.python.write_text(
+            f'#!/bin/sh\necho "$@" >> "{self._log}"\n'
+            f'while read -r word; do case "$*" in *"$word"*) echo "ERROR: No $word" >&2; exit 1;; esac; done'
+            f' < "{self._refused}"\n'
+        )
+        self.python.chmod(0o755)
+        self._refused.write_text("")
+
+    def refuse(self, word: str) -> None:
+        """Fail where the command line contains a word."""
+        self._refused.write_text(f"{word}\n")
+
+    @property
+    def asked(self) -> list[str]:
+        """What followed the options that every installation has."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        common = "-m pip install --no-input --disable-pip-version-check "
+        assert all(line.startswith(common) for line in lines)
+        return [line.removeprefix(common) for line in lines]
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """A `.venv` whose Python is a stand-in, on Linux, without a GPU."""
+    pip, venv = Pip(tmp_path / "pip"), tmp_path / "venv"
+    venv.mkdir()
+    monkeypatch.setattr(environment, "VENV", venv)
+    monkeypatch.setattr(environment, "VENV_PYTHON", pip.python)
+    monkeypatch.setattr(environment, "STAMP", venv / "stamp")
+    monkeypatch.setattr(environment, "venv_works", lambda: True)
+    monkeypatch.delenv(environment.TORCH_WHEELS_VARIABLE, raising=False)
+    pretend(monkeypatch, tmp_path / "bin")
+    return pip
+
+
+PLACE = environment.TORCH_WHEELS
+REST = f"-r {environment.REQUIREMENTS}"
+RTX = "as NVIDIA GeForce RTX 4090 was found"
+UPDATE = "Update the NVIDIA driver to {} or newer, then run: python launch.py repair"
+
+
+@pytest.mark.parametrize(
+    ("system", "smi", "device", "build", "line"),
+    [
+        ("linux", None, "auto", None, "from your package index, as no NVIDIA GPU was found."),
+        ("win32", None, "auto", None, "from your package index, as no NVIDIA GPU was found."),
+        (
+            "linux",
+            [answer("470.82.01")],
+            "auto",
+            "cpu",
+            f"the CPU build for now, {RTX}, but its driver 470.82.01 is too old for torch 2.13. "
+            + UPDATE.format("525.60.13"),
+        ),
+        (
+            "win32",
+            [answer("472.12")],
+            "auto",
+            "cpu",
+            f"the CPU build for now, {RTX}, but its driver 472.12 is too old for torch 2.13. "
+            + UPDATE.format("528.33"),
+        ),
+        (
+            "linux",
+            [answer("550.54.14")],
+            "auto",
+            "cu126",
+            f"the build for CUDA 12.6, {RTX} and it has driver 550.54.14.",
+        ),
+        ("win32", [answer("551.61")], "auto", "cu126", f"the build for CUDA 12.6, {RTX} and it has driver 551.61."),
+        (
+            "linux",
+            [answer("580.65.06")],
+            "cuda",
+            "cu130",
+            f"the build for CUDA 13.0, {RTX} and it has driver 580.65.06.",
+        ),
+        ("win32", [answer("581.42")], "auto", "cu130", f"the build for CUDA 13.0, {RTX} and it has driver 581.42."),
+        ("linux", [answer("580.65.06")], "cpu", None, "from your package index, as --device cpu was given."),
+        ("darwin", [answer("580.65.06")], "auto", None, "from your package index, as no NVIDIA GPU was found."),
+        ("linux", "fails", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and fails: No driver."),
+        ("linux", "hangs", "auto", "cpu", "the CPU build for now, as nvidia-smi is there and does not answer within"),
+    ],
+)
+def test_the_first_start_installs_the_torch_that_gpu_and_driver_need(
+    system: str,
+    smi: list[str] | str | None,
+    device: str,
+    build: str | None,
+    line: str,
+    pip: Pip,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The public index has CPU builds for Windows and CUDA 13 for Linux: neither serves a GPU with an older driver."""
+    monkeypatch.setattr(nvidia, "SYSTEM", system)
+    if smi == "hangs":
+        monkeypatch.setattr(nvidia, "SMI_SECONDS", 0.3)
+        put_smi(tmp_path / "bin", hangs=True)
+    elif smi == "fails":
+        put_smi(tmp_path / "bin", "No driver.", code=9)
+    elif smi is not None:
+        put_smi(tmp_path / "bin", *smi)
+    environment.fill_venv(device)
+    own = [f"--no-deps --index-url {PLACE}/{build} torch==2.13.0+{build}"] if build else []
+    assert pip.asked == [*own, REST], "torch alone from PyTorch's wheels, all else from the user's index"
+    (told,) = capfd.readouterr().err.splitlines()
+    assert told.startswith(f"torch: {line}")
+    assert environment.STAMP.read_text() == environment.digest()
+
+
+def test_another_place_for_the_wheels_can_be_named_or_none(
+    pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_smi(tmp_path / "bin", answer("580.65.06"))
+    monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, "file:///mirror/")
+    environment.fill_venv("auto")
+    monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, "")
+    environment.fill_venv("auto")
+    assert pip.asked == ["--no-deps --index-url file:///mirror/cu130 torch==2.13.0+cu130", REST, REST]
+
+
+def test_wheels_that_cannot_be_had_are_one_line(pip: Pip, tmp_path: Path) -> None:
+    put_smi(tmp_path / "bin", answer("580.65.06"))
+    pip.refuse("+cu130")
+    with pytest.raises(environment.Situation) as caught:
+        environment.fill_venv("auto")
+    assert f"torch 2.13.0+cu130 was not to be had from {PLACE}." in str(caught.value)
+    assert "start with --device cpu" in str(caught.value) and not environment.STAMP.exists()
+
+
+def test_the_known_builds_are_those_of_the_pinned_torch() -> None:
+    version = environment.torch_version()
+    assert version is not None and version.startswith(f"{nvidia.BUILDS_OF}.")
+
+
+def test_requirements_without_torch_install_none(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_smi(tmp_path / "bin", answer("580.65.06"))
+    other = tmp_path / "requirements.txt"
+    other.write_text("tiny==1.0\n")
+    monkeypatch.setattr(environment, "REQUIREMENTS", other)
+    environment.fill_venv("auto")
+    assert pip.asked == [f"-r {other}"]
+
+
+@pytest.mark.parametrize(
+    ("installed", "driver", "line"),
+    [
+        (
+            nvidia.InstalledTorch("2.13.0+cpu", None),
+            "581.42",
+            "torch 2.13.0+cpu is a build without CUDA. Run: python launch.py repair",
+        ),
+        (
+            nvidia.InstalledTorch("2.13.0", (13, 0)),
+            "570.133.07",
+            "its driver 570.133.07 is too old for torch 2.13.0, built with CUDA 13.0. Run: python launch.py repair",
+        ),
+        (
+            nvidia.InstalledTorch("2.13.0+cpu", None),
+            "470.82.01",
+            f"its driver 470.82.01 is too old for torch 2.13. {UPDATE.format('525.60.13')}",
+        ),
+        (nvidia.InstalledTorch("2.13.0+cu130", (13, 0)), "581.42", None),
+        (nvidia.InstalledTorch("2.13.0+cpu", None), None, None),
+    ],
+)
+def test_the_first_line_of_a_start_tells_of_a_gpu_that_torch_cannot_use(
+    installed: nvidia.InstalledTorch,
+    driver: str | None,
+    line: str | None,
+    pip: Pip,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: installed)
+    if driver is not None:
+        put_smi(tmp_path / "bin", answer(driver))
+    monkeypatch.setattr(launch, "prepare_environment", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "hand_over", lambda args: print("handed over", file=sys.stderr) or 0)
+    expected = [] if line is None else [f"note: NVIDIA GeForce RTX 4090 is not used: {line}"]
+    for argv in ([], ["ask", "a.pdf", "-q", "Who?"], ["doctor", "--offline"]):
+        assert launch.main(argv) == 0
+        assert capfd.readouterr().err.splitlines() == [*expected, "handed over"]
+    for argv in (["--device", "cpu"], ["doctor", "--device", "cpu"], ["models"], ["--remote", "http://127.0.0.1:1"]):
+        assert launch.main(argv) == 0
+        assert capfd.readouterr().err == "handed over\n", "nobody asked for a GPU"
+    assert pip.asked == []
+
+
+@pytest.fixture
+def broken(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
+    """A ready `.venv` in which this runs, with a CPU build beside a GPU."""
+    monkeypatch.setattr(sys, "executable", str(pip.python))
+    monkeypatch.setattr(sys, "prefix", str(environment.VENV))
+    environment.STAMP.write_text(environment.digest())
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: nvidia.InstalledTorch("2.13.0+cpu", None))
+    put_smi(tmp_path / "bin", answer("551.61"))
+    return pip
+
+
+def test_repair_installs_the_build_that_suits_the_gpu(broken: Pip, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["repair"]) == 0
+    assert broken.asked == [f"--no-deps --index-url {PLACE}/cu126 torch==2.13.0+cu126", REST]
+    assert environment.STAMP.read_text() == environment.digest()
+    first, last = capfd.readouterr().err.splitlines()
+    assert "is a build without CUDA. Installing torch 2.13.0+cu126 in" in first and "Start with" in last
+
+
+@pytest.mark.parametrize(("refused", "stamp"), [("+cu126", True), ("requirements.txt", False)])
+def test_a_repair_that_fails_leaves_what_works_or_what_the_next_start_completes(
+    refused: str, stamp: bool, broken: Pip, capfd: pytest.CaptureFixture[str]
+) -> None:
+    broken.refuse(refused)
+    assert launch.main(["repair"]) == 1
+    assert capfd.readouterr().err.splitlines()[-1].startswith("error: ")
+    assert environment.STAMP.exists() is stamp and environment.venv_ready() is stamp
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "words"),
+    [
+        ([answer("470.82.01")], 1, UPDATE.format("525.60.13")),
+        (["No devices were found"], 0, "There is nothing to repair: no NVIDIA GPU was found."),
+    ],
+)
+def test_repair_installs_nothing_where_that_mends_nothing(
+    lines: list[str], code: int, words: str, broken: Pip, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    put_smi(tmp_path / "bin", *lines, code=0 if code else 6)
+    assert launch.main(["repair"]) == code
+    assert words in capfd.readouterr().err and broken.asked == []
+
+
+def test_repair_finds_a_build_that_suits(
+    broken: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(nvidia, "installed_torch", lambda: nvidia.InstalledTorch("2.13.0+cu126", (12, 6)))
+    assert launch.main(["repair"]) == 0
+    assert "nothing to repair: torch 2.13.0+cu126 suits NVIDIA" in capfd.readouterr().err and broken.asked == []
+
+
+def test_repair_says_what_keeps_it_from_the_wheels(
+    broken: Pip, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(environment.TORCH_WHEELS_VARIABLE, "")
+    assert launch.main(["repair"]) == 1
+    assert "TRIFORCE_TORCH_INDEX is empty. Unset it" in capfd.readouterr().err and broken.asked == []
