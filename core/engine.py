@@ -50,9 +50,12 @@ from core.ops.graphs import MOST_ROWS, Graphs
 from core.ops.transfer import pinning
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.parallel.rank_pool import Crew
+from core.planning.cache_sizes import CacheSizes
+from core.planning.choices import Choice, choose_coattention
 from core.planning.cost_model import PassReads, measure_link, measure_sharing, pass_cost, share_of
 from core.planning.hardware import cap_memory, free_memory_bytes, resolve_device, this_machine
-from core.planning.planner import CacheSizes, Choice, Plan, block_changed, choose_coattention, make_plan, placed
+from core.planning.memory_plan import Plan, block_changed, placed
+from core.planning.planner import make_plan
 from core.planning.tp_planning import one_share, told
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from core.models.self_draft import BITS, drafting_twin
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.parallel.rank_pool import Crew, load_shared
-from core.planning.planner import Plan
+from core.planning.memory_plan import Plan
 
 
 def flush_denormals() -> None:

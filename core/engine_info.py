@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from core.planning.planner import Choice, Plan
+from core.planning.choices import Choice
+from core.planning.memory_plan import Plan
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 

@@ -26,7 +26,9 @@ from core.engine_info import EngineInfo, Equality
 from core.errors import ContextTooSmall, InvalidSetting, UnknownModel
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
-from core.planning.planner import CacheSizes, Choice, Placement, Plan
+from core.planning.cache_sizes import CacheSizes
+from core.planning.choices import Choice
+from core.planning.memory_plan import Placement, Plan
 
 # Servers that go on with the last message if they are told to; others would answer once more.
 CONTINUING = ("vllm", "sglang", "triforce-reader")
@@ -426,7 +428,7 @@ def _info(
         available_bytes=0,
         bits=Choice(0, "how wide its weights are cannot be seen from here"),
         prefill_chunk=Choice(0, "how it reads cannot be seen from here"),
-        cache_sizes=CacheSizes(layers=0, shares=1, row_bytes=0, side_bytes=0, chunk_size=1),
+        cache_sizes=CacheSizes(layers=0, row_bytes=0, side_bytes=0, chunk_size=1),
         resident_layers=0,
     )
     return RemoteInfo(

@@ -665,7 +665,7 @@ def pretended_gpu() -> Iterator[PretendedGpu]:
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
         patch.setattr(torch.cuda.graphs, "_graph_pool_handle", lambda: (0, 1))
         patch.setattr(torch, "Generator", DeviceGenerator)
-        patch.setattr(core.answering, "Generator", DeviceGenerator)
+        patch.setattr(core.generation.decode_loop, "Generator", DeviceGenerator)
         patch.setattr(torch, "empty", pinned_empty)
         patch.setattr(torch, "tensor", tensor_there)
         patch.setattr(Tensor, "to", to_there)
