@@ -35,7 +35,7 @@ from core.planning.planner import make_plan
 from core.planning.rig_plan import RigPlan, plan_rig
 from core.planning.sizes import kv_bytes_per_token
 from core.planning.speed_model import Acceptance, Prediction, predict
-from core.planning.tp_planning import one_share
+from core.planning.tp_planning import one_share, share_of
 from tests.core.toys import random_prompt, tiny_engine
 
 GIB = 1 << 30
@@ -150,7 +150,8 @@ def decoder(case: Case, plan: Plan) -> Decoder:
     """TriForce over caches as full as the context, with the engine's own costs and without its tensors."""
     target, draft = case.sizes
     shares = max(1, case.told.num_gpus)
-    kv, weights = kv_bytes_per_token(target.dims, plan.dtype.value), target.weight_bytes(plan.bits.value, shares)
+    kv = kv_bytes_per_token(target.dims, plan.dtype.value)
+    weights = share_of(target, shares).weight_bytes(plan.bits.value)
     guessing = target.drafting_pass_bytes // shares if case.drafting_bits == 4 else weights
 
     def judge(name: str, kv_bytes: int, weight_bytes: int) -> Judge:
