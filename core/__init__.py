@@ -9,16 +9,16 @@ full cache                every key and value of the conversation
 retrieval cache           the few thousand tokens (budget) of the full cache that the current text attends to, in chunks
 streaming cache           sink + recent window of the draft (StreamingLLM, arXiv 2309.17453)
 landmark                  the mean key of a chunk, per KV head; chunks are scored by it
-proposer / judge          who guesses tokens with law `q` / who accepts or corrects them with law `p`
-guess, verdict            proposed tokens; the judge's answer to them
-accepted, bonus           the accepted prefix of a guess; the one token the judge adds
-level 1                   draft + streaming cache proposes, target + retrieval cache judges
-level 2                   level 1 proposes, target + full cache judges
+proposer / verifier       who guesses tokens, distributed as `q` / who accepts or corrects them, distributed as `p`
+guess, verdict            proposed tokens; the verifier's answer to them
+accepted, bonus           the accepted prefix of a guess; the one token the verifier adds
+level 1                   draft + streaming cache proposes, target + retrieval cache verifies
+level 2                   level 1 proposes, target + full cache verifies
 gamma1, gamma2            guesses per round at level 1, at level 2
 acceptance                accepted / tested guesses, per level (what follows the first rejection was not tested)
 tokens per full pass      committed tokens / passes over the full cache
 prefill, decode           reading the prompt once; writing the answer. Always timed apart
-drafting weights          the target's linear weights once more, in 4 bits: passes over the retrieval cache use them
+self-draft                the target's linear weights once more, in 4 bits: passes over the retrieval cache use them
 sink, recent              the first tokens of the text; the newest ones
 ========================  ==========================================================================================
 
@@ -30,6 +30,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from core.caches.policies import TopChunks, register_policy
     from core.config import (
         DraftConfig,
         EngineConfig,
@@ -58,17 +59,21 @@ __all__ = [
     "RoundDone",
     "SamplingParams",
     "SpeculationConfig",
+    "TopChunks",
     "TriForce",
+    "register_policy",
 ]
 MODULES = {  # where each is, if not in `core.config`
-    "Conversation": "session",
+    "Conversation": "generation.session",
     "CoreError": "errors",
     "Engine": "engine",
-    "Event": "events",
-    "Finished": "events",
-    "PrefillProgress": "events",
-    "RoundDone": "events",
+    "Event": "generation.events",
+    "Finished": "generation.events",
+    "PrefillProgress": "generation.events",
+    "RoundDone": "generation.events",
+    "TopChunks": "caches.policies",
     "TriForce": "triforce",
+    "register_policy": "caches.policies",
 }
 
 

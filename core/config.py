@@ -7,15 +7,14 @@ from typing import Literal, get_args
 from core.errors import InvalidSetting
 
 Device = Literal["auto", "cpu", "cuda"]
-Scorer = Literal["landmark", "attention"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
 AttentionWish = Literal["auto", "torch", "compiled", "flash-attn", "flex"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 MOST_GIB = 1 << 20  # that anybody may say a device has
 MOST_GPUS = 8
 MOST_QUERIES = 64  # that vote for chunks: the full cache logs twice as many, and a round may take the others back
-LEAST_TEMPERATURE = 1e-5  # below it logits over temperature leave float32; the law is a point mass long before
-# Guesses of a round that the full cache judges, unless more are asked for. 24 make passes of 25 rows: up to 32 are
+LEAST_TEMPERATURE = 1e-5  # below it logits over temperature leave float32; all mass is on one token long before
+# Guesses of a round that the full cache verifies, unless more are asked for. 24 make passes of 25 rows: up to 32 are
 # recorded, and come out as each alone on a processor. Where layers come over the link nothing is recorded and rows are
 # next to free; query log, newest rows on the device and the end of the context leave 64 to a round.
 MOST_GUESSES, MOST_GUESSES_OVER_LINK = 24, 48
@@ -42,7 +41,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """True where the law is a point mass on the most likely token: at temperatures from 0 to LEAST_TEMPERATURE."""
+        """True where all mass is on the most likely token: at temperatures from 0 to LEAST_TEMPERATURE."""
         return self.temperature < LEAST_TEMPERATURE
 
 
@@ -54,9 +53,9 @@ class RetrievalConfig:
     chunk_size: int = 8  # selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
     local_window: int = 128  # newest tokens that are always kept
     query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
-    spill: float = 0.5  # share of its score that a chunk hands to the one behind it, which a quotation needs next
+    neighbor_bonus: float = 0.5  # share of its score that a chunk hands to the one behind it
     reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
-    scorer: Scorer = "landmark"
+    policy: str = "landmark"  # which chunks: a name of `core.caches.policies.SELECTION_POLICIES`
 
     def __post_init__(self) -> None:
         hint = "Use a budget that is a multiple of the chunk size and holds the local window."
@@ -70,7 +69,9 @@ class RetrievalConfig:
         _require(
             self.local_window > 0, f"A local window of {self.local_window} is not usable.", "Use 1 or more, as 128."
         )
-        _require(0 <= self.spill <= 1, f"A spill of {self.spill:g} is not usable.", "Use 0 (off) to 1.")
+        _require(
+            0 <= self.neighbor_bonus <= 1, f"A bonus of {self.neighbor_bonus:g} is not usable.", "Use 0 (off) to 1."
+        )
         _require(self.reselect_interval > 0, "The interval between selections must be positive.", "Use for example 8.")
         _require(
             0 < self.query_window <= MOST_QUERIES,

@@ -1,5 +1,6 @@
 """A target and its draft as they are on disk and in memory. Several engines may use one loaded pair, one at a time."""
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -8,8 +9,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from core.caches.policies import check_policy
 from core.config import EngineConfig
-from core.errors import UnsupportedModel
+from core.errors import InvalidSetting, UnsupportedModel
+from core.generation.loaded import LoadedModels
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
 from core.models.hub.draft_selection import pair
@@ -19,8 +22,13 @@ from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, drafting_twin
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
-from core.parallel.rank_pool import Crew, load_shared
+from core.parallel.rank_pool import load_shared
+from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.memory_plan import Plan
+from core.planning.planner import make_plan
+from core.planning.tp_planning import one_share, told
+
+log = logging.getLogger(__name__)
 
 
 def flush_denormals() -> None:
@@ -75,17 +83,12 @@ class PairFiles:
         return target_size(self.entry) if config.bits in FORMATS or config.drafting_bits == BITS else None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedPair:
-    """Weights on a device, and what computes with them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPair(LoadedModels):
+    """A target and its draft as an engine uses them, and what their files say."""
 
     files: PairFiles
     tokenizer: PreTrainedTokenizerBase
-    target: LoadedModel
-    draft: LoadedModel | None
-    backend: Backend
-    crew: Crew | None = None  # the other ranks, where several share the target
-    drafting: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
 
     @classmethod
     def load(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
@@ -102,7 +105,7 @@ class LoadedPair:
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
         drafting = drafting_twin(target.module, device) if config.drafting_bits == BITS else None
-        return cls(files, tokenizer, target, draft, backend, drafting=drafting)
+        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, drafting=drafting)
 
     @classmethod
     def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
@@ -118,10 +121,10 @@ class LoadedPair:
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
-        crew, target = load_shared(
+        ranks, target = load_shared(
             files.entry.target, files.target, config, plan, backend, plan.offload, files.entry.overrides
         )
-        return cls(files, tokenizer, target, draft, backend, crew)
+        return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, ranks=ranks)
 
     @classmethod
     def of_modules(
@@ -148,7 +151,34 @@ class LoadedPair:
             if module is not None and dims is not None:
                 module.set_attn_implementation(ATTENTION_NAME)
                 loaded.append(prepared(cast(nn.Module, module).to(dtype), dims, dtype, device, backend))
-        return cls(files, tokenizer, loaded[-1], loaded[0] if draft is not None else None, backend)
+        small = loaded[0] if draft is not None else None
+        return cls(files=files, tokenizer=tokenizer, target=loaded[-1], draft=small, backend=backend)
+
+
+def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
+    """Plan for this machine, then load.
+
+    Raises:
+        UnknownModel, UnsupportedModel, DamagedAssets, NotEnoughMemory, ContextTooSmall: see `core.errors`.
+    """
+    check_policy(config.retrieval.policy, shared=config.num_gpus > 1)
+    files, machine = PairFiles.find(config.model, config.draft_model), this_machine()
+    entry, dims = files.entry, files.target
+    if config.num_gpus > 1:
+        if config.bits in FORMATS:
+            raise InvalidSetting("Quantised weights are not shared between GPUs.", hint="Leave out --bits or --gpus.")
+        if entry.widened is not None:
+            raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
+        dims, machine = one_share(entry.target, dims, config, machine)
+    unused = machine.unused_gpu
+    if unused is not None and unused.known_from == "torch" and config.device == "auto":  # launch.py tells the rest
+        log.warning("%s %s", unused.because, unused.hint)
+    plan = told(make_plan(dims, files.draft, config, machine, files.counted(config)), config.num_gpus)
+    device = resolve_device(plan.device.value)
+    cap_memory(device, config.gpu_memory_gib)
+    if config.num_gpus > 1:
+        return LoadedPair.load_shared(replace(files, target=dims), config, plan, device), plan
+    return LoadedPair.load(files, config, plan, device), plan
 
 
 def _dims_in_memory(model: PreTrainedModel) -> ModelDims:

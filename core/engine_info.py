@@ -3,13 +3,24 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
+from core.generation.loaded import LoadedModels
+from core.models.hub.catalog import ModelEntry
+from core.models.quantised import FORMATS
+from core.models.self_draft import drafting_bytes
+from core.ops.graphs import MOST_ROWS, Graphs
 from core.planning.choices import Choice
 from core.planning.memory_plan import Plan
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 
-
+# How far below the best a token may lie that rounding explains: some ulps of logits around 20, over many layers.
+NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are switched off (--no-graphs)")
+
+GRAPHS_ON = f"passes of up to {MOST_ROWS} new tokens are recorded once and then replayed in one launch"
+DRAFT_GRAPHS = f"{GRAPHS_ON}, the draft's alone: several processes share the target, and would have to record its sums"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +64,35 @@ class Equality:
     verdict: EqualityVerdict
     index: int | None  # of the first token that differs, or that one text lacks
     logit_gap: float | None  # from the target's best token to the worse of the two written there; None: one is missing
+
+
+def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> EngineInfo:
+    """What is known of an engine before it has read anything; what lies in host memory is measured later."""
+    target, draft, drafting = models.target, models.draft, models.drafting
+    return EngineInfo(
+        model=about.name if about else "model",
+        description=about.description if about else "",
+        limits=about.limits if about else "",
+        has_draft=draft is not None,
+        draft_because=about.draft_because if about else "",
+        plan=plan,
+        weights=FORMATS.get(plan.bits.value, str(plan.dtype.value).removeprefix("torch.")),
+        quantised=plan.bits.value in FORMATS,
+        attention=models.backend.name,
+        attention_because=models.backend.because,
+        most_context=target.dims.max_context,
+        kv_bytes_per_token=target.shape.bytes_per_token,
+        target_weight_bytes=target.weight_bytes,
+        draft_weight_bytes=draft.weight_bytes if draft else 0,
+        target_layers=target.dims.num_layers,
+        draft_layers=draft.dims.num_layers if draft else 0,
+        host_memory=None,
+        link=None,
+        drafting_weight_bytes=0 if drafting is None else drafting_bytes(drafting),
+        num_ranks=models.ranks.num_ranks if models.ranks else 1,
+    )
+
+
+def graphs_choice(graphs: Graphs, *, shared: bool) -> Choice[bool]:
+    """Whether passes are recorded, and why not; `shared`: several processes hold the target."""
+    return Choice(not graphs.failure, graphs.failure or (DRAFT_GRAPHS if shared else GRAPHS_ON))

@@ -127,7 +127,7 @@ class KVCache(RunningPass, Protocol):
     def link_bytes(self) -> int:
         """Of those, bytes that come from host memory."""
 
-    def missing(self, total: int) -> list[range]:
+    def unseen_spans(self, total: int) -> list[range]:
         """Which of the first `total` tokens to feed, in order, so that the cache has seen them. May forget rows."""
 
     def begin(self, start: int, num_new: int) -> Tensor:

@@ -15,18 +15,14 @@ from torch import Tensor
 from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.layer_storage import SHORT_PASS, HostShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.caches.layerwise import LayerwisePass
+from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
-from core.ops.graphs import MOST_ROWS, padded_rows
 from core.ops.host_attention import HostAttention
 from core.ops.streams import to_device
-from core.ops.transfer import Conveyor, HostRows
+from core.ops.transfer import HostRows, PrefetchRing
 
-QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
 MOST_MARKS = 8  # lengths whose newest queries are kept for a rewind to exactly there: the newest prompts
-QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
-
-
 MOST_ATTACHED = 256  # rows put back at a time
 
 
@@ -38,9 +34,9 @@ class Offload:
     block_rows: int = 4096  # of keys and values that cross at a time; a multiple of the chunk size
     num_slots: int = 3  # buffers of the ring
 
-    def conveyor(self, shape: KVShape) -> Conveyor:
+    def ring(self, shape: KVShape) -> PrefetchRing:
         """The ring that all offloaded layers share."""
-        return Conveyor(piece_shape(shape, self.block_rows), shape.dtype, shape.device, self.num_slots)
+        return PrefetchRing(piece_shape(shape, self.block_rows), shape.dtype, shape.device, self.num_slots)
 
 
 class FullCache:
@@ -63,7 +59,7 @@ class FullCache:
         self.shape, self.capacity, self.chunk_size, self.backend = shape, capacity, chunk_size, backend
         self._possible = possible or capacity
         self._length, self._offload, self._staged = 0, offload, False
-        self._conveyor = offload.conveyor(shape) if offload else None
+        self._ring = offload.ring(shape) if offload else None
         self._help: HostShare | None = None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
@@ -74,13 +70,13 @@ class FullCache:
         self._marks: dict[int, Tensor] = {}  # by length: the newest queries then, [L, H, W, D] in host memory
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
-        if offload is None or self._conveyor is None or layer < offload.num_resident:
+        if offload is None or self._ring is None or layer < offload.num_resident:
             return ResidentLayer(self.shape, self.capacity, self.backend)
-        return self._offloaded_layer(offload, self._conveyor)
+        return self._offloaded_layer(offload, self._ring)
 
-    def _offloaded_layer(self, offload: Offload, conveyor: Conveyor) -> OffloadedLayer:
+    def _offloaded_layer(self, offload: Offload, ring: PrefetchRing) -> OffloadedLayer:
         block, chunk = offload.block_rows, self.chunk_size
-        return OffloadedLayer(self.shape, self.capacity, conveyor, block_rows=block, chunk_size=chunk)
+        return OffloadedLayer(self.shape, self.capacity, ring, block_rows=block, chunk_size=chunk)
 
     @property
     def length(self) -> int:
@@ -130,9 +126,9 @@ class FullCache:
         self.moving()
         saved = store.take_out(self._length)
         try:
-            if self._conveyor is None:
-                self._conveyor = self._offload.conveyor(self.shape)
-            moved = self._offloaded_layer(self._offload, self._conveyor)
+            if self._ring is None:
+                self._ring = self._offload.ring(self.shape)
+            moved = self._offloaded_layer(self._offload, self._ring)
         except torch.OutOfMemoryError:
             store.put_back(*saved)
             raise
@@ -146,7 +142,7 @@ class FullCache:
             return None
         return FixedRows([k for k, _ in buffers], [v for _, v in buffers], self._length, self._queries.write_at)
 
-    def missing(self, total: int) -> list[range]:
+    def unseen_spans(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""
         return [range(self._length, total)]
 
@@ -161,10 +157,10 @@ class FullCache:
         self._queries.open(start, num_new)
         for layer in self._layers:
             layer.open(help)
-        if self._conveyor is not None:
+        if self._ring is not None:
             if help is not None:
-                self._conveyor.settle()
-            self._conveyor.begin([piece for layer in self._layers for piece in layer.pieces()])
+                self._ring.settle()
+            self._ring.begin([piece for layer in self._layers for piece in layer.pieces()])
         return torch.arange(start, start + num_new, device=self.shape.device)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -212,11 +208,11 @@ class FullCache:
         self._open(self._length, num_new, None)  # however short: each layer is worked on whole
         return LayerwisePass(self, self._layers, num_new, work, queries)
 
-    def saved_queries(self) -> "SavedQueries":
+    def saved_queries(self) -> SavedQueries:
         """The newest queries of every layer, in ordinary host memory."""
         return self._queries.saved(torch.device("cpu"))
 
-    def restore_queries(self, saved: "SavedQueries") -> None:
+    def restore_queries(self, saved: SavedQueries) -> None:
         """The newest queries as they were when saved."""
         self._queries.restore(saved)
 
@@ -238,7 +234,7 @@ class FullCache:
     @property
     def link_traffic(self) -> tuple[int, int]:
         """Bytes of keys and values brought to the device in passes, and stored on the host, since the ring was made."""
-        return (self._conveyor.bytes_brought, self._conveyor.bytes_stored) if self._conveyor else (0, 0)
+        return (self._ring.bytes_brought, self._ring.bytes_stored) if self._ring else (0, 0)
 
     def commit(self, num_new: int) -> None:
         """Count the staged tokens and their landmarks."""
@@ -264,25 +260,27 @@ class FullCache:
         if known is not None and self._queries.first > self._length - known.shape[2]:
             self._queries.put(self._length - known.shape[2], known.to(self.shape.device))
 
-    def detach(self, start: int) -> "Tail":
+    def detach(self, start: int) -> "Suffix":
         """Take out what was seen from `start` on, so that another continuation can stand there; see `attach`."""
         rows = [self.rows(layer, start, self._length) for layer in range(self.shape.num_layers)]
-        tail = Tail(start, [(k.clone(), v.clone()) for k, v in rows], self._queries.saved())
+        suffix = Suffix(start, [(k.clone(), v.clone()) for k, v in rows], self._queries.saved())
         self.truncate(start)
-        return tail
+        return suffix
 
-    def attach(self, tail: "Tail") -> None:
-        """Put a tail back behind the tokens that it was taken from."""
-        assert self._length == tail.start, f"a tail from {tail.start} does not follow a cache of length {self._length}"
-        for start in range(0, tail.rows[0][0].shape[1], MOST_ATTACHED):
+    def attach(self, suffix: "Suffix") -> None:
+        """Put a suffix back behind the tokens that it was taken from."""
+        assert self._length == suffix.start, (
+            f"a suffix from {suffix.start} does not follow a cache of length {self._length}"
+        )
+        for start in range(0, suffix.rows[0][0].shape[1], MOST_ATTACHED):
             part = slice(start, start + MOST_ATTACHED)
-            for layer, (k, v) in enumerate(tail.rows):
+            for layer, (k, v) in enumerate(suffix.rows):
                 self.stage(layer, k[None, :, part], v[None, :, part])
-            self.commit(len(range(tail.rows[0][0].shape[1])[part]))
-        self._queries.restore(tail.queries)
+            self.commit(len(range(suffix.rows[0][0].shape[1])[part]))
+        self._queries.restore(suffix.queries)
 
-    def forget(self, tail: "Tail") -> None:
-        """A tail will not be put back."""
+    def forget(self, suffix: "Suffix") -> None:
+        """A suffix will not be put back."""
 
     def beside(self, layer: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """What is kept beside the first `length` rows of a layer, to be saved or filled in: views.
@@ -341,8 +339,8 @@ class FullCache:
         order = place.argsort(stable=True)
         which = torch.split(to_device(order, self.shape.device), counts.sum(1).tolist())
         hosts = torch.split(wanted[1:, order], counts.flatten().tolist(), 1)[::2]
-        if self._conveyor is not None and bool(counts[:, 0].any()):
-            self._conveyor.settle()
+        if self._ring is not None and bool(counts[:, 0].any()):
+            self._ring.settle()
         for number, (own, host) in enumerate(zip(which, hosts, strict=True)):
             if len(own):
                 k, v = self._layers[number].gather(head[own], chunk[own], host, self.chunk_size)
@@ -358,101 +356,9 @@ class Gathered(NamedTuple):
     v: Tensor
 
 
-class Tail(NamedTuple):
+class Suffix(NamedTuple):
     """The end of a conversation, put aside."""
 
     start: int
     rows: list[tuple[Tensor, Tensor]]  # per layer k, v: [H_kv, T, D]
-    queries: "SavedQueries"
-
-
-class SavedQueries(NamedTuple):
-    """A copy of the newest queries."""
-
-    rings: list[Tensor]  # per layer [H, QUERY_LOG, D]
-    first: int  # the oldest token whose query is there
-
-
-class QueryLog:
-    """Queries as they were asked, after RoPE: the newest ones in a ring, and a sparse sample of all.
-
-    The ring holds those of tokens [first, length): what was written behind a token that is now the last one has
-    overwritten older ones, and a rewind does not bring them back.
-    """
-
-    def __init__(self, shape: KVShape, capacity: int) -> None:
-        def allocate(rows: int) -> list[Tensor]:
-            size = (shape.num_heads, rows, shape.head_dim)
-            return [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.num_layers)]
-
-        self._ring = allocate(QUERY_LOG)
-        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes what is no sample
-        self.first = 0
-
-    def open(self, start: int, num_new: int) -> None:
-        """A pass over tokens [start, start + num_new) will write, a recorded one up to the next power of two."""
-        width = padded_rows(num_new) if num_new <= MOST_ROWS else num_new
-        self.first = max(self.first, start + width - QUERY_LOG)
-
-    def truncate(self, length: int) -> None:
-        """Tokens from `length` on are forgotten."""
-        self.first = min(self.first, length)
-
-    def put(self, start: int, queries: Tensor) -> None:
-        """Queries [L, H, W, D] of tokens [start, start + W), the last ones there are."""
-        for ring, own in zip(self._ring, queries, strict=True):
-            at = torch.arange(start, start + own.shape[1], device=ring.device) % QUERY_LOG
-            ring[:, at] = own
-        self.first = start
-
-    def write(self, layer: int, start: int, q: Tensor) -> None:
-        """Log q [1, H, T, D] of tokens [start, start + T)."""
-        stop = start + q.shape[2]
-        first = -start % QUERY_SAMPLE_STRIDE
-        if first < q.shape[2]:
-            sampled = q[0, :, first::QUERY_SAMPLE_STRIDE]
-            at = (start + first) // QUERY_SAMPLE_STRIDE
-            self._samples[layer][:, at : at + sampled.shape[1]] = sampled
-        position = max(start, stop - QUERY_LOG)
-        while position < stop:  # once, or twice where the ring wraps
-            slot = position % QUERY_LOG
-            size = min(stop - position, QUERY_LOG - slot)
-            self._ring[layer][:, slot : slot + size] = q[0, :, position - start : position - start + size]
-            position += size
-
-    def write_at(self, layer: int, positions: Tensor, q: Tensor) -> None:
-        """As `write`, where only the device knows the positions [T] int64; T at most QUERY_LOG."""
-        self._ring[layer].index_copy_(1, positions % QUERY_LOG, q[0])
-        samples = self._samples[layer]
-        is_sample = positions % QUERY_SAMPLE_STRIDE == 0
-        slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
-        samples.index_copy_(1, slots, q[0])
-
-    def saved(self, device: torch.device | None = None) -> SavedQueries:
-        """A copy, on `device` if one is given, of the newest queries of every layer.
-
-        The sparse sample is written anew as a text is read again, and serves no method that speculates.
-        """
-        return SavedQueries([ring.to(device or ring.device, copy=True) for ring in self._ring], self.first)
-
-    def restore(self, saved: SavedQueries) -> None:
-        """The newest queries as they were when saved."""
-        for ring, copy in zip(self._ring, saved.rings, strict=True):
-            ring.copy_(copy)
-        self.first = saved.first
-
-    def views(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
-        """The ring [H, QUERY_LOG, D], and the sample of the first `length` queries [H, N, D]."""
-        return self._ring[layer], self._samples[layer][:, : -(-length // QUERY_SAMPLE_STRIDE)]
-
-    def recent(self, layer: int, length: int, num_queries: int) -> Tensor:
-        """Queries of the last tokens before `length`, oldest first, [H, W, D] with W <= num_queries."""
-        start = min(max(self.first, length - num_queries), length)
-        positions = torch.arange(start, length, device=self._ring[layer].device)
-        return self._ring[layer][:, positions % QUERY_LOG]
-
-    def sampled(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
-        """Sampled queries before `length`, [H, N, D], and their positions [N]."""
-        count = -(-length // QUERY_SAMPLE_STRIDE)
-        queries = self._samples[layer][:, :count]
-        return queries, torch.arange(count, device=queries.device) * QUERY_SAMPLE_STRIDE
+    queries: SavedQueries

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.ops.attention import Partial, causal_partial, merge, partial
+from core.ops.attention import Partial, add_part, causal_partial, partial, union
 from core.ops.backend import Backend
 from core.ops.host_attention import HostAttention
-from core.ops.transfer import Conveyor, HostRows
+from core.ops.transfer import HostRows, PrefetchRing
 
 # Newest rows that stay on the device when a block goes to the host: more than a round's guesses, so that forgetting
 # rejected ones never reaches back into a block.
@@ -172,9 +172,9 @@ class OffloadedLayer:
     Host memory: capacity rows. Device memory: `tail_rows`, twice while a long pass runs.
     """
 
-    def __init__(self, shape: KVShape, capacity: int, conveyor: Conveyor, *, block_rows: int, chunk_size: int) -> None:
+    def __init__(self, shape: KVShape, capacity: int, ring: PrefetchRing, *, block_rows: int, chunk_size: int) -> None:
         assert block_rows % chunk_size == 0, f"blocks of {block_rows} rows cut chunks of {chunk_size}"
-        self._shape, self._conveyor, self._block = shape, conveyor, block_rows
+        self._shape, self._ring, self._block = shape, ring, block_rows
         blocks = -(-capacity // block_rows)
         size = (blocks, *piece_shape(shape, block_rows))
         self.memory = HostRows(size, shape.dtype, shape.device)
@@ -239,18 +239,18 @@ class OffloadedLayer:
         found = causal_partial(q, k, v, scaling)
         found = Partial(found.out.float(), found.lse)
         if at:
-            found = _added(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
+            found = add_part(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
         parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 2
         del found  # of a long pass it is large
         for _ in range(len(self._carried)):
-            k, v = self._conveyor.take()
+            k, v = self._ring.take()
             parts.append(partial(q, k[None], v[None], scaling))
-            self._conveyor.release()
+            self._ring.release()
             if len(parts) == together:
-                parts = [_union(parts)]
+                parts = [union(parts)]
         if helper is not None:
             parts.append(helper.answer())
-        found = _union(parts)
+        found = union(parts)
         self._send_away()
         return found.out.to(q.dtype)
 
@@ -258,7 +258,7 @@ class OffloadedLayer:
         """Complete blocks of a long pass go to the host; what remains is copied, so that the pass's own rows can go."""
         if self._new is None:
             return
-        self._conveyor.reclaim()  # the rows of the layer before
+        self._ring.reclaim()  # the rows of the layer before
         old = (self._k[0, :, : self._at], self._v[0, :, : self._at])
         new = (self._new[0][0], self._new[1][0])
         stop = self._at + new[0].shape[1]
@@ -286,7 +286,7 @@ class OffloadedLayer:
                     rows, place = slice(first - at, last - at), slice(first, last)
                     parts += [((0, slice(None), place), k[:, rows]), ((1, slice(None), place), v[:, rows])]
                 at += k.shape[1]
-            self._conveyor.store(self._host[self._offloaded // self._block + number], parts)
+            self._ring.store(self._host[self._offloaded // self._block + number], parts)
         self._sent = blocks * self._block
 
     def bring(self, into: ResidentLayer, length: int) -> None:
@@ -296,8 +296,8 @@ class OffloadedLayer:
         k, v = (rows[0] for rows in into.buffers)
         for number in range(self._offloaded // self._block):
             rows = slice(number * self._block, (number + 1) * self._block)
-            k[:, rows], v[:, rows] = self._conveyor.take()
-            self._conveyor.release()
+            k[:, rows], v[:, rows] = self._ring.take()
+            self._ring.release()
         for whole, newest in ((k, self._k), (v, self._v)):
             whole[:, self._offloaded : length] = newest[0, :, : length - self._offloaded]
 
@@ -314,12 +314,12 @@ class OffloadedLayer:
         self.keep(worked, stop, stop)
         k, v = worked.rows(self._offloaded + self._sent, stop)
         self._left = k.clone(), v.clone()
-        self._conveyor.reclaim()
+        self._ring.reclaim()
 
     def commit(self, length: int) -> None:
         """Blocks that are complete, with enough rows behind them, go to the host."""
         self._send_away()
-        self._conveyor.reclaim()
+        self._ring.reclaim()
         if self._left is not None:
             left = self._left[0].shape[1]
             for tail, rows in zip((self._k, self._v), self._left, strict=True):
@@ -331,7 +331,7 @@ class OffloadedLayer:
             self._send([(self._k[0, :, :have], self._v[0, :, :have])], self._block, have)
             behind = slice(self._block, have)
             kept = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
-            self._conveyor.reclaim()
+            self._ring.reclaim()
             for tail, moved in zip((self._k, self._v), kept, strict=True):
                 tail[:, :, : moved.shape[2]] = moved
             self._offloaded += self._block
@@ -341,11 +341,11 @@ class OffloadedLayer:
         """A block that is cut comes back to the device."""
         self._new = self._left = None
         self._sent = 0
-        self._conveyor.reclaim()
+        self._ring.reclaim()
         if length >= self._offloaded:
             return
         first = length // self._block * self._block
-        self._conveyor.settle()
+        self._ring.settle()
         k, v = self._from_host(first, length)
         self._k[0, :, : length - first], self._v[0, :, : length - first] = k, v
         self._offloaded = first
@@ -357,7 +357,7 @@ class OffloadedLayer:
         k, v = self._k[0, :, newest], self._v[0, :, newest]
         if start >= at:
             return k, v
-        self._conveyor.settle()
+        self._ring.settle()
         old = self._from_host(start, min(stop, at))
         return torch.cat((old[0], k), 1), torch.cat((old[1], v), 1)
 
@@ -368,7 +368,7 @@ class OffloadedLayer:
         numbers = (row // self._block * len(kind_and_head) + kind_and_head) * self._block + row % self._block
         found = self._k.new_empty(2, self._shape.num_kv_heads, stop - start, self._shape.head_dim)
         flat = found.view(-1, self._shape.head_dim)
-        self._conveyor.pick(self._host.view(-1, self._shape.head_dim), numbers.flatten(), flat)
+        self._ring.pick(self._host.view(-1, self._shape.head_dim), numbers.flatten(), flat)
         return found
 
     def chunks_away(self, chunk_size: int) -> int:
@@ -384,7 +384,7 @@ class OffloadedLayer:
             kv_heads, per_block = self._shape.num_kv_heads, self._block // chunk_size
             keys = (chunk // per_block * 2 * kv_heads + head) * per_block + chunk % per_block
             for kind, rows in enumerate((k, v)):
-                self._conveyor.pick(self._host.view(-1, width), keys + kind * kv_heads * per_block, rows[:count])
+                self._ring.pick(self._host.view(-1, width), keys + kind * kv_heads * per_block, rows[:count])
         if count < len(chunks):
             heads, own = heads[count:], chunks[count:] - self.chunks_away(chunk_size)
             k[count:], v[count:] = (by_chunk(tail[0], chunk_size)[heads, own] for tail in (self._k, self._v))
@@ -394,33 +394,3 @@ class OffloadedLayer:
 def piece_shape(shape: KVShape, block_rows: int) -> tuple[int, int, int, int]:
     """A block of one layer: [2, H_kv, block_rows, D], keys before values."""
     return 2, shape.num_kv_heads, block_rows, shape.head_dim
-
-
-def _added(found: Partial, part: Partial) -> Partial:
-    """The union of two disjoint parts; kept in float32, as many are added."""
-    lse = torch.logaddexp(found.lse, part.lse)
-    return Partial(merge(found, part), lse)
-
-
-def _union(parts: Sequence[Partial]) -> Partial:
-    """The union of disjoint parts, the first of them in float32. Of many it takes a few launches, not a few for each.
-
-    Only steps of single elements: a row's sums do not depend on how many rows there are.
-    """
-    if len(parts) <= 2:
-        return parts[0] if len(parts) == 1 else _added(*parts)
-    lses = torch.cat([part.lse for part in parts])  # [P, H, T]
-    most = lses.amax(0, keepdim=True)
-    weights = (lses - most).exp_()
-    total = _sum(weights)
-    outs = torch.cat([part.out for part in parts]).mul_(weights[..., None])  # [P, H, T, D] float32
-    return Partial(_sum(outs) / total[..., None], most + total.log())
-
-
-def _sum(x: Tensor) -> Tensor:
-    """Over the first dimension, which stays as 1: halves are added until one is left."""
-    while len(x) > 1:
-        half = len(x) // 2
-        added = x[:half] + x[half : 2 * half]
-        x = torch.cat((added, x[2 * half :])) if len(x) % 2 else added
-    return x

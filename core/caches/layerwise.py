@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from core.caches.layer_storage import LayerStore, OffloadedLayer, ResidentLayer
+from core.caches.query_log import SavedQueries
 
 if TYPE_CHECKING:
-    from core.caches.full import FullCache, SavedQueries
+    from core.caches.full import FullCache
 
 
 class LayerwisePass:
@@ -30,7 +31,7 @@ class LayerwisePass:
         stores: Sequence[LayerStore],
         num_new: int,
         work: ResidentLayer | None,
-        queries: "SavedQueries",
+        queries: SavedQueries,
     ) -> None:
         self._full, self._stores, self._work, self._queries = full, stores, work, queries
         self._num_new, self._stop = num_new, full.length + num_new

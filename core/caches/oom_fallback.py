@@ -56,7 +56,7 @@ def give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-class Relief:
+class OomFallback:
     """Repeats work that ran out of device memory, with one layer less on the device each time.
 
     Args:

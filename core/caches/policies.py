@@ -13,6 +13,7 @@ from torch import Tensor
 
 from core.caches.full import FullCache
 from core.config import RetrievalConfig
+from core.errors import InvalidSetting
 from core.ops.native import LEAST_OUT
 
 WIDENED_BYTES = 16 << 20  # of 16-bit keys that are widened at once, as float32; of one head at least
@@ -98,7 +99,7 @@ def _by_chunk(mass: Tensor, chunk_size: int) -> Tensor:
     return mass[:, : complete * chunk_size].reshape(len(mass), complete, chunk_size).sum(-1)
 
 
-def spilled(scores: Tensor, share: float) -> Tensor:
+def with_neighbor_bonus(scores: Tensor, share: float) -> Tensor:
     """Each chunk at least `share` of the score of the chunk before it, [.., C].
 
     Text that is being quoted goes on behind the chunk that is attended to now: on the bundled target this takes
@@ -147,33 +148,43 @@ class ChunkPolicy(Protocol):
 
 
 class TopChunks:
-    """What the newest queries attend to most: the retrieval cache proper."""
+    """The chunks with the best scores: the retrieval cache proper. Scores by landmarks; others override `score`."""
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
-        self._full, self._config = full, config
+        self.full, self.config = full, config
         self.local_window, self.max_chunks = config.local_window, config.num_chunks
         self.scores = torch.empty(full.shape.num_layers, full.shape.num_kv_heads, 0)  # of the latest choice, float32
 
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
-        """Score by landmarks or, if so configured, by exact attention; rank many layers at once: few, large steps."""
-        layers, heads = self._full.shape.num_layers, self._full.shape.num_kv_heads
+        """Score layer by layer, then rank many layers at once: few, large steps."""
+        layers, heads = self.full.shape.num_layers, self.full.shape.num_kv_heads
         self.scores = self.scores[..., :0].clone()  # the old ones go before there are new ones
-        scores = torch.empty(layers, heads, num_eligible, device=self._full.shape.device)
+        scores = torch.empty(layers, heads, num_eligible, device=self.full.shape.device)
         for layer in range(layers):
-            scores[layer] = self._score(layer, num_eligible, scaling)
+            scores[layer] = self.score(layer, num_eligible, scaling)
         self.scores = scores
         together = max(1, RANKED_BYTES // (scores[0].nbytes or 1))
         parts = [scores[layer : layer + together] for layer in range(0, layers, together)]
-        ranked = [top_chunks(spilled(part, self._config.spill), self.max_chunks) for part in parts]
+        ranked = [top_chunks(with_neighbor_bonus(part, self.config.neighbor_bonus), self.max_chunks) for part in parts]
         return torch.cat(ranked)
 
-    def _score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
-        queries = self._full.recent_queries(layer, self._config.query_window)
-        if self._config.scorer == "landmark":
-            landmarks, few_rows = self._full.landmarks(layer, num_eligible), self._full.backend.linear
-            return landmark_scores(queries, landmarks, scaling, few_rows)
-        keys = self._full.keys(layer, num_eligible * self._full.chunk_size)
-        return attention_scores(queries, keys, self._full.chunk_size, scaling)
+    def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        """How much each of the first chunks matters to the newest queries, [H_kv, num_eligible] float32, at least 0."""
+        landmarks, few_rows = self.full.landmarks(layer, num_eligible), self.full.backend.linear
+        return landmark_scores(self.queries(layer), landmarks, scaling, few_rows)
+
+    def queries(self, layer: int) -> Tensor:
+        """The newest queries of a layer, [H, W, D]: they vote."""
+        return self.full.recent_queries(layer, self.config.query_window)
+
+
+class ExactAttention(TopChunks):
+    """The chunks that the newest queries really attend to. Cost: reads every key at each choice."""
+
+    def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        """Attention mass of each chunk, [H_kv, num_eligible] float32."""
+        keys = self.full.keys(layer, num_eligible * self.full.chunk_size)
+        return attention_scores(self.queries(layer), keys, self.full.chunk_size, scaling)
 
 
 class SinkOnly:
@@ -209,4 +220,42 @@ class HeavyHitters:
         return top_chunks(scores, self.max_chunks)
 
 
+SELECTION_POLICIES: dict[str, type[TopChunks]] = {"landmark": TopChunks, "attention": ExactAttention}
 LOSSY_POLICIES: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o": HeavyHitters}  # by method
+
+
+def register_policy(name: str, policy: type[TopChunks]) -> None:
+    """Let `RetrievalConfig(policy=name)` choose chunks by a class of your own: whatever it keeps, texts stay exact.
+
+    Raises:
+        InvalidSetting: the name is taken by another class.
+    """
+    if SELECTION_POLICIES.setdefault(name, policy) is not policy:
+        raise InvalidSetting(f"There is a selection policy {name!r} already.", hint="Choose another name.")
+
+
+def check_policy(name: str, *, shared: bool = False) -> None:
+    """See that chunks can be chosen so, before anything is loaded.
+
+    Args:
+        shared: by several processes, which know the policies of this module alone.
+    Raises:
+        InvalidSetting: they cannot.
+    """
+    if name not in SELECTION_POLICIES:
+        known = ", ".join(SELECTION_POLICIES)
+        raise InvalidSetting(f"There is no selection policy {name!r}.", hint=f"Use one of: {known}.")
+    if shared and SELECTION_POLICIES[name].__module__ != __name__:
+        raise InvalidSetting(
+            f"The selection policy {name!r} is not known to the other processes.", hint="Use one GPU with it."
+        )
+
+
+def selection_policy(full: FullCache, config: RetrievalConfig) -> TopChunks:
+    """What chooses for the retrieval cache.
+
+    Raises:
+        InvalidSetting: there is no policy of that name.
+    """
+    check_policy(config.policy)
+    return SELECTION_POLICIES[config.policy](full, config)

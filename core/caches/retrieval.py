@@ -34,19 +34,19 @@ class RetrievalCache:
         self.shape: KVShape = full.shape
         self._scaling = self.shape.head_dim**-0.5
         self.moving = Moving()
-        self.adopt(policy)
+        self.set_policy(policy)
 
-    def adopt(self, policy: ChunkPolicy) -> None:
+    def set_policy(self, policy: ChunkPolicy) -> None:
         """Let `policy` choose from now on, with room for what it may choose. What was held is forgotten."""
         self._policy = policy
         self._chunk_rows = policy.max_chunks * self._full.chunk_size
         self._rows = self._chunk_rows + policy.local_window + self._full.chunk_size + GROWTH
-        self.lend_rows()  # the old ones go before new ones are asked for
-        self.take_rows()
+        self.release_buffers()  # the old ones go before new ones are asked for
+        self.allocate_buffers()
         self.chunks_moved = 0  # copied by the last selection, over all layers and heads
         self.selections = 0
 
-    def lend_rows(self) -> None:
+    def release_buffers(self) -> None:
         """Forget everything and give the memory up, until `take_rows`; no pass may run meanwhile."""
         self.moving()
         self.k: list[Tensor] = []
@@ -57,7 +57,7 @@ class RetrievalCache:
         self._synced = 0  # recent rows before this index are exact copies of the full cache
         self._length = 0
 
-    def take_rows(self) -> None:
+    def allocate_buffers(self) -> None:
         """Take the memory again.
 
         Raises:
@@ -177,7 +177,7 @@ class RetrievalCache:
     def forget(self, part: HeldPart) -> None:
         """What was set aside will not be put back."""
 
-    def missing(self, total: int) -> list[range]:
+    def unseen_spans(self, total: int) -> list[range]:
         """Everything behind the prefix that was seen."""
         return [range(self._length, total)]
 

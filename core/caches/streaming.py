@@ -67,7 +67,7 @@ class StreamingCache:
             for layer, copy in zip(rows, own, strict=True):
                 layer[:, :, : self._rows] = copy
 
-    def missing(self, total: int) -> list[range]:
+    def unseen_spans(self, total: int) -> list[range]:
         """What to feed; where more is missing than the window keeps, forget all and take the sink and the tail."""
         sink = self._config.num_sink
         keep = (self._config.window - sink) * 3 // 4

@@ -1,7 +1,8 @@
 """How long a round should be: pure arithmetic on acceptance and cost.
 
 With acceptance a, a round of g guesses commits E(a, g) = (1 - a^(g+1)) / (1 - a) tokens (arXiv 2211.17192, eq. 1) and
-costs g proposals and one pass of the judge. Any rule that looks only at the past leaves the output law unchanged.
+costs g proposals and one pass of the verifier. Any rule that looks only at the past leaves the output distribution as
+it is.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +16,10 @@ FADE = 0.95  # weight that a round keeps when another one follows: a memory of a
 
 
 class RoundCost(Protocol):
-    """What judging costs, in seconds or any one unit."""
+    """What verifying costs, in seconds or any one unit."""
 
     def of(self, num_guesses: int) -> float:
-        """Cost of judging this many guesses in one pass."""
+        """Cost of verifying this many guesses in one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class PassCost:
     beside: float = 0.0  # of what runs at the same time and does not depend on the rows
 
     def of(self, num_guesses: int) -> float:
-        """Cost of judging this many guesses."""
+        """Cost of verifying this many guesses."""
         return max(self.base * (1 + self.slope * num_guesses), self.beside)
 
 
@@ -84,11 +85,11 @@ class RecentAcceptance:
         return (self._accepted + self._prior * PRIOR_TESTS) / (self._tested + PRIOR_TESTS)
 
 
-def best_gamma(acceptance: float, guess_cost: float, judge: RoundCost, max_gamma: int) -> int:
-    """The number of guesses with most tokens per unit of cost; 0 where judging alone is best."""
+def best_gamma(acceptance: float, guess_cost: float, verifying: RoundCost, max_gamma: int) -> int:
+    """The number of guesses with most tokens per unit of cost; 0 where verifying alone is best."""
 
     def rate(num_guesses: int) -> float:
-        return expected_tokens(acceptance, num_guesses) / (num_guesses * guess_cost + judge.of(num_guesses))
+        return expected_tokens(acceptance, num_guesses) / (num_guesses * guess_cost + verifying.of(num_guesses))
 
     return _argmax(rate, max_gamma)
 
@@ -97,6 +98,6 @@ def _argmax(rate: Callable[[int], float], most: int) -> int:
     return max(range(most + 1), key=rate)
 
 
-def cost_per_token(acceptance: float, guess_cost: float, judge: RoundCost, num_guesses: int) -> float:
+def cost_per_token(acceptance: float, guess_cost: float, verifying: RoundCost, num_guesses: int) -> float:
     """Mean cost of one token of a level that guesses num_guesses a round."""
-    return (num_guesses * guess_cost + judge.of(num_guesses)) / expected_tokens(acceptance, num_guesses)
+    return (num_guesses * guess_cost + verifying.of(num_guesses)) / expected_tokens(acceptance, num_guesses)

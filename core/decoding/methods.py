@@ -1,6 +1,6 @@
 """How the methods of the registry are composed of the same few parts.
 
-The registry names the judges of each method, cheapest first. Each proposes to the next one, so that TriForce is
+The registry names the models of each method, cheapest first. Each proposes to the next one, so that TriForce is
 Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912.
 """
 
@@ -16,12 +16,12 @@ from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
 from core.decoding.ngram_lookup import Lookup, TokenIndex
 from core.decoding.registry import Method, check_method, default_method
-from core.decoding.sampling import Dice
-from core.decoding.speculative import ModelLaw, Nobody, Sampler, Speculative
+from core.decoding.sampling import TokenSampler
+from core.decoding.speculative import AutoregressiveProposer, NoProposer, SampledModel, Speculative
 from core.decoding.stats import LevelStats
 from core.decoding.verify import Verdict
 from core.errors import UnsupportedModel
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 
 PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # where adaptation starts; a few rounds override them
 PROBE_INTERVAL = 24  # rounds without guesses after which a level, once found losing, is tried again
@@ -34,19 +34,21 @@ LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it the chunks are chosen anew 
 class Parts:
     """What methods are composed of. Caches are shared between methods; one method runs at a time."""
 
-    full: Judge
-    retrieval: Judge
-    draft: Judge | None
+    full: CachedModel
+    retrieval: CachedModel
+    draft: CachedModel | None
     index: TokenIndex  # of the conversation, for lookups
     vocab: int
-    evicting: Callable[[str], Judge]  # the target through a lossy cache, by method name; made when first asked for
+    evicting: Callable[
+        [str], CachedModel
+    ]  # the target through a lossy cache, by method name; made when first asked for
     config: RetrievalConfig
-    nominal_cost: Callable[[Judge], PassCost]  # modelled, of a pass; a function of sizes and of the plan alone
-    most_guesses: Callable[[], int]  # of a round that the full cache judges, where the settings do not say
+    nominal_cost: Callable[[CachedModel], PassCost]  # modelled, of a pass; a function of sizes and of the plan alone
+    most_guesses: Callable[[], int]  # of a round that the full cache verifies, where the settings do not say
 
 
 class Aside(NamedTuple):
-    """What the smaller caches held of an answer, by judge."""
+    """What the smaller caches held of an answer, by model."""
 
     parts: dict[str, HeldPart]
     windows: dict[str, HeldWindow]
@@ -58,20 +60,20 @@ class Decoder:
     def __init__(self, name: str, parts: Parts, sampling: SamplingParams, speculation: SpeculationConfig) -> None:
         method = check_method(name)
         self.name, self.exact = name, method.exact
-        self.judges = judges_of(name, parts)  # cheapest first, the one with the last word last
+        self.models = models_of(name, parts)  # cheapest first, the one with the last word last
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
-        laws = self._laws = [ModelLaw(judge, sampling) for judge in self.judges]
+        all_sampled = self._sampled = [SampledModel(model, sampling) for model in self.models]
         self.levels: list[Speculative] = []  # level 1 first, the top last
         self._lookup = make_lookup(method, parts) if method.lookup_at_least else None
-        self._top: Sampler | Speculative = Sampler(laws[0])
+        self._top: AutoregressiveProposer | Speculative = AutoregressiveProposer(all_sampled[0])
         lookup_alone = self._lookup is not None and not method.needs_draft
         if lookup_alone:
-            self._top = Speculative(Nobody(), laws[0], 0, lookup=self._lookup)
+            self._top = Speculative(NoProposer(), all_sampled[0], 0, lookup=self._lookup)
             self.levels.append(self._top)
-        gammas = [speculation.gamma1, speculation.gamma2][3 - len(laws) :]
-        for number, (law, gamma) in enumerate(zip(laws[1:], gammas, strict=True)):
+        gammas = [speculation.gamma1, speculation.gamma2][3 - len(all_sampled) :]
+        for number, (sampled, gamma) in enumerate(zip(all_sampled[1:], gammas, strict=True)):
             lookup = self._lookup if number == 0 and not lookup_alone else None
-            self._top = Speculative(self._top, law, gamma, lookup=lookup)
+            self._top = Speculative(self._top, sampled, gamma, lookup=lookup)
             self.levels.append(self._top)
         priors = [PRIOR_LEVEL1, PRIOR_LEVEL2][-len(self.levels) :] if self.levels else []
         self._recent = [RecentAcceptance(prior) for prior in priors]
@@ -81,9 +83,9 @@ class Decoder:
         self.reselections = 0
 
     @property
-    def full_judge(self) -> Judge:
-        """The judge with the last word."""
-        return self.judges[-1]
+    def verifier(self) -> CachedModel:
+        """The model with the last word."""
+        return self.models[-1]
 
     @property
     def vocab(self) -> int:
@@ -92,44 +94,44 @@ class Decoder:
 
     def reset_meters(self) -> None:
         """Count passes from here: what came before was prefill."""
-        for judge in self.judges:
-            judge.meter.reset()
+        for model in self.models:
+            model.meter.reset()
 
     def start(self) -> None:
         """The prompt has been read into the full cache: choose what the smaller caches hold.
 
         Whatever they held before goes: what a seed draws may depend on the prompt, not on earlier answers.
         """
-        self.full_judge.meter.forget_costs()  # they depend on how much it has read
-        for judge in self.judges:
-            if isinstance(judge.cache, RetrievalCache):
-                judge.cache.select()
-            elif judge is self._parts.draft:
-                judge.cache.truncate(0)
+        self.verifier.meter.forget_costs()  # they depend on how much it has read
+        for model in self.models:
+            if isinstance(model.cache, RetrievalCache):
+                model.cache.select()
+            elif model is self._parts.draft:
+                model.cache.truncate(0)
         self._record()
 
     def _record(self) -> None:
         """Record what the first rounds replay, before the answer's clock runs. Leaves what the caches hold as it is."""
-        gammas = [0] * (len(self.judges) - len(self.levels)) + [level.gamma for level in self.levels]
-        for law, gamma in zip(self._laws, gammas, strict=True):
+        gammas = [0] * (len(self.models) - len(self.levels)) + [level.gamma for level in self.levels]
+        for sampled, gamma in zip(self._sampled, gammas, strict=True):
             # When a guess was accepted whole, its proposer has yet to read two tokens: the guess's last and the bonus
-            most_unseen = 1 if law.judge is self.full_judge else 2
-            law.record(gamma, most_unseen, self.vocab, self.full_judge.cache.length)
+            most_unseen = 1 if sampled.model is self.verifier else 2
+            sampled.record(gamma, most_unseen, self.vocab, self.verifier.cache.length)
 
     @property
     def recording_seconds(self) -> float:
-        """Spent on recording passes and laws so far, by whoever shares the recordings: no part of decoding."""
-        shared = {judge.graphs for judge in self.judges if judge.graphs is not None}
+        """Spent on recording passes and distributions so far, by whoever shares the recordings: no part of decoding."""
+        shared = {model.graphs for model in self.models if model.graphs is not None}
         return sum(graphs.recording_seconds for graphs in shared)
 
     def set_aside(self) -> "Aside":
         """What the smaller caches hold of this answer: another one is about to use them."""
         held = Aside({}, {})
-        for judge in self.judges[:-1]:
-            if isinstance(judge.cache, RetrievalCache):
-                held.parts[judge.name] = judge.cache.set_aside()
-            elif isinstance(judge.cache, StreamingCache):
-                held.windows[judge.name] = judge.cache.set_aside()
+        for model in self.models[:-1]:
+            if isinstance(model.cache, RetrievalCache):
+                held.parts[model.name] = model.cache.set_aside()
+            elif isinstance(model.cache, StreamingCache):
+                held.windows[model.name] = model.cache.set_aside()
         return held
 
     def put_back(self, held: "Aside", shared: int) -> None:
@@ -139,44 +141,44 @@ class Decoder:
             shared: leading tokens that the answers have in common.
         """
         self._synced = False
-        for judge in self.judges[:-1]:
-            if isinstance(judge.cache, RetrievalCache):
-                judge.cache.put_back(held.parts[judge.name], shared)
-            elif isinstance(judge.cache, StreamingCache):
-                judge.cache.put_back(held.windows[judge.name])
+        for model in self.models[:-1]:
+            if isinstance(model.cache, RetrievalCache):
+                model.cache.put_back(held.parts[model.name], shared)
+            elif isinstance(model.cache, StreamingCache):
+                model.cache.put_back(held.windows[model.name])
 
     def drop(self, held: "Aside") -> None:
         """What was set aside will not be put back."""
-        for judge in self.judges[:-1]:
-            if isinstance(judge.cache, RetrievalCache):
-                judge.cache.forget(held.parts[judge.name])
+        for model in self.models[:-1]:
+            if isinstance(model.cache, RetrievalCache):
+                model.cache.forget(held.parts[model.name])
 
     def resume(self, context: Context) -> None:
         """Go on from the full cache alone: choose chunks anew, let the draft catch up."""
         self._synced = False
-        for judge in self.judges[:-1]:
-            judge.cache.truncate(0)
-            if isinstance(judge.cache, RetrievalCache):
-                judge.cache.select()
-            for span in judge.cache.missing(len(context) - 1):
+        for model in self.models[:-1]:
+            model.cache.truncate(0)
+            if isinstance(model.cache, RetrievalCache):
+                model.cache.select()
+            for span in model.cache.unseen_spans(len(context) - 1):
                 if span:
-                    judge.feed(context, span, 1)
+                    model.feed(context, span, 1)
 
     def forget(self) -> None:
         """After `start` broke off: what it chose so far goes."""
-        for judge in self.judges:
-            if judge is not self._parts.full:
-                judge.cache.truncate(0)
+        for model in self.models:
+            if model is not self._parts.full:
+                model.cache.truncate(0)
 
     def recover(self, context: Context) -> None:
         """After `step` broke off: every cache at the committed tokens, ready for the next one. Exact methods only."""
-        self.full_judge.cache.truncate(len(context) - 1)
+        self.verifier.cache.truncate(len(context) - 1)
         self.resume(context)
 
-    def step(self, context: Context, dice: Dice) -> Verdict:
-        """One pass of the judge with the last word: one or more tokens that follow its law."""
+    def step(self, context: Context, sampler: TokenSampler) -> Verdict:
+        """One pass of the model with the last word: one or more tokens that follow its distribution."""
         if not self.levels:
-            return self._top.round(context, dice)
+            return self._top.round(context, sampler)
         if self._lookup and self._synced:
             self._lookup.extend(context)
         elif self._lookup:
@@ -185,7 +187,7 @@ class Decoder:
         if self._speculation.adaptive and self._sampling.greedy and self._round_overhead == 0:
             self._calibrate(context)
         started, aside = time.perf_counter(), self._pass_seconds() + self.recording_seconds
-        verdict = self._top.round(context, dice)
+        verdict = self._top.round(context, sampler)
         self._reselect(verdict)
         overhead = time.perf_counter() - started - (self._pass_seconds() + self.recording_seconds - aside)
         self._round_overhead = 0.8 * (self._round_overhead or overhead) + 0.2 * overhead
@@ -194,12 +196,12 @@ class Decoder:
         return verdict
 
     def _pass_seconds(self) -> float:
-        return sum(judge.meter.seconds for judge in self.judges)
+        return sum(model.meter.seconds for model in self.models)
 
     def _reselect(self, verdict: Verdict) -> None:
         """Choose chunks anew when the text has moved on, or when the choice stopped serving."""
-        for judge in self.judges[:-1]:
-            cache = judge.cache
+        for model in self.models[:-1]:
+            cache = model.cache
             if not isinstance(cache, RetrievalCache):
                 continue
             poor = verdict.num_accepted < LOW_ACCEPTANCE * self.levels[-1].gamma
@@ -213,10 +215,10 @@ class Decoder:
         Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does (not its law,
         but which sample a seed gives), so there costs are modelled from the plan and a seed stays reproducible.
         """
-        below = self.judges[: -len(self.levels)]  # whoever proposes to the first level, if anybody does
+        below = self.models[: -len(self.levels)]  # whoever proposes to the first level, if anybody does
         guess_cost = self._pass_cost(below[0]).of(0) if below else None
         for number, level in enumerate(self.levels):
-            cost = self._pass_cost(self.judges[len(below) + number])
+            cost = self._pass_cost(self.models[len(below) + number])
             if guess_cost is None:  # nothing but lookups: they cost nothing, and no guess is asked for
                 guess_cost = cost.of(0)
                 continue
@@ -232,29 +234,29 @@ class Decoder:
             level.gamma = PROBE_GAMMA if probe else gamma
             guess_cost = cost_per_token(acceptance, guess_cost, cost, gamma)
 
-    def _pass_cost(self, judge: Judge) -> RoundCost:
-        model = self._parts.nominal_cost(judge)
+    def _pass_cost(self, model: CachedModel) -> RoundCost:
+        modelled = self._parts.nominal_cost(model)
         if not self._sampling.greedy:
-            return model
-        overhead = self._round_overhead if judge is self.full_judge else 0.0
-        return MeasuredCost(judge.meter.seconds_by_rows, model, overhead)
+            return modelled
+        overhead = self._round_overhead if model is self.verifier else 0.0
+        return MeasuredCost(model.meter.seconds_by_rows, modelled, overhead)
 
     def _calibrate(self, context: Context) -> None:
-        """Time one row through the middle judges: a pass of several rows does not tell what one would cost."""
-        for judge in self.judges[-len(self.levels) : -1]:
-            if 1 not in judge.meter.seconds_by_rows:
-                judge.logits(context, 1)
-                judge.cache.truncate(len(context) - 1)
+        """Time one row through the middle models: a pass of several rows does not tell what one would cost."""
+        for model in self.models[-len(self.levels) : -1]:
+            if 1 not in model.meter.seconds_by_rows:
+                model.logits(context, 1)
+                model.cache.truncate(len(context) - 1)
 
     @property
     def level_stats(self) -> tuple[LevelStats | None, LevelStats | None]:
-        """Level 1 and level 2 so far; methods with one judge above the proposer have level 2 only."""
+        """Level 1 and level 2 so far; methods with one model above the proposer have level 2 only."""
         stats = [level.counter.snapshot() for level in self.levels]
         return (stats[0] if len(stats) == 2 else None, stats[-1] if stats else None)
 
 
-def judges_of(name: str, parts: Parts) -> list[Judge]:
-    """The judges of a method, cheapest first.
+def models_of(name: str, parts: Parts) -> list[CachedModel]:
+    """The models of a method, cheapest first.
 
     Raises:
         InvalidSetting: no such method.
@@ -263,9 +265,9 @@ def judges_of(name: str, parts: Parts) -> list[Judge]:
     method = check_method(name)
     if not method.exact:
         return [parts.evicting(name)]
-    judges = {"draft": parts.draft, "retrieval": parts.retrieval, "full": parts.full}
-    found = [judge for part in method.judges if (judge := judges[part]) is not None]
-    if len(found) < len(method.judges):
+    by_name = {"draft": parts.draft, "retrieval": parts.retrieval, "full": parts.full}
+    found = [model for part in method.models if (model := by_name[part]) is not None]
+    if len(found) < len(method.models):
         hint = f"Use --method {default_method(has_draft=False)} instead."
         raise UnsupportedModel(f"The method {name!r} needs a draft model.", hint=hint)
     return found

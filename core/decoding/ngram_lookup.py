@@ -2,7 +2,7 @@
 
 Answers about a book quote it. An index of all n-grams of the conversation, the book included, finds the longest earlier
 match of the newest tokens; what came behind it there is the guess. Prompt lookup (Saxena 2023) and SuffixDecoding
-(arXiv 2411.04975) propose in this way; any guess is judged like all others, so the output law is unchanged.
+(arXiv 2411.04975) propose in this way; any guess is verified like all others, so the output distribution is unchanged.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ class TokenIndex:
 
 
 class Lookup:
-    """Proposes continuations found in the index. Its law is certain of every token it proposes."""
+    """Proposes continuations found in the index. Its distribution is certain of every token it proposes."""
 
     def __init__(self, index: TokenIndex, vocab: int, device: torch.device, *, at_least: int, at_most: int) -> None:
         self._index, self._vocab, self._device = index, vocab, device

@@ -11,7 +11,7 @@ class Origin:
     """Where a committed token comes from.
 
     `level` names who wrote it ("draft", "retrieval", "full", ...). `kind` tells how: "proposed" by a proposer and
-    accepted by every judge above, "corrected" from the residual after a rejection, "bonus" after a full accept,
+    accepted by every model above, "corrected" from the residual after a rejection, "bonus" after a full accept,
     "drawn" by a model that decodes alone.
     """
 

@@ -21,24 +21,24 @@ class Method:
     label: str  # for readers
     short_label: str  # where there is little room
     summary: str  # what proposes and what verifies, or what the text is drawn from
-    judges: tuple[str, ...]  # what computes, cheapest first: each proposes to the next, the last one has the last word
+    models: tuple[str, ...]  # what computes, cheapest first: each proposes to the next, the last one has the last word
     colour: str  # of its bars: a variable of the page's theme (assets/static/css/theme.css)
     lookup_at_least: int = 0  # tokens that must agree with earlier text before what followed is proposed; 0: no lookup
 
     @property
     def exact(self) -> bool:
         """The text follows the target's distribution."""
-        return self.judges[-1] == "full"
+        return self.models[-1] == "full"
 
     @property
     def needs_draft(self) -> bool:
         """A draft model has to be loaded."""
-        return "draft" in self.judges
+        return "draft" in self.models
 
     @property
     def speculative(self) -> bool:
-        """Several tokens may come of one pass of the judge with the last word."""
-        return len(self.judges) > 1
+        """Several tokens may come of one pass of the model with the last word."""
+        return len(self.models) > 1
 
 
 METHODS = {

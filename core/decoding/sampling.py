@@ -9,7 +9,7 @@ from core.config import SamplingParams
 
 
 def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
-    """The law of the next token under `sampling`.
+    """The distribution of the next token under `sampling`.
 
     Args:
         logits: [.., V], any float dtype.
@@ -40,7 +40,7 @@ class Filters(NamedTuple):
 
     @classmethod
     def of(cls, sampling: SamplingParams, vocab: int) -> "Filters":
-        """Those that `to_probs` applies to laws over a vocabulary."""
+        """Those that `to_probs` applies to distributions over a vocabulary."""
         return cls(0 < sampling.top_k < vocab, sampling.top_p < 1)
 
 
@@ -70,7 +70,7 @@ def to_probs_by_tensor(logits: Tensor, params: Tensor, filters: Filters) -> Tens
     return probs
 
 
-class Dice:
+class TokenSampler:
     """Every random decision of an answer: two kinds, so that a test can enumerate them and ranks can share them."""
 
     def __init__(self, rng: Generator) -> None:
@@ -96,8 +96,8 @@ class Dice:
             self.draw(evenly)
 
 
-class CertainDice(Dice):
-    """Dice for laws that are certain (temperature 0): what `Dice` would decide, without drawing anything."""
+class GreedySampler(TokenSampler):
+    """For distributions that are certain (temperature 0): what `TokenSampler` would decide, without drawing."""
 
     def __init__(self) -> None:
         super().__init__(Generator())

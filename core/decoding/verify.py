@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from core.decoding.origin import Origin
-from core.decoding.sampling import Dice
+from core.decoding.sampling import TokenSampler
 from core.ops.streams import to_device
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Proposed tokens and, for each, the law it was really drawn from."""
+    """Proposed tokens and, for each, the distribution it was really drawn from."""
 
     tokens: tuple[int, ...]  # g
     probs: Tensor  # q: [g, V] float32
@@ -23,13 +23,13 @@ class Guess:
 
 
 def no_guess(vocab: int, device: torch.device) -> Guess:
-    """Nothing proposed: the judge decides alone."""
+    """Nothing proposed: the verifier decides alone."""
     return Guess((), torch.empty(0, vocab, device=device), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A judge's answer: the accepted prefix of a guess and one token more, all distributed as the judge's law."""
+    """A verifier's answer: the accepted prefix of a guess and one token more, all distributed as it would draw them."""
 
     tokens: tuple[int, ...]  # a + 1
     probs: Tensor  # p: [a + 1, V] float32
@@ -38,9 +38,9 @@ class Verdict:
     q_of_guesses: Tensor  # [g] float32, of all guesses, the rejected ones too
 
     def p_and_q(self) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
-        """The judge's probability of each token, a + 1, and what each was proposed with. Waits for the device once.
+        """The verifier's probability of each token, a + 1, and what each was proposed with. Waits for the device once.
 
-        The token that the judge wrote itself was not proposed: None.
+        The token that the verifier wrote itself was not proposed: None.
         """
         device, a = self.probs.device, self.num_accepted
         p = self.probs[torch.arange(a + 1, device=device), to_device(torch.tensor(self.tokens), device)]
@@ -48,7 +48,7 @@ class Verdict:
         return tuple(both[: a + 1]), (*both[a + 1 :], None)
 
 
-def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
+def verify(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
     """Keep a prefix of the guess and draw one more token, so that all of them follow `p`.
 
     Guess x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from
@@ -57,20 +57,20 @@ def verify(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict
     Waits for the device twice: for the length of the accepted prefix, and for the token drawn.
 
     Args:
-        guess: g tokens with laws q [g, V].
-        p: [g + 1, V], the judge's laws at the same places and one further.
-        level: the judge's name, for provenance.
+        guess: g tokens with distributions q [g, V].
+        p: [g + 1, V], the verifier's distributions at the same places and one further.
+        level: the verifier's name, for provenance.
     """
     q, g = guess.probs, len(guess.tokens)
     assert p.shape[0] == g + 1, f"{g} guesses need {g + 1} laws, got {p.shape[0]}"
     at, proposed = torch.arange(g, device=p.device), to_device(torch.tensor(guess.tokens, dtype=torch.int64), p.device)
     p_proposed, q_proposed = p[at, proposed], q[at, proposed]  # [g]
-    a = dice.accept(p_proposed, q_proposed)
+    a = sampler.accept(p_proposed, q_proposed)
     weights = p[a]
     if a < g:
         residual = (weights - q[a]).clamp_min(0)
         weights = torch.where(residual.sum() > 0, residual, weights)  # else p == q up to rounding: nothing is left over
-    own = dice.draw(weights)
+    own = sampler.draw(weights)
     return Verdict(
         tokens=(*guess.tokens[:a], own),
         probs=p[: a + 1],

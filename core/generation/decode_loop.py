@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Generator
 
-from core.caches.oom_fallback import Relief
+from core.caches.oom_fallback import OomFallback
 from core.caches.tokens import Context
 from core.config import GenerationConfig
 from core.decoding.methods import Decoder
-from core.decoding.sampling import CertainDice, Dice
+from core.decoding.sampling import GreedySampler, TokenSampler
 from core.decoding.stats import DecodeStats
 from core.decoding.verify import Verdict
 from core.generation.events import Finished, RoundDone, StopReason, TokenRecord
@@ -20,7 +20,7 @@ from core.generation.text import ChatText, StopWatcher, StreamDecoder
 LONGEST_ROUND = 64
 
 
-def dice_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> Dice:
+def sampler_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> TokenSampler:
     """The draws of an answer with this seed, `num_written` tokens of which are there already.
 
     Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it leaves
@@ -28,11 +28,11 @@ def dice_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, spec
     were rejected took some: it begins at a place of its own for every seed and length, which nobody has drawn from.
     """
     if not speculative:
-        dice = Dice(rng.manual_seed(seed))
-        dice.skip(num_written, vocab)
-        return dice
+        sampler = TokenSampler(rng.manual_seed(seed))
+        sampler.skip(num_written, vocab)
+        return sampler
     digest = hashlib.blake2b(f"{seed} {num_written}".encode(), digest_size=8).digest()
-    return Dice(rng.manual_seed(int.from_bytes(digest, "little") >> 1))
+    return TokenSampler(rng.manual_seed(int.from_bytes(digest, "little") >> 1))
 
 
 class Answer:
@@ -56,19 +56,19 @@ class Answer:
         written: Sequence[int] = (),
         context: int,
         kv_bytes_per_token: int,
-        relief: Relief,
+        oom_fallback: OomFallback,
         link_calibration: float | None = None,
     ) -> None:
-        self.decoder, self.relief, self._link_calibration = decoder, relief, link_calibration
+        self.decoder, self.oom_fallback, self._link_calibration = decoder, oom_fallback, link_calibration
         self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
         self._num_prompt = len(prompt_ids)
         self._num_before = len(prompt_ids) + len(written)  # tokens that were there
         self.tokens = [*prompt_ids, *written]  # committed
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
-        self._dice: Dice = CertainDice()
+        self._dice: TokenSampler = GreedySampler()
         if not config.sampling.greedy:
-            rng = Generator(device=decoder.full_judge.device)
-            self._dice = dice_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
+            rng = Generator(device=decoder.verifier.device)
+            self._dice = sampler_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
         self._shown = [self._watcher.push(self._stream.push(token)) for token in written]
         self._round = 0
         self.seconds = 0.0  # of decoding, this answer's own; recording passes is set-up
@@ -83,7 +83,7 @@ class Answer:
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
         started, recording = time.perf_counter(), self.decoder.recording_seconds
-        verdict = self.relief.retry(
+        verdict = self.oom_fallback.retry(
             lambda: self.decoder.step(Context(self.tokens), self._dice),
             (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
         )
@@ -142,14 +142,14 @@ class Answer:
     def stats(self) -> DecodeStats:
         """Counts and times so far."""
         level1, level2 = self.decoder.level_stats
-        meters = {judge.name: judge.meter for judge in self.decoder.judges}
+        meters = {model.name: model.meter for model in self.decoder.models}
         parts = {name: meter.seconds for name, meter in meters.items()}
-        full = self.decoder.full_judge.meter
+        full = self.decoder.verifier.meter
         parts["other"] = max(0.0, self.seconds - sum(parts.values()))
         return DecodeStats(
             new_tokens=len(self.tokens) - self._num_before,
             decode_seconds=self.seconds,
-            full_passes=self.decoder.full_judge.meter.passes,
+            full_passes=self.decoder.verifier.meter.passes,
             level1=level1,
             level2=level2,
             seconds_by_part=parts,

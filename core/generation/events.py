@@ -17,8 +17,8 @@ class TokenRecord:
     text: str  # what this token adds to the answer; "" inside a multi-byte character
     origin: Origin
     round: int  # number of the pass over the full cache that committed it, from 0
-    p: float  # probability of the token under the law of the last judge
-    q: float | None  # probability under the law it was proposed with; None if it was not proposed
+    p: float  # probability of the token under the distribution of the last model
+    q: float | None  # probability under the distribution it was proposed with; None if it was not proposed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Finished:
     reused_tokens: int
     prefill_seconds: float
     method: str
-    exact: bool  # the text follows the target's law
+    exact: bool  # the text follows the target's distribution
 
 
 Event = PrefillProgress | RoundDone | Finished

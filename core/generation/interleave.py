@@ -1,12 +1,12 @@
-"""One lane of a race: an answer that shares a model, a book and a machine with other answers, in turns."""
+"""A race: answers that share a model, a book and a machine, in turns."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from core.caches.full import FullCache, Tail
+from core.caches.full import FullCache, Suffix
 from core.decoding.methods import Aside
 from core.generation.decode_loop import Answer
-from core.generation.events import RoundDone
+from core.generation.events import LaneEvent, RoundDone
 from core.models.cached_model import PassMeter
 
 SLICE_SECONDS = 0.25  # of computing, before another lane's turn
@@ -18,8 +18,8 @@ class Lane:
     def __init__(self, answer: Answer, full: FullCache) -> None:
         self.answer, self._full = answer, full
         self._base = full.length  # tokens that all lanes share
-        self._meters = [PassMeter(judge.device) for judge in answer.decoder.judges]
-        self._tail: Tail | None = None
+        self._meters = [PassMeter(model.device) for model in answer.decoder.models]
+        self._suffix: Suffix | None = None
         self._held: Aside | None = None
         self._inside = False
 
@@ -43,27 +43,27 @@ class Lane:
 
     def _enter(self) -> None:
         decoder = self.answer.decoder
-        for judge, meter in zip(decoder.judges, self._meters, strict=True):
-            judge.meter = meter
-        retry = self.answer.relief.retry
-        if (tail := self._tail) is not None:
-            retry(lambda: self._full.attach(tail), lambda: self._full.truncate(self._base))
-            self._tail = None
+        for model, meter in zip(decoder.models, self._meters, strict=True):
+            model.meter = meter
+        retry = self.answer.oom_fallback.retry
+        if (suffix := self._suffix) is not None:
+            retry(lambda: self._full.attach(suffix), lambda: self._full.truncate(self._base))
+            self._suffix = None
         if (held := self._held) is not None:
             retry(lambda: decoder.put_back(held, self._base), lambda: None)
             self._held = None
         else:
             decoder.reset_meters()
-            for judge in decoder.judges[:-1]:
-                judge.cache.truncate(self._base)  # rows behind it may be another lane's
+            for model in decoder.models[:-1]:
+                model.cache.truncate(self._base)  # rows behind it may be another lane's
             retry(decoder.start, decoder.forget)
         self._inside = True
 
     def leave(self) -> None:
         """Put aside what belongs to this lane alone: its rows of the full cache, what the smaller ones hold."""
-        retry = self.answer.relief.retry
+        retry = self.answer.oom_fallback.retry
         self._held = retry(self.answer.decoder.set_aside, lambda: None)
-        self._tail = retry(lambda: self._full.detach(self._base), lambda: None)
+        self._suffix = retry(lambda: self._full.detach(self._base), lambda: None)
         self._inside = False
 
     def end(self) -> None:
@@ -74,6 +74,30 @@ class Lane:
         if self._held is not None:
             self.answer.decoder.drop(self._held)
             self._held = None
-        if self._tail is not None:
-            self._full.forget(self._tail)
-            self._tail = None
+        if self._suffix is not None:
+            self._full.forget(self._suffix)
+            self._suffix = None
+
+
+def interleaved(
+    lanes: Sequence[Lane],
+    cancel: threading.Event | None,
+    seconds: float | None,
+    reused_tokens: int,
+    prefill_seconds: float,
+) -> Iterator[LaneEvent]:
+    """Slices in turns until every answer has ended.
+
+    Args:
+        seconds: a budget on each lane's clock, after which it ends with "time_up"; None for none.
+    """
+    running = dict(enumerate(lanes))
+    while running:
+        for number, lane in list(running.items()):
+            if lane.answer.stop_reason is None:
+                for done in lane.slice(cancel, seconds):
+                    yield LaneEvent(number, done)
+            if lane.answer.stop_reason is not None:
+                del running[number]
+                ended = lane.answer.finished(reused_tokens=reused_tokens, prefill_seconds=prefill_seconds)
+                yield LaneEvent(number, ended)

@@ -14,9 +14,10 @@ import torch
 
 from core.caches.full import FullCache
 from core.caches.layer_storage import ResidentLayer
-from core.caches.oom_fallback import Relief, give_back
+from core.caches.oom_fallback import OomFallback, give_back
 from core.caches.tokens import Context
-from core.models.cached_model import Judge
+from core.generation.events import PrefillProgress
+from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 
 
@@ -37,8 +38,22 @@ def reading_cost(tokens: float) -> float:
     return tokens + tokens * tokens / 16384
 
 
+def progress_of(step: Step, total: int, reused: int, elapsed: float) -> PrefillProgress:
+    """A step as an event: `reused` of `total` tokens were there before, which took nothing; `elapsed`: seconds."""
+    read = step.cost - reading_cost(reused)
+    remaining = max(0.0, reading_cost(total) - step.cost) * elapsed / read if read > 0 else None
+    return PrefillProgress(
+        done_tokens=step.done,
+        ahead_tokens=step.done - step.kept,
+        total_tokens=total,
+        reused_tokens=reused,
+        elapsed_seconds=elapsed,
+        remaining_seconds=remaining,
+    )
+
+
 class Prefill:
-    """Reads prompts through the target's judge.
+    """Reads prompts through the target's model.
 
     Args:
         layers: of the target, where they can be called one by one; None: chunk by chunk only.
@@ -50,9 +65,9 @@ class Prefill:
 
     def __init__(
         self,
-        judge: Judge,
+        model: CachedModel,
         full: FullCache,
-        relief: Relief,
+        oom_fallback: OomFallback,
         *,
         layers: DecoderLayers | None,
         chunk: int,
@@ -60,7 +75,7 @@ class Prefill:
         lent: Callable[[], AbstractContextManager[None]],
         shrunk: Callable[[int], None],
     ) -> None:
-        self._judge, self._full, self._relief, self._layers = judge, full, relief, layers
+        self._model, self._full, self._oom_fallback, self._layers = model, full, oom_fallback, layers
         self._chunk, self._block, self._lent, self._shrunk = chunk, block if layers else 0, lent, shrunk
 
     def steps(self, context: Context, start: int, total: int) -> Iterator[Step]:
@@ -77,7 +92,9 @@ class Prefill:
                 yield from steps
         while (done := self._full.length) < total:
             span = range(done, min(done + self._chunk, total))
-            self._relief.retry(partial(self._judge.feed, context, span, 1), partial(self._full.truncate, span.start))
+            self._oom_fallback.retry(
+                partial(self._model.feed, context, span, 1), partial(self._full.truncate, span.start)
+            )
             yield Step(span.stop, span.stop, reading_cost(span.stop))
 
     def _by_layers(self, context: Context, total: int) -> Generator[Step]:

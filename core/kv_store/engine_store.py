@@ -17,7 +17,8 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from core.caches.full import QUERY_LOG, QUERY_SAMPLE_STRIDE, FullCache
+from core.caches.full import FullCache
+from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.engine_info import EngineInfo
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND

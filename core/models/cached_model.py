@@ -1,4 +1,4 @@
-"""A model + a cache = the law of the next token. Whether it proposes or judges is decided by who asks."""
+"""A model + a cache = the distribution of the next token. Whether it proposes or verifies is decided by who asks."""
 
 import time
 from collections import deque
@@ -15,7 +15,7 @@ from core.models.hf_attention import forward
 from core.ops.graphs import MOST_ROWS, Graphs
 from core.ops.streams import to_device
 
-# Around every pass: the judge's name, where the new tokens begin, and the tokens. Other processes do the same pass.
+# Around every pass: the model's name, where the new tokens begin, and the tokens. Other processes do the same pass.
 Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
 
 RECENT = 0.2  # weight of the newest pass in seconds_by_rows
@@ -23,7 +23,7 @@ MOST_PENDING = 64  # passes whose times nobody asked for: on ranks other than 0 
 
 
 class PassMeter:
-    """Passes, seconds and key/value bytes, over the link too, of one judge since the last reset.
+    """Passes, seconds and key/value bytes, over the link too, of one model since the last reset.
 
     On CUDA, seconds come from events, so that measuring never waits during decoding.
     """
@@ -93,13 +93,13 @@ class PassMeter:
         return self._by_rows
 
 
-class Judge:
-    """One model looking through one cache. Several judges may share a model, and a pass belongs to exactly one."""
+class CachedModel:
+    """One model looking through one cache. Several models may share a model, and a pass belongs to exactly one."""
 
     def __init__(
         self,
         name: str,
-        model: nn.Module,
+        module: nn.Module,
         cache: KVCache,
         device: torch.device,
         lead: Lead | None = None,
@@ -107,10 +107,10 @@ class Judge:
         vocab: int | None = None,
         graphed: GraphedPasses | None = None,
     ) -> None:
-        """`vocab`: rows of the vocabulary that laws are about, where that is another model's (padded otherwise)."""
-        self.name, self.model, self.cache, self.device, self._graphed = name, model, cache, device, graphed
+        """`vocab`: rows that probabilities have, where they are another model's vocabulary (padded otherwise)."""
+        self.name, self.module, self.cache, self.device, self._graphed = name, module, cache, device, graphed
         self._lead = lead or (lambda *_: nullcontext())
-        rows = model.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
+        rows = module.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
         self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
 
@@ -122,7 +122,7 @@ class Judge:
     @property
     def dtype(self) -> torch.dtype:
         """What the model computes in, logits too; its weights may be kept in fewer bits."""
-        return next(weights.dtype for weights in self.model.parameters() if weights.is_floating_point())
+        return next(weights.dtype for weights in self.module.parameters() if weights.is_floating_point())
 
     def record(self, sizes: Sequence[int], seen: int) -> None:
         """Record the passes that bring the cache to `seen` tokens, and those over so many more behind them.
@@ -132,7 +132,7 @@ class Judge:
         if self._graphed is None:
             return
         sizes, behind = [size for size in sizes if size <= MOST_ROWS], 0
-        for span in self.cache.missing(seen):
+        for span in self.cache.unseen_spans(seen):
             if span:
                 self._graphed.record(len(span), behind)
                 behind += len(span)
@@ -147,7 +147,7 @@ class Judge:
         Raises:
             ContextTooSmall: the cache is full.
         """
-        *catch_up, newest = self.cache.missing(len(context))
+        *catch_up, newest = self.cache.unseen_spans(len(context))
         for span in catch_up:
             self.feed(context, span, 1)
         assert len(newest) >= keep, f"{keep} laws wanted, {len(newest)} tokens are new to {self.name}"
@@ -166,7 +166,7 @@ class Judge:
         replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
         with self._lead(self.name, start, token_ids), measured:
-            logits = replay() if replay else forward(self.model, tokens, positions, self.cache, keep)
+            logits = replay() if replay else forward(self.module, tokens, positions, self.cache, keep)
         self.cache.commit(len(token_ids))
         return logits if self._vocab is None else _as_wide(logits, self._vocab)
 

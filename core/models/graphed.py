@@ -116,7 +116,7 @@ class _FixedView:
         self._rows, self._at, self._whole, self._hidden = rows, start + steps, whole, hidden
         self._partial = backend.partial
 
-    def missing(self, total: int) -> list[range]:
+    def unseen_spans(self, total: int) -> list[range]:
         """Not asked for in a pass."""
         raise AssertionError("a recorded pass begins and ends outside")
 

@@ -1,9 +1,9 @@
 """Linear layers whose weights are kept in 8 or 4 bits (bitsandbytes) and widened when they are multiplied with.
 
 Only weights are quantised: what a row gives does not depend on the rows beside it, so that verifying many tokens at
-once and decoding one by one follow the same law, and texts are exact for the quantised model. (LLM.int8() picks outlier
-columns from all rows of a pass together, arXiv 2208.07339, and so has no law of its own.) It saves memory, not time:
-every pass widens every layer.
+once and decoding one by one follow the same distribution, and texts are exact for the quantised model. (LLM.int8()
+picks outlier columns from all rows of a pass together, arXiv 2208.07339, and so has no distribution of its own.) It
+saves memory, not time: every pass widens every layer.
 """
 
 import importlib

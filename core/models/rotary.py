@@ -63,7 +63,7 @@ class _LoneKeys:
         self.keys: list[Tensor] = []
         self._value = torch.empty(0)
 
-    def missing(self, total: int) -> list[range]:
+    def unseen_spans(self, total: int) -> list[range]:
         return [range(total)]
 
     def begin(self, start: int, num_new: int) -> Tensor:

@@ -1,10 +1,10 @@
 """The target once more with linear weights of 4 bits, for passes over the retrieval cache alone.
 
-Those passes only guess for the full one, so rounded weights cost acceptance and never exactness: level 2 judges by the
-law that they really drew from (self-speculation with quantised weights: QuantSpec, arXiv 2502.10424, section 4). All
-that is not a linear layer is shared with the target, whose own weights and passes stay as they are. Which cache a pass
-goes through is not known here; keys and values that it leaves there are approximations anyway, and the retrieval cache
-replaces them by the full cache's.
+Those passes only guess for the full one, so rounded weights cost acceptance and never exactness: level 2 verifies by
+the distribution that they really drew from (self-speculation with quantised weights: QuantSpec, arXiv 2502.10424,
+section 4). All that is not a linear layer is shared with the target, whose own weights and passes stay as they are.
+Which cache a pass goes through is not known here; keys and values that it leaves there are approximations anyway, and
+the retrieval cache replaces them by the full cache's.
 
 A group of GROUP weights of a row shares a scale and an offset, w = (level - 8) * scale + offset with levels 0 to 15
 (asymmetric rounding to nearest, as there). The kernels are torch's own and get bfloat16: CUDA's knows no other type,
@@ -25,8 +25,8 @@ from core.models.linear import FewRowsLinear, FewRowsNorm, FewRowsSiLU
 from core.models.quantised import QuantisedLinear
 
 BITS = 4
-# Weights that share a scale and an offset. Overlap of laws with the 16-bit ones, three books of the bundled pair: 0.957
-# with groups of 32 (5 bits in all), 0.943 with 64 (4.5), 0.918 with 128 (4.25).
+# Weights that share a scale and an offset. Overlap of distributions with the 16-bit ones, three books of the bundled
+# pair: 0.957 with groups of 32 (5 bits in all), 0.943 with 64 (4.5), 0.918 with 128 (4.25).
 GROUP = 64
 COMPUTED = torch.bfloat16  # by the kernels, and what scales and offsets are kept in
 STORED_BITS = BITS + 2 * 8 * COMPUTED.itemsize / GROUP  # that a weight takes with its share of them
@@ -122,7 +122,7 @@ def drafting_twin(module: nn.Module, device: torch.device) -> nn.Module:
     """A model that shares everything with `module` but its linear layers, which it has in 4 bits.
 
     The output layer is among them: it is up to a sixth of what such a pass reads (Llama-3.1-8B), and costs little. On
-    three books of the bundled pair laws overlap the 16-bit ones by 0.943 without it, by 0.941 with it.
+    three books of the bundled pair distributions overlap the 16-bit ones by 0.943 without it, by 0.941 with it.
 
     Raises:
         InvalidSetting: the GPU is too old. UnsupportedModel: this build of torch has no kernel for it.

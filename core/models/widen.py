@@ -12,8 +12,8 @@ real acceptance. What is added cannot be seen in the logits, but is read, multip
   output, so that a group votes for the same chunks as the small head.
 - MLP and layers: surplus units and layers compute with random weights; the zeros are in down_proj and o_proj.
 - Vocabulary: embeddings and output layer have all rows of the real model, and every logit is computed. Rows beyond the
-  tokenizer's would be tokens that nobody can write, so they are cut off before anything is drawn: laws stay the small
-  model's, and the bundled draft guesses for it. Drawing from a large vocabulary is therefore not measured.
+  tokenizer's would be tokens that nobody can write, so they are cut off before anything is drawn: distributions stay
+  the small model's, and the bundled draft guesses for it. Drawing from a large vocabulary is therefore not measured.
 
 Weights are rounded to the dtype asked for after scaling: the function is the same up to that dtype's precision. Rounded
 to float16, sums in float32, on 1,500 tokens of a book: every most likely token the same, total variation 0.0004 on
@@ -153,7 +153,7 @@ def target_size(entry: ModelEntry) -> ModelSize:
 
 
 def target_dims(entry: ModelEntry) -> ModelDims:
-    """Sizes of an entry's target, widened or not; of the vocabulary what its laws speak of.
+    """Sizes of an entry's target, widened or not; of the vocabulary what its distributions speak of.
 
     Raises:
         UnknownModel, UnsupportedModel, DamagedAssets.

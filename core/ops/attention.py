@@ -5,7 +5,7 @@ several devices) merge into the exact result. Knows shapes and devices, nothing 
 Online softmax: arXiv 1805.02867; merging by log-sum-exp: Flash-Decoding.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -130,3 +130,33 @@ def merge(*parts: Partial) -> Tensor:
     for weight, part in zip(weights[1:], parts[1:], strict=True):
         merged += weight * part.out
     return merged.to(parts[0].out.dtype)
+
+
+def add_part(found: Partial, part: Partial) -> Partial:
+    """The union of two disjoint parts; kept in float32, as many are added."""
+    lse = torch.logaddexp(found.lse, part.lse)
+    return Partial(merge(found, part), lse)
+
+
+def union(parts: Sequence[Partial]) -> Partial:
+    """The union of disjoint parts, the first of them in float32. Of many it takes a few launches, not a few for each.
+
+    Only steps of single elements: a row's sums do not depend on how many rows there are.
+    """
+    if len(parts) <= 2:
+        return parts[0] if len(parts) == 1 else add_part(*parts)
+    lses = torch.cat([part.lse for part in parts])  # [P, H, T]
+    most = lses.amax(0, keepdim=True)
+    weights = (lses - most).exp_()
+    total = _sum(weights)
+    outs = torch.cat([part.out for part in parts]).mul_(weights[..., None])  # [P, H, T, D] float32
+    return Partial(_sum(outs) / total[..., None], most + total.log())
+
+
+def _sum(x: Tensor) -> Tensor:
+    """Over the first dimension, which stays as 1: halves are added until one is left."""
+    while len(x) > 1:
+        half = len(x) // 2
+        added = x[:half] + x[half : 2 * half]
+        x = torch.cat((added, x[2 * half :])) if len(x) % 2 else added
+    return x

@@ -1,6 +1,6 @@
 """Rows that cross between host memory and a device while the device computes.
 
-A conveyor brings pieces of host tensors through a ring of device buffers, in the order in which they will be used and
+A ring brings pieces of host tensors through a ring of device buffers, in the order in which they will be used and
 as far ahead as the ring has room, and takes device rows to the host through one more. Copies of each direction run on a
 stream of their own; events order them against the computing stream, and nothing waits for the whole device. On a CPU
 the same code copies at once: the slow twin.
@@ -51,7 +51,7 @@ def pinning(memories: Sequence[HostRows]) -> Pinning:
     return Pinning("partly pinned", part)
 
 
-class Conveyor:
+class PrefetchRing:
     """Brings equally shaped host pieces to the device, takes device rows to the host, and picks rows there.
 
     One pass is `begin(pieces)`, then for each piece in order `take()`, use it, `release()`. Pieces must not change on

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.caches.full import FullCache, Offload, Tail
-from core.caches.policies import LOSSY_POLICIES, TopChunks, chosen_weights
+from core.caches.full import FullCache, Offload, Suffix
+from core.caches.policies import LOSSY_POLICIES, chosen_weights, selection_policy
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.config import RetrievalConfig
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.loader import LoadedModel
 from core.ops.backend import Backend
 from core.ops.link import link_rate
@@ -45,26 +45,29 @@ class Share:
             backend=backend,
             offload=sizes.offload,
         )
-        self.chooser = TopChunks(self.full, sizes.retrieval)
+        self.chooser = selection_policy(self.full, sizes.retrieval)
         self.retrieval = RetrievalCache(self.full, self.chooser)
-        self.tails: dict[int, Tail] = {}
-        self.parts: dict[tuple[str, int], HeldPart] = {}  # by judge and number
-        self._judges = {"full": self._judge("full", self.full), "retrieval": self._judge("retrieval", self.retrieval)}
+        self.suffixes: dict[int, Suffix] = {}
+        self.parts: dict[tuple[str, int], HeldPart] = {}  # by model and number
+        self._models = {
+            "full": self._make_model("full", self.full),
+            "retrieval": self._make_model("retrieval", self.retrieval),
+        }
 
-    def _judge(self, name: str, cache: FullCache | RetrievalCache) -> Judge:
-        return Judge(name, self._model.module, cache, self._model.shape.device)
+    def _make_model(self, name: str, cache: FullCache | RetrievalCache) -> CachedModel:
+        return CachedModel(name, self._model.module, cache, self._model.shape.device)
 
-    def judge(self, name: str) -> Judge:
-        """The judge that rank 0 calls by this name; lossy ones are made when first asked for."""
-        if name not in self._judges:
+    def model(self, name: str) -> CachedModel:
+        """The model and cache that rank 0 calls by this name; lossy ones are made when first asked for."""
+        if name not in self._models:
             method = name.partition("-")[0]  # of a second lane: the name has a number
             policy = LOSSY_POLICIES[method](self.full, self._sizes.retrieval)
-            self._judges[name] = self._judge(name, RetrievalCache(self.full, policy))
-        return self._judges[name]
+            self._models[name] = self._make_model(name, RetrievalCache(self.full, policy))
+        return self._models[name]
 
     def retrieval_cache(self, name: str) -> RetrievalCache:
-        """The cache of a judge that looks through a part of the full one."""
-        cache = self.judge(name).cache
+        """The cache of a model that looks through a part of the full one."""
+        cache = self.model(name).cache
         assert isinstance(cache, RetrievalCache), f"{name} selects nothing"
         return cache
 
@@ -80,73 +83,73 @@ class Order(Protocol):
 class Feed:
     """One pass; the ranks add up their results on the way."""
 
-    judge: str
+    model: str
     start: int
     tokens: Sequence[int]
 
     def carry_out(self, share: Share) -> None:
         """The same pass. Its logits are rank 0's business."""
-        share.judge(self.judge).feed_tokens(self.tokens, self.start, 1)
+        share.model(self.model).feed_tokens(self.tokens, self.start, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
     """A cache forgets."""
 
-    judge: str
+    model: str
     length: int
 
     def carry_out(self, share: Share) -> None:
         """The same."""
-        share.judge(self.judge).cache.truncate(self.length)
+        share.model(self.model).cache.truncate(self.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
     """A retrieval cache chooses its chunks anew: each rank for its own heads, by its own queries."""
 
-    judge: str
+    model: str
 
     def carry_out(self, share: Share) -> None:
         """The same, for other heads."""
-        share.retrieval_cache(self.judge).select()
+        share.retrieval_cache(self.model).select()
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
     """What a retrieval cache holds is noted under a number."""
 
-    judge: str
+    model: str
     number: int
 
     def carry_out(self, share: Share) -> None:
         """The same, for other heads."""
-        share.parts[self.judge, self.number] = share.retrieval_cache(self.judge).set_aside()
+        share.parts[self.model, self.number] = share.retrieval_cache(self.model).set_aside()
 
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
     """What was noted is held again."""
 
-    judge: str
+    model: str
     number: int
     shared: int
 
     def carry_out(self, share: Share) -> None:
         """The same, for other heads."""
-        share.retrieval_cache(self.judge).put_back(share.parts.pop((self.judge, self.number)), self.shared)
+        share.retrieval_cache(self.model).put_back(share.parts.pop((self.model, self.number)), self.shared)
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetPart:
     """What was noted is not wanted any more."""
 
-    judge: str
+    model: str
     number: int
 
     def carry_out(self, share: Share) -> None:
         """Free it."""
-        del share.parts[self.judge, self.number]
+        del share.parts[self.model, self.number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +172,7 @@ class Detach:
 
     def carry_out(self, share: Share) -> None:
         """The same rows, of other heads."""
-        share.tails[self.number] = share.full.detach(self.start)
+        share.suffixes[self.number] = share.full.detach(self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ class Attach:
 
     def carry_out(self, share: Share) -> None:
         """The same."""
-        share.full.attach(share.tails.pop(self.number))
+        share.full.attach(share.suffixes.pop(self.number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,7 @@ class Forget:
 
     def carry_out(self, share: Share) -> None:
         """Free it."""
-        del share.tails[self.number]
+        del share.suffixes[self.number]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Self
 
-from core.caches.full import FullCache, Tail
+from core.caches.full import FullCache, Suffix
 from core.caches.policies import ChunkPolicy
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.parallel.commands import (
@@ -32,7 +32,7 @@ class LedFullCache(FullCache):
         """Tell the others from here on; once, while it is empty."""
         self._tell = tell
         self._numbers = count()
-        self._aside: dict[int, tuple[int, Tail]] = {}  # by identity: rows cannot be compared
+        self._aside: dict[int, tuple[int, Suffix]] = {}  # by identity: rows cannot be compared
         return self
 
     def truncate(self, length: int) -> None:
@@ -46,23 +46,23 @@ class LedFullCache(FullCache):
         self._tell(Remember(num_queries))
         super().remember_queries(num_queries)
 
-    def detach(self, start: int) -> Tail:
+    def detach(self, start: int) -> Suffix:
         """Take out what was seen from `start` on, on every rank."""
         number = next(self._numbers)
         self._tell(Detach(number, start))
-        tail = super().detach(start)
-        self._aside[id(tail)] = (number, tail)
-        return tail
+        suffix = super().detach(start)
+        self._aside[id(suffix)] = (number, suffix)
+        return suffix
 
-    def attach(self, tail: Tail) -> None:
-        """Put a tail back, on every rank."""
-        number, _ = self._aside.pop(id(tail))
+    def attach(self, suffix: Suffix) -> None:
+        """Put a suffix back, on every rank."""
+        number, _ = self._aside.pop(id(suffix))
         self._tell(Attach(number))
-        super().attach(tail)
+        super().attach(suffix)
 
-    def forget(self, tail: Tail) -> None:
+    def forget(self, suffix: Suffix) -> None:
         """Free a tail on every rank."""
-        number, _ = self._aside.pop(id(tail))
+        number, _ = self._aside.pop(id(suffix))
         self._tell(Forget(number))
 
 

@@ -41,7 +41,7 @@ WATCH_SECONDS = 0.5
 Said = TypeVar("Said")
 
 
-class Crew:
+class RankPool:
     """Ranks 1 to n - 1 of a target. Not thread-safe: who owns the engine owns it."""
 
     def __init__(self, assignment: Assignment) -> None:
@@ -79,20 +79,20 @@ class Crew:
         threading.Thread(target=watch, name="ranks", daemon=True).start()
 
     @classmethod
-    def load(cls, assignment: Assignment, backend: Backend) -> "tuple[Crew, LoadedModel]":
+    def load(cls, assignment: Assignment, backend: Backend) -> "tuple[RankPool, LoadedModel]":
         """Start the processes and load every share, rank 0's here, all at the same time.
 
         Raises:
             WorkerLost: a process did not come up. DamagedAssets, UnsupportedModel: see `load_model`.
         """
-        crew = cls(assignment)
+        ranks = cls(assignment)
         try:
-            model = assignment.load(crew.group, backend)
-            crew._hear(Loaded)
+            model = assignment.load(ranks.group, backend)
+            ranks._hear(Loaded)
         except BaseException:
-            crew.close()
+            ranks.close()
             raise
-        return crew, model
+        return ranks, model
 
     # -------------------- telling
 
@@ -107,13 +107,13 @@ class Crew:
             self._failure = self._lost()
 
     @contextmanager
-    def leading(self, judge: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
+    def leading(self, model: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
         """Around rank 0's pass: every rank does the same one.
 
         Raises:
             WorkerLost: a rank is gone, before the pass or in it.
         """
-        self.tell(Feed(judge, start, tuple(tokens)))
+        self.tell(Feed(model, start, tuple(tokens)))
         self._check()
         try:
             if self.device.type != "cuda":  # gloo itself gives up on a rank that hangs
@@ -292,11 +292,11 @@ def load_shared(
     backend: Backend,
     offload: Offload | None = None,
     overrides: Mapping[str, Any] = NOTHING,
-) -> tuple[Crew, LoadedModel]:
+) -> tuple[RankPool, LoadedModel]:
     """Load a target over `config.num_gpus` ranks; `dims` and `plan` are those of one share.
 
     Raises:
-        WorkerLost, DamagedAssets, UnsupportedModel: see `Crew.load`. InvalidSetting: torch cannot do it here.
+        WorkerLost, DamagedAssets, UnsupportedModel: see `RankPool.load`. InvalidSetting: torch cannot do it here.
     """
     require_group(plan.device.value)
     possible = min(dims.max_context, plan.most_context)
@@ -312,4 +312,4 @@ def load_shared(
         num_threads=max(1, torch.get_num_threads() // config.num_gpus),
         sizes=CacheSizes(context=plan.context.value, possible=possible, retrieval=config.retrieval, offload=offload),
     )
-    return Crew.load(assignment, backend)
+    return RankPool.load(assignment, backend)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from core.caches.full import QUERY_LOG, QUERY_SAMPLE_STRIDE
+from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.caches.retrieval import GROWTH
 from core.config import EngineConfig
 from core.models.loader import ModelDims

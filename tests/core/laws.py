@@ -13,15 +13,15 @@ from core.config import SamplingParams
 from core.decoding.sampling import to_probs
 from core.engine import Engine
 
-Law = dict[tuple[int, ...], float]
+LanguageModel = dict[tuple[int, ...], float]
 FALSE_ALARM = 1e-5  # of one chi-square test
 
 
-def sequence_law(engine: Engine, prompt: list[int], sampling: SamplingParams, num_tokens: int) -> Law:
+def sequence_law(engine: Engine, prompt: list[int], sampling: SamplingParams, num_tokens: int) -> LanguageModel:
     """The exact joint law of the first tokens behind a prompt: the full cache's own logits, sequence by sequence."""
-    law: Law = {(): 1.0}
+    law: LanguageModel = {(): 1.0}
     for _ in range(num_tokens):
-        longer: Law = {}
+        longer: LanguageModel = {}
         for tokens, probability in law.items():
             probs = next_probs(engine, [*prompt, *tokens], sampling)
             for token in probs.nonzero().flatten().tolist():
@@ -34,14 +34,14 @@ def next_probs(engine: Engine, tokens: list[int], sampling: SamplingParams) -> t
     """The law of the token behind these, [V]."""
     for _ in engine.read(tokens):
         pass
-    probs = to_probs(engine._parts.full.logits(Context(tokens), 1)[0], sampling)
+    probs = to_probs(engine._levels.parts.full.logits(Context(tokens), 1)[0], sampling)
     engine._settle(tokens)
     return probs
 
 
-def marginal(law: Law, start: int, stop: int) -> Law:
+def marginal(law: LanguageModel, start: int, stop: int) -> LanguageModel:
     """The law of tokens [start, stop) alone."""
-    found: Law = defaultdict(float)
+    found: LanguageModel = defaultdict(float)
     for tokens, probability in law.items():
         found[tokens[start:stop]] += probability
     return dict(found)
@@ -60,7 +60,7 @@ class ChiSquare(NamedTuple):
         return self.statistic <= self.bound
 
 
-def chi_square(counts: Mapping[tuple[int, ...], int], law: Law) -> ChiSquare:
+def chi_square(counts: Mapping[tuple[int, ...], int], law: LanguageModel) -> ChiSquare:
     """Whether what was counted can have been drawn from `law`."""
     runs = sum(counts.values())
     cells = [(counts.get(key, 0), runs * p) for key, p in law.items() if runs * p >= 5]

@@ -84,10 +84,12 @@ def test_a_budget_that_cannot_be_used_is_refused_and_changes_nothing() -> None:
 def test_a_larger_budget_leaves_the_part_of_memory_that_no_plan_takes() -> None:
     engine = tiny_engine(context=512)
     more = 64 * engine.info.kv_bytes_per_token
-    engine.plan = replace(engine.plan, available_bytes=engine.plan.total_bytes + more)  # free, but not all usable
+    engine._placement.plan = replace(
+        engine.plan, available_bytes=engine.plan.total_bytes + more
+    )  # free, but not all usable
     with pytest.raises(NotEnoughMemory, match="at most"):
         engine.use_budget(256 + 64)
-    engine.plan = replace(engine.plan, available_bytes=ceil((engine.plan.total_bytes + more) / USABLE_SHARE))
+    engine._placement.plan = replace(engine.plan, available_bytes=ceil((engine.plan.total_bytes + more) / USABLE_SHARE))
     assert engine.use_budget(256 + 64) == 320
 
 
@@ -259,7 +261,9 @@ def test_after_an_answer_that_was_cut_in_a_round_no_cache_holds_what_was_not_com
     shape = SpeculationConfig(gamma1=3, gamma2=12, adaptive=False)
     assert answer(engine, prompt, max_new_tokens=5, speculation=shape).stats.full_passes == 1
     assert engine.full_cache.length == len(engine.held_tokens) == 204
-    assert all(judge.cache.length <= 204 for judge in (engine._parts.retrieval, engine._parts.draft) if judge)
+    assert all(
+        judge.cache.length <= 204 for judge in (engine._levels.parts.retrieval, engine._levels.parts.draft) if judge
+    )
 
 
 @pytest.mark.parametrize("method", LOSSY_METHODS)
@@ -304,10 +308,10 @@ def test_a_text_that_ends_where_the_other_goes_on_is_a_mismatch() -> None:
 def test_a_token_far_below_the_best_is_a_mismatch_though_the_best_two_nearly_tie() -> None:
     """As it was, the gap was that between the best two tokens, whichever had been written."""
     engine, prompt = tiny_engine(), random_prompt(100)
-    logits = engine._parts.full.logits
+    logits = engine._levels.parts.full.logits
     close = torch.full((1, 64), -9.0)
     close[0, 5], close[0, 6], close[0, 7] = 4.0, 4.0 - 1e-4, 4.0 - 2e-4
-    engine._parts.full.logits = lambda context, keep: logits(context, keep) * 0 + close  # type: ignore[method-assign]
+    engine._levels.parts.full.logits = lambda context, keep: logits(context, keep) * 0 + close  # type: ignore[method-assign]
     assert engine.compare(prompt, [5], [6]) == Equality("near_tie", 0, pytest.approx(1e-4, rel=1e-2))
     assert engine.compare(prompt, [6], [7]) == Equality("near_tie", 0, pytest.approx(2e-4, rel=1e-2))
     for texts in ([5], [8]), ([8], [5]), ([8], [9]):
@@ -324,7 +328,7 @@ def test_a_second_answer_chooses_the_chunks_of_the_first_and_a_seed_gives_its_te
     for number in range(2):
         first, *_ = engine.read(prompt)
         assert number == 0 or first.reused_tokens == first.total_tokens, "nothing is read again"
-        engine._retrieval.select()
+        engine._levels.retrieval.select()
         held.append(engine.held_chunks().sort().values)
         texts.append(answer(engine, prompt, sampling=sampling, max_new_tokens=300, seed=5).token_ids)
     assert torch.equal(*held) and texts[0] == texts[1]

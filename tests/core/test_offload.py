@@ -12,12 +12,12 @@ from core.caches import oom_fallback
 from core.caches.base import KVShape
 from core.caches.full import FullCache, Offload
 from core.caches.layer_storage import OffloadedLayer
-from core.caches.oom_fallback import Relief, make_full_cache
+from core.caches.oom_fallback import OomFallback, make_full_cache
 from core.config import EngineConfig, GenerationConfig, PlacementWish, SpeculationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.generation.events import Finished
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
@@ -120,14 +120,14 @@ def test_the_share_makes_both_end_together_where_that_saves_a_tenth(link: float,
 
 
 def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.engine.choose_coattention", lambda *_, **__: Choice(None, "to be measured"))
+    monkeypatch.setattr("core.generation.placement.choose_coattention", lambda *_, **__: Choice(None, "to be measured"))
     asked: list[object] = []
 
     def measured(*shape: object) -> Sharing:
         asked.append(shape)
         return Sharing(2e-3, 2e-3)
 
-    monkeypatch.setattr("core.engine.measure_sharing", measured)
+    monkeypatch.setattr("core.generation.placement.measure_sharing", measured)
     engine, prompt = tiny_engine(placement="offloaded"), random_prompt(700)
     found = answer(engine, prompt, "triforce")
     assert engine.plan.coattention == engine.info.plan.coattention
@@ -138,7 +138,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
     def no_room(*_: object) -> Sharing:
         raise torch.OutOfMemoryError("injected")
 
-    monkeypatch.setattr("core.engine.measure_sharing", no_room)
+    monkeypatch.setattr("core.generation.placement.measure_sharing", no_room)
     assert tiny_engine(placement="offloaded").plan.coattention == Choice(0.0, "the device had no room to measure it")
 
 
@@ -166,7 +166,7 @@ def test_who_attends_is_told_before_anything_is_loaded() -> None:
 def test_layers_that_move_at_work_find_the_host_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(prefill_chunk=200, host_share=0.5), random_prompt(900)
     assert engine.plan.coattention.value == 0
-    fail(monkeypatch, engine._full, "attend", 5, 1)
+    fail(monkeypatch, engine._levels.full, "attend", 5, 1)
     found = answer(engine, prompt, "autoregressive")
     assert engine.info.plan.coattention == Choice(0.5, "asked for") and engine.info.plan.resident_layers == 1
     assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt, "autoregressive").token_ids
@@ -199,7 +199,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, first: int, 
 
 def test_reading_goes_on_with_fewer_resident_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(prefill_chunk=200), random_prompt(900)
-    shortage = fail(monkeypatch, engine._full, "attend", 5, 1)  # inside the third piece, after its first layer
+    shortage = fail(monkeypatch, engine._levels.full, "attend", 5, 1)  # inside the third piece, after its first layer
     found = answer(engine, prompt)
     assert shortage.failed == 1 and engine.info.plan.resident_layers == 1
     assert engine.info.plan.placement.value == "split" and "ran out of memory" in engine.info.plan.placement.because
@@ -212,8 +212,8 @@ def test_reading_goes_on_with_fewer_resident_layers(monkeypatch: pytest.MonkeyPa
 def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(), random_prompt(700)
     expected = answer(engine, prompt, method).token_ids
-    judge = getattr(engine._parts, part)
-    assert isinstance(judge, Judge)
+    judge = getattr(engine._levels.parts, part)
+    assert isinstance(judge, CachedModel)
     shortage = fail(monkeypatch, judge.cache, "attend", 7, 2)  # two in a row: both layers move
     assert answer(engine, prompt, method).token_ids == expected
     if shortage.calls:
@@ -227,7 +227,7 @@ def test_an_answer_goes_on_where_memory_ran_out(method: str, part: str, monkeypa
 def test_choosing_chunks_may_run_out_of_memory_too(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, prompt = tiny_engine(), random_prompt(700)
     expected = answer(engine, prompt, method).token_ids
-    shortage = fail(monkeypatch, engine._full, "gather", 1, 1)
+    shortage = fail(monkeypatch, engine._levels.full, "gather", 1, 1)
     assert answer(engine, [*prompt, 7], method).token_ids is not None
     assert shortage.failed == (1 if shortage.calls > 1 else 0)
     assert answer(engine, prompt, method).token_ids == expected
@@ -240,7 +240,7 @@ def test_the_cache_of_a_lossy_method_that_finds_no_room_takes_a_layer_s(
     """It is made when it is first asked for, and no plan has room for it."""
     engine, prompt = tiny_engine(), random_prompt(700)
     expected = answer(tiny_engine(), prompt, method).token_ids
-    shape, times = engine._full.shape, [0]
+    shape, times = engine._levels.full.shape, [0]
     real = type(shape).allocate
 
     def allocate(own: KVShape, num_rows: int) -> torch.Tensor:
@@ -259,7 +259,7 @@ def test_where_nothing_can_move_one_error_tells_so_and_the_conversation_is_intac
     engine, prompt = tiny_engine(placement="offloaded"), random_prompt(700)
     expected = answer(engine, prompt).token_ids
     with monkeypatch.context() as patch:
-        fail(patch, engine._full, "attend", 9, 1)
+        fail(patch, engine._levels.full, "attend", 9, 1)
         with pytest.raises(NotEnoughMemory, match="lies on the host already") as error:
             answer(engine, prompt)
         assert "--context" in error.value.hint
@@ -276,7 +276,7 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
         full.stage(layer, k, k)
     full.commit(40)
     free = [(128 + 40) * shape.bytes_per_token // 2 - 1]  # blocks of 64 rows hold 100, and 40 were seen
-    oom_fallback = Relief(full, 64, lambda: free[0], lambda: None)
+    oom_fallback = OomFallback(full, 64, lambda: free[0], lambda: None)
     runs: list[int] = []
 
     def work() -> int:
@@ -294,8 +294,8 @@ def test_a_layer_moves_only_where_the_host_holds_its_blocks_and_for_a_moment_its
 
 def test_a_host_without_room_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = tiny_engine()
-    monkeypatch.setattr(engine._relief, "_free_host_bytes", lambda: 0)
-    fail(monkeypatch, engine._full, "attend", 1, 1)
+    monkeypatch.setattr(engine._levels.oom_fallback, "_free_host_bytes", lambda: 0)
+    fail(monkeypatch, engine._levels.full, "attend", 1, 1)
     with pytest.raises(NotEnoughMemory, match="host memory has no room"):
         answer(engine, random_prompt(300))
 

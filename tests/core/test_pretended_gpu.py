@@ -13,6 +13,7 @@ from core.caches.layer_storage import OffloadedLayer
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished
+from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.models.self_draft import drafting_twin
 from core.ops.attention import partial
@@ -85,7 +86,8 @@ def engine_on(
     twin = drafting_twin(target.module, torch.device(device)) if drafting else None
     recorder = Graphs(torch.device(device)) if graphs else None
     plan = replace(plan, device=Choice(device, "test"), dtype=Choice(dtype, "test"))
-    return Engine(config, plan, Letters(), target, draft, offload=offload, graphs=recorder, drafting=twin)
+    models = LoadedModels(target=target, draft=draft, drafting=twin)
+    return Engine(config, plan, Letters(), models, offload=offload, graphs=recorder)
 
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
@@ -97,15 +99,15 @@ def written(engine: Engine, method: str, sampling: SamplingParams = SamplingPara
 
 def assert_parts_were_used(engine: Engine, offload: Offload | None = None, host_share: float | None = None) -> None:
     """After an answer of a method that speculates: chunks were chosen, and host parts brought and attended to."""
-    chosen, config = engine._retrieval.held_chunks(), engine.config.retrieval
+    chosen, config = engine._levels.retrieval.held_chunks(), engine.config.retrieval
     eligible = (PROMPT - config.local_window) // config.chunk_size
-    assert engine._retrieval.selections and 1 < chosen.shape[2] <= eligible // 3, "there was nothing to choose"
+    assert engine._levels.retrieval.selections and 1 < chosen.shape[2] <= eligible // 3, "there was nothing to choose"
     assert len({tuple(chunks) for chunks in chosen.flatten(0, 1).tolist()}) > 1, "every head chose the same"
-    away = [layer for layer in engine._full._layers if isinstance(layer, OffloadedLayer)]
+    away = [layer for layer in engine._levels.full._layers if isinstance(layer, OffloadedLayer)]
     assert len(away) == (2 - offload.num_resident if offload else 0), "resident layers are not those asked for"
     if offload is not None:
         assert min(layer.chunks_away(8) for layer in away) > 0, "nothing lies on the host"
-        assert engine._full.link_traffic[0] > 8 * engine._full.link_bytes > 0, "passes brought nothing"
+        assert engine._levels.full.link_traffic[0] > 8 * engine._levels.full.link_bytes > 0, "passes brought nothing"
     helped = [layer._helped for layer in away]
     assert bool(host_share) == any(helped) == bool(helped and all(helped)), "who attended to host parts?"
 
@@ -210,7 +212,7 @@ def test_every_way_writes_there_what_the_processor_writes(
 def test_plain_decoding_from_host_memory_crosses_no_devices(gpu: PretendedGpu, expected: tuple[int, ...]) -> None:
     engine = engine_on("cuda", Offload(num_resident=1, block_rows=64, num_slots=2))
     assert written(engine, "autoregressive") == expected
-    assert engine._full.link_traffic[0] > 7 * engine._full.link_bytes > 0, "passes brought nothing"
+    assert engine._levels.full.link_traffic[0] > 7 * engine._levels.full.link_bytes > 0, "passes brought nothing"
 
 
 @pytest.mark.slow
@@ -245,7 +247,7 @@ def test_a_device_that_is_full_gives_layers_away_there(
     gpu: PretendedGpu, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, calls = engine_on("cuda"), []
-    real = engine._full.attend
+    real = engine._levels.full.attend
 
     def attend(layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor:
         calls.append(layer)
@@ -254,7 +256,7 @@ def test_a_device_that_is_full_gives_layers_away_there(
         return real(layer, q, scaling)
 
     with monkeypatch.context() as patch:  # or it would keep the engine longer than there is a device
-        patch.setattr(engine._full, "attend", attend)
+        patch.setattr(engine._levels.full, "attend", attend)
         assert written(engine, "triforce") == expected and engine.info.plan.resident_layers == 1
 
 

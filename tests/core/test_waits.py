@@ -6,7 +6,7 @@ import torch
 from core.caches.full import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from tests.core.cuda_stubs import pretended_gpu
 from tests.core.test_pretended_gpu import engine_on
 from tests.core.toys import random_prompt
@@ -70,21 +70,21 @@ def test_a_lookup_waits_no_more_often() -> None:
 
 def test_one_more_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: an item() in a pass, and all else that reads from the device."""
-    real = Judge.feed_tokens
+    real = CachedModel.feed_tokens
 
-    def feed_tokens(self: Judge, *args: object) -> torch.Tensor:
+    def feed_tokens(self: CachedModel, *args: object) -> torch.Tensor:
         logits = real(self, *args)  # type: ignore[arg-type]
         if self.name == "retrieval":
             logits.sum().item()
         return logits
 
     with monkeypatch.context() as patch:
-        patch.setattr(Judge, "feed_tokens", feed_tokens)
+        patch.setattr(CachedModel, "feed_tokens", feed_tokens)
         assert over(counted("resident", SamplingParams(), 3), RESIDENT) == {"a pass of the retrieval judge": 1}
     for wait in (lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: x.equal(x), lambda x: bool(x.sum() > 0)):
         with monkeypatch.context() as patch:
             patch.setattr(
-                Judge,
+                CachedModel,
                 "feed_tokens",
                 lambda self, *args, wait=wait: (wait(found := real(self, *args)), found)[1],
             )

@@ -12,6 +12,7 @@ from core.caches.full import Offload
 from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
+from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.layerwise import PLAIN_FAMILIES
@@ -114,7 +115,7 @@ def tiny_engine(
     offload: Offload | None = None,
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
-    crew: Any = None,
+    ranks: Any = None,
     host_share: float | None = None,
     drafting: bool = False,
     query_window: int = 8,
@@ -136,9 +137,8 @@ def tiny_engine(
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
     twin = drafting_twin(target.module, CPU) if drafting else None
-    return Engine(
-        config, plan, Letters(eos_ids), target, draft, offload=offload, graphs=graphs, drafting=twin, crew=crew
-    )
+    models = LoadedModels(target=target, draft=draft, drafting=twin, ranks=ranks)
+    return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:
@@ -146,7 +146,7 @@ def random_prompt(num_tokens: int, seed: int = 0) -> list[int]:
     return torch.randint(2, VOCAB, (num_tokens,), generator=generator).tolist()
 
 
-class TableLaw:
+class TableModel:
     """A law that depends on the last token alone: table [V, V]."""
 
     def __init__(self, name: str, table: Tensor) -> None:
@@ -159,8 +159,8 @@ class TableLaw:
         """Has no state."""
 
 
-class EnumeratingDice:
-    """Stands in for Dice and visits every outcome with its exact probability: run once per path until `paths` ends."""
+class EnumeratingSampler:
+    """Visits every outcome with its probability, as a TokenSampler: run once per path until `paths` ends."""
 
     def __init__(self) -> None:
         self._choices: list[int] = []

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from core.caches.retrieval import RetrievalCache
-from core.decoding.speculative import Sampler, Speculative
+from core.decoding.speculative import AutoregressiveProposer, Speculative
 from core.generation.decode_loop import Answer
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 
 OUTSIDE = "the rest of a step"
 GAMMA1 = 2
@@ -70,9 +70,9 @@ def watch(ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(owner, name, call)
 
-    wrap(Judge, "feed_tokens", lambda judge: f"a pass of the {judge.name} judge")
-    wrap(Speculative, "round", lambda level: f"a round judged by {level._law.name}")
-    wrap(Sampler, "propose", lambda sampler: "a proposal of the draft")
+    wrap(CachedModel, "feed_tokens", lambda judge: f"a pass of the {judge.name} judge")
+    wrap(Speculative, "round", lambda level: f"a round verified by {level._verifier.name}")
+    wrap(AutoregressiveProposer, "propose", lambda sampler: "a proposal of the draft")
     wrap(RetrievalCache, "select", lambda _: "choosing chunks")
     wrap(Answer, "round", lambda _: OUTSIDE)
 
@@ -83,8 +83,8 @@ RESIDENT = {
     "a pass of the retrieval judge": 0,
     "a pass of the full judge": 0,
     "a proposal of the draft": GAMMA1,  # each token is fed to the next pass
-    "a round judged by retrieval": 2,  # how many guesses hold, and the token drawn
-    "a round judged by full": 2,
+    "a round verified by retrieval": 2,  # how many guesses hold, and the token drawn
+    "a round verified by full": 2,
     "choosing chunks": 3,  # which chunks come, which slots they take, and both on the host
     OUTSIDE: 4,  # the newest pass of each judge, whose time is asked for, and the chances of the tokens for display
 }

@@ -354,9 +354,9 @@ class _Tiny(_Drawing):
             chunk_size=chunk,
             local_window=window,
             query_window=rng.choice((1, 4, 8, 24)),
-            spill=rng.choice((0.0, 0.5, 1.0)),
+            neighbor_bonus=rng.choice((0.0, 0.5, 1.0)),
             reselect_interval=rng.choice((1, 4, 8, 32)),
-            scorer=rng.choice(("landmark", "landmark", "attention")),
+            policy=rng.choice(("landmark", "landmark", "attention")),
         )
 
     def setup(self) -> Setup:

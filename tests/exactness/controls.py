@@ -14,21 +14,21 @@ from torch import Generator, Tensor
 
 from core.decoding import methods
 from core.decoding.origin import Origin
-from core.decoding.sampling import Dice
+from core.decoding.sampling import TokenSampler
 from core.decoding.speculative import Rule, Speculative
 from core.decoding.verify import Guess, Verdict
 from core.engine import Engine
 from core.generation import decode_loop
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from tests.core.decoding.test_output_law import verify_without_residual
 from tests.exactness.cases import Flavour
 
 
-def accept_everything(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
+def accept_everything(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
     """The wrong rule: no guess is tested."""
     g = len(guess.tokens)
     proposed = guess.probs[torch.arange(g), torch.tensor(guess.tokens, dtype=torch.int64)]
-    own = dice.draw(p[g])
+    own = sampler.draw(p[g])
     return Verdict((*guess.tokens, own), p, (*guess.origins, Origin(level, "bonus")), g, proposed)
 
 
@@ -57,9 +57,9 @@ def level_2_accepts_everything() -> AbstractContextManager[Any]:
 
 
 def retrieval_has_the_last_word() -> AbstractContextManager[Any]:
-    right = methods.judges_of
+    right = methods.models_of
 
-    def wrong(name: str, parts: Any) -> list[Judge]:
+    def wrong(name: str, parts: Any) -> list[CachedModel]:
         judges = right(name, parts)
         return judges[:-1] if len(judges) > 1 and judges[-2] is parts.retrieval else judges
 
@@ -77,8 +77,8 @@ def a_rewind_keeps_one_token_too_many() -> AbstractContextManager[Any]:
 
 
 def continued_replays_its_draws() -> AbstractContextManager[Any]:
-    def wrong(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> Dice:
-        return Dice(rng.manual_seed(seed))
+    def wrong(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> TokenSampler:
+        return TokenSampler(rng.manual_seed(seed))
 
     return patch.object(decode_loop, "dice_behind", wrong)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from core.caches.tokens import common_prefix
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.sampling import to_probs
-from core.engine import NEAR_TIE_GAP
+from core.engine_info import NEAR_TIE_GAP
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, StopReason
 from core.generation.text import ChatText

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from core.decoding import methods
-from core.decoding.sampling import Dice
+from core.decoding.sampling import TokenSampler
 from core.decoding.verify import Guess, Verdict
 from core.generation.events import TokenRecord
 
@@ -61,8 +61,8 @@ def listening() -> Iterator[Listener]:
             super().__init__(*parts, **settings)
             rule = self._rule
 
-            def told(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
-                verdict = rule(guess, p, dice, level)
+            def told(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
+                verdict = rule(guess, p, sampler, level)
                 listener.hear(level, guess, verdict)
                 return verdict
 

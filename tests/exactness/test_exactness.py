@@ -10,12 +10,12 @@ from torch import Generator, Tensor
 
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams
-from core.decoding.sampling import Dice, to_probs
-from core.decoding.speculative import Rule, Sampler, Speculative
+from core.decoding.sampling import TokenSampler, to_probs
+from core.decoding.speculative import AutoregressiveProposer, Rule, Speculative
 from core.decoding.verify import verify
 from core.generation.decode_loop import Answer
 from tests.core.decoding.test_output_law import verify_without_residual
-from tests.core.toys import Letters, TableLaw
+from tests.core.toys import Letters, TableModel
 from tests.exactness.cases import Case, Continue, Race, Reopen, draw_case
 from tests.exactness.controls import CONTROLS, Control
 from tests.exactness.judging import ending_of, near_cut, shown_text
@@ -160,10 +160,10 @@ def tables(seed: int) -> tuple[Tensor, Tensor]:
 
 def written_by(rule: Rule, p: Tensor, q: Tensor, num_tokens: int, seed: int) -> list[int]:
     """Tokens behind token 0 by speculation with two guesses a round."""
-    top = Speculative(Sampler(TableLaw("draft", q)), TableLaw("full", p), 2, rule)
-    dice, tokens = Dice(Generator().manual_seed(seed)), [0]
+    top = Speculative(AutoregressiveProposer(TableModel("draft", q)), TableModel("full", p), 2, rule)
+    sampler, tokens = TokenSampler(Generator().manual_seed(seed)), [0]
     while len(tokens) <= num_tokens:
-        tokens += top.round(Context(tokens), dice).tokens
+        tokens += top.round(Context(tokens), sampler).tokens
     return tokens[: num_tokens + 1]
 
 

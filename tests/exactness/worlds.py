@@ -18,6 +18,7 @@ from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles
 from core.generation import interleave
+from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.loader import LoadedModel
 from core.models.self_draft import drafting_twin
@@ -124,17 +125,19 @@ class TinyWorld:
             config,
             plan,
             self.text,
-            self._target,
-            self._draft,
+            LoadedModels(
+                target=self._target,
+                draft=self._draft,
+                drafting=tiny_self_draft(self._pair) if setup.self_draft else None,
+            ),
             offload=offload or None,
             graphs=Graphs(CPU, record=False) if setup.graphs else None,
-            drafting=tiny_self_draft(self._pair) if setup.self_draft else None,
         )
 
     def plain_engine(self, context: int) -> Engine:
         config = plain_config(context)
         plan = make_plan(self._target.dims, None, config, MACHINE)
-        return Engine(config, plan, LetterChat(), self._target, None)
+        return Engine(config, plan, LetterChat(), LoadedModels(target=self._target))
 
     def logits(self, tokens: Sequence[int], keep: int) -> Tensor:
         return stock_logits(self._stock, tokens, keep)

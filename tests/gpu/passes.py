@@ -16,9 +16,10 @@ from torch import Tensor
 from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
+from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.ops.graphs import Graphs
-from core.ops.transfer import Conveyor
+from core.ops.transfer import PrefetchRing
 from core.planning.choices import Choice
 from core.planning.planner import make_plan
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
@@ -46,7 +47,7 @@ def toy(device: torch.device, offload: Offload | None, host_share: float = 0.0) 
     target = moved(loaded(tiny_config(kv_heads=2, layers=3), 3), device)
     draft = moved(loaded(tiny_config(kv_heads=2, layers=3), 3, 0.15), device)
     plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice(device.type, "asked for"))
-    return Engine(config, plan, Letters(), target, draft, offload=offload)
+    return Engine(config, plan, Letters(), LoadedModels(target=target, draft=draft), offload=offload)
 
 
 @contextmanager
@@ -74,7 +75,10 @@ def delays(seed: int, device: torch.device) -> Iterator[Callable[[], int]]:
     with (
         mock.patch.object(Tensor, "copy_", behind(Tensor.copy_)),
         mock.patch.multiple(
-            Conveyor, take=behind(Conveyor.take), release=behind(Conveyor.release), store=behind(Conveyor.store)
+            PrefetchRing,
+            take=behind(PrefetchRing.take),
+            release=behind(PrefetchRing.release),
+            store=behind(PrefetchRing.store),
         ),
     ):
         yield lambda: count

@@ -9,6 +9,7 @@ from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished
+from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel
 from core.models.self_draft import GROUP, DraftingLinear, drafting_twin, round_to_levels, widened
 from core.ops.attention import attend, attend_reference, partial_reference
@@ -62,7 +63,8 @@ def cuda_engine(
     draft = on_cuda(loaded(tiny_config(kv_heads=kv_heads), 3, 0.15))
     plan = replace(make_plan(target.dims, draft.dims, config, MACHINE), device=Choice("cuda", "test"))
     twin = drafting_twin(target.module, CUDA) if drafting else None
-    return Engine(config, plan, Letters(), target, draft, offload=offload, graphs=graphs, drafting=twin)
+    models = LoadedModels(target=target, draft=draft, drafting=twin)
+    return Engine(config, plan, Letters(), models, offload=offload, graphs=graphs)
 
 
 def written(engine: Engine, method: str, sampling: SamplingParams = SamplingParams()) -> tuple[int, ...]:  # noqa: B008
@@ -127,7 +129,7 @@ def test_the_host_s_share_is_measured_at_the_start() -> None:
 
 def test_a_device_that_runs_out_of_memory_goes_on_with_fewer_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     expected, engine = written(tiny_engine(kv_heads=2), "triforce"), cuda_engine(2)
-    real, calls = engine._full.attend, []
+    real, calls = engine._levels.full.attend, []
 
     def attend(layer: int, q: torch.Tensor, scaling: float) -> torch.Tensor:
         calls.append(layer)
@@ -135,7 +137,7 @@ def test_a_device_that_runs_out_of_memory_goes_on_with_fewer_layers(monkeypatch:
             raise torch.OutOfMemoryError("injected")
         return real(layer, q, scaling)
 
-    monkeypatch.setattr(engine._full, "attend", attend)
+    monkeypatch.setattr(engine._levels.full, "attend", attend)
     assert written(engine, "triforce") == expected and engine.info.plan.resident_layers == 1
 
 
@@ -188,7 +190,9 @@ def test_memory_that_recorded_passes_work_on_is_free_when_it_is_lent() -> None:
     graphs = Graphs(CUDA)
     engine = cuda_engine(4, graphs=graphs)
     expected = written(engine, "triforce")
-    rows = sum(buffer.untyped_storage().nbytes() for buffer in (*engine._retrieval.k, *engine._retrieval.v))
+    rows = sum(
+        buffer.untyped_storage().nbytes() for buffer in (*engine._levels.retrieval.k, *engine._levels.retrieval.v)
+    )
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     with engine._lent():

@@ -99,7 +99,7 @@ def test_an_engine_without_memory_amid_an_answer_keeps_it_and_answers_the_next(
         *_, whole = worker.answer(session_id, "First?", short)
         assert isinstance(whole, Finished)
         worker.clear(session_id)
-        calls, attend = [0], engine._full.attend
+        calls, attend = [0], engine._levels.full.attend
 
         def fails(*arguments: Any) -> Any:
             calls[0] += 1
@@ -108,7 +108,7 @@ def test_an_engine_without_memory_amid_an_answer_keeps_it_and_answers_the_next(
             return attend(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._full, "attend", fails)
+            patch.setattr(engine._levels.full, "attend", fails)
             with pytest.raises(CoreError, match=r"memory was not enough|ran out of memory"):
                 list(worker.answer(session_id, "First?", GenerationConfig(method="autoregressive", max_new_tokens=500)))
         (broken,) = worker.sessions.get(session_id).exchanges

@@ -58,24 +58,24 @@ REMOVALS = (
     removed(
         "rows of one layer are kept with the next one's",
         STORES,
-        "self._conveyor.reclaim()  # the rows of the layer before",
+        "self._ring.reclaim()  # the rows of the layer before",
     ),
     removed(
         "a workspace is used again too soon",
         STORES,
-        "self._left = k.clone(), v.clone()\n        |self._conveyor.reclaim()",
+        "self._left = k.clone(), v.clone()\n        |self._ring.reclaim()",
     ),
-    removed("what remains overwrites what is stored", STORES, "self._send_away()\n        |self._conveyor.reclaim()"),
-    removed("rows move up over what is stored", STORES, "either is written to\n            |self._conveyor.reclaim()"),
-    removed("a rewind overwrites what is stored", STORES, "self._sent = 0\n        |self._conveyor.reclaim()"),
-    removed("a cut block is read before it arrived", STORES, "* self._block\n        |self._conveyor.settle()"),
-    removed("rows are read before they arrived", STORES, "return k, v\n        |self._conveyor.settle()"),
+    removed("what remains overwrites what is stored", STORES, "self._send_away()\n        |self._ring.reclaim()"),
+    removed("rows move up over what is stored", STORES, "either is written to\n            |self._ring.reclaim()"),
+    removed("a rewind overwrites what is stored", STORES, "self._sent = 0\n        |self._ring.reclaim()"),
+    removed("a cut block is read before it arrived", STORES, "* self._block\n        |self._ring.settle()"),
+    removed("rows are read before they arrived", STORES, "return k, v\n        |self._ring.settle()"),
     removed(
         "the host attends to what has not arrived",
         FULL,
-        "if help is not None:\n                |self._conveyor.settle()",
+        "if help is not None:\n                |self._ring.settle()",
     ),
-    removed("chunks are gathered before they arrived", FULL, ".any()):\n            |self._conveyor.settle()"),
+    removed("chunks are gathered before they arrived", FULL, ".any()):\n            |self._ring.settle()"),
 )
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.caches import policies
 from core.caches.base import KVCache, KVShape
-from core.caches.full import QUERY_LOG, FullCache, Gathered
+from core.caches.full import FullCache, Gathered
 from core.caches.policies import (
     HeavyHitters,
     SinkOnly,
@@ -22,9 +22,10 @@ from core.caches.policies import (
     attention_scores,
     chosen_weights,
     landmark_scores,
-    spilled,
     top_chunks,
+    with_neighbor_bonus,
 )
+from core.caches.query_log import QUERY_LOG
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, RetrievalConfig
@@ -81,7 +82,7 @@ def test_after_any_verdicts_all_three_caches_hold_the_same_prefix(prompt: int, r
     for number, (guesses, accepted) in enumerate(rounds):
         accepted = min(accepted, guesses)
         for cache in (streaming, retrieval):  # they feed themselves what they lack, then their own guesses
-            for span in cache.missing(length + guesses):
+            for span in cache.unseen_spans(length + guesses):
                 for start in range(span.start, span.stop, 8):
                     run_pass(cache, start, min(8, span.stop - start), salt=500 if cache is retrieval else 0)
         run_pass(full, length, guesses + 1)
@@ -271,7 +272,7 @@ def test_lossy_caches_slide_without_a_full_cache_to_follow(policy: type[SinkOnly
 
 def test_streaming_positions_are_slots_and_the_window_keeps_sink_and_tail() -> None:
     cache = StreamingCache(SHAPE, DraftConfig(num_sink=2, window=66), lambda keys, delta: keys.clone())
-    for span in cache.missing(1000):
+    for span in cache.unseen_spans(1000):
         positions = run_pass(cache, span.start, len(span))
     assert positions.max() < 66
     assert cache.length == 1000
@@ -283,13 +284,13 @@ def test_streaming_positions_are_slots_and_the_window_keeps_sink_and_tail() -> N
 
 def test_streaming_that_cannot_rewind_starts_again_from_nothing() -> None:
     cache = StreamingCache(SHAPE, DraftConfig(num_sink=2, window=66), lambda keys, delta: keys.clone())
-    for span in cache.missing(1000):
+    for span in cache.unseen_spans(1000):
         run_pass(cache, span.start, len(span))
     cache.truncate(990)
     assert cache.length == 990
     cache.truncate(500)
     assert cache.length == 0 and cache.nbytes == 0
-    assert [len(span) for span in cache.missing(500)] == [2, 48]
+    assert [len(span) for span in cache.unseen_spans(500)] == [2, 48]
 
 
 def test_chunk_scores_find_the_chunk_that_matters() -> None:
@@ -308,8 +309,8 @@ def test_chunk_scores_find_the_chunk_that_matters() -> None:
 
 def test_a_chunk_hands_a_share_of_its_score_to_the_one_behind_it() -> None:
     scores = torch.tensor([[1.0, 8.0, 0.5, 3.0]])
-    assert spilled(scores, 0.5).tolist() == [[1.0, 8.0, 4.0, 3.0]]
-    assert torch.equal(spilled(scores, 0.0), scores)
+    assert with_neighbor_bonus(scores, 0.5).tolist() == [[1.0, 8.0, 4.0, 3.0]]
+    assert torch.equal(with_neighbor_bonus(scores, 0.0), scores)
 
 
 @pytest.mark.parametrize("num_bytes", [1, 150, 1 << 20])
@@ -317,7 +318,9 @@ def test_layers_ranked_in_parts_are_chosen_as_each_by_itself(num_bytes: int, mon
     policy = TopChunks(filled(128), CONFIG)
     monkeypatch.setattr(policies, "RANKED_BYTES", num_bytes)
     chosen = policy.choose(20, 0.25)
-    alone = [top_chunks(spilled(scores, CONFIG.spill), policy.max_chunks) for scores in policy.scores]
+    alone = [
+        top_chunks(with_neighbor_bonus(scores, CONFIG.neighbor_bonus), policy.max_chunks) for scores in policy.scores
+    ]
     assert len(alone) == SHAPE.num_layers > 1 and torch.equal(chosen, torch.stack(alone))
 
 

@@ -17,8 +17,8 @@ from core.caches.full import FullCache, Offload
 from core.config import GenerationConfig, SpeculationConfig
 from core.generation.events import Finished
 from core.ops import host_attention
-from core.ops.attention import Partial, partial, partial_reference
-from core.ops.transfer import Conveyor
+from core.ops.attention import Partial, partial, partial_reference, union
+from core.ops.transfer import PrefetchRing
 from tests.core.toys import CPU, random_prompt, tiny_engine, tiny_shape
 
 SHAPE = tiny_shape(layers=3, heads=4, kv_heads=2, dim=8)
@@ -93,12 +93,10 @@ def test_parts_are_merged_row_by_row(count: int) -> None:
     q = torch.randn(1, 4, 7, 8, generator=generator)
     k, v = torch.randn(2, 1, 2, 16 * count, 8, generator=generator)
     parts = [partial(q, *(x[:, :, at : at + 16] for x in (k, v)), 3.0) for at in range(0, 16 * count, 16)]
-    whole, twin = layer_storage._union(parts), partial_reference(q, k, v, 3.0)
+    whole, twin = union(parts), partial_reference(q, k, v, 3.0)
     assert torch.allclose(whole.out, twin.out, atol=1e-5) and torch.allclose(whole.lse, twin.lse, atol=1e-5)
     for row in range(7):
-        alone = layer_storage._union(
-            [Partial(part.out[:, :, row : row + 1], part.lse[..., row : row + 1]) for part in parts]
-        )
+        alone = union([Partial(part.out[:, :, row : row + 1], part.lse[..., row : row + 1]) for part in parts])
         assert torch.equal(alone.out[:, :, 0], whole.out[:, :, row])
         assert torch.equal(alone.lse[..., 0], whole.lse[..., row])
 
@@ -279,7 +277,7 @@ def test_an_answer_that_nobody_took_is_dropped_by_the_next_pass(monkeypatch: pyt
         raise torch.OutOfMemoryError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Conveyor, "take", full)
+        patch.setattr(PrefetchRing, "take", full)
         with pytest.raises(torch.OutOfMemoryError):
             run_pass((caches[1],), 3, 2)
     caches[1].truncate(200)
@@ -334,11 +332,11 @@ def test_a_tail_put_aside_comes_back_whole() -> None:
     run_pass(caches, 70, 0)
     run_pass(caches, 290, 1)  # more than is put back at a time
     run_pass(caches, 30, 2)
-    tails = [cache.detach(70) for cache in caches]
+    suffixes = [cache.detach(70) for cache in caches]
     run_pass(caches, 40, 3)
-    for cache, tail in zip(caches, tails, strict=True):
+    for cache, suffix in zip(caches, suffixes, strict=True):
         cache.truncate(70)
-        cache.attach(tail)
+        cache.attach(suffix)
     assert_alike(*caches)
 
 
@@ -356,15 +354,15 @@ def test_a_pass_that_broke_off_leaves_nothing_behind() -> None:
 
 def test_the_conveyor_hands_pieces_over_in_order_through_few_buffers() -> None:
     pieces = [torch.full((2, 3), float(number)) for number in range(7)]
-    conveyor = Conveyor((2, 3), torch.float32, CPU, num_slots=2)
+    ring = PrefetchRing((2, 3), torch.float32, CPU, num_slots=2)
     for _ in range(2):  # a second pass begins anew
-        conveyor.begin(pieces)
+        ring.begin(pieces)
         for piece in pieces:
-            assert torch.equal(conveyor.take(), piece)
-            conveyor.release()
-    assert conveyor.bytes_brought == 2 * 7 * 24
+            assert torch.equal(ring.take(), piece)
+            ring.release()
+    assert ring.bytes_brought == 2 * 7 * 24
     with pytest.raises(AssertionError, match="not announced"):
-        conveyor.take()
+        ring.take()
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

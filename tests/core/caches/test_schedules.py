@@ -149,9 +149,9 @@ class Program:
             return
         self._pass(self.full, count, 1)
         if self.full._layers[1].pieces():
-            conveyor = self.full._conveyor
-            assert conveyor is not None
-            self.found.append(conveyor.take() * 2)
+            ring = self.full._ring
+            assert ring is not None
+            self.found.append(ring.take() * 2)
         self.full.truncate(self.full.length)
 
     def layerwise(self, count: int, chunk: int = 20, *, stopped: bool = False) -> None:
@@ -192,8 +192,8 @@ class Program:
     def guess(self, count: int) -> None:
         """A pass over the retrieval cache, then its tokens are forgotten."""
         if self.retrieval.length and self.retrieval.length <= self.full.length < self.retrieval.length + 20:
-            missing = self.full.length - self.retrieval.length
-            self._pass(self.retrieval, missing + count)
+            unseen_spans = self.full.length - self.retrieval.length
+            self._pass(self.retrieval, unseen_spans + count)
             self.retrieval.truncate(self.full.length)
 
     def share(self, wanted: int) -> None:
@@ -258,32 +258,32 @@ def test_caches_that_go_while_copies_are_on_their_way_free_no_host_memory_in_use
         torch.zeros(4, device=DEVICE)
 
 
-def conveyor_and_memory() -> tuple[transfer.Conveyor, transfer.HostRows]:
+def conveyor_and_memory() -> tuple[transfer.PrefetchRing, transfer.HostRows]:
     memory = transfer.HostRows((3, 4), torch.float32, DEVICE)
     memory.rows.copy_(torch.ones(3, 4))
-    return transfer.Conveyor((4,), torch.float32, DEVICE, 2), memory
+    return transfer.PrefetchRing((4,), torch.float32, DEVICE, 2), memory
 
 
 @pytest.mark.parametrize("way", ["to the device", "to the host"])
 def test_a_conveyor_that_goes_leaves_its_buffers_to_the_copies_that_use_them(way: str) -> None:
     with simulated(SimulatedDevice()):
-        conveyor, memory = conveyor_and_memory()
+        ring, memory = conveyor_and_memory()
         if way == "to the device":
-            conveyor.begin([memory.rows[0]])
+            ring.begin([memory.rows[0]])
         else:
             x = torch.ones(4, device=DEVICE)
-            conveyor.store(memory.rows[0], [(..., x)])
-            conveyor.reclaim()
-        del conveyor
+            ring.store(memory.rows[0], [(..., x)])
+            ring.reclaim()
+        del ring
         torch.zeros(4, device=DEVICE)
 
 
 def test_a_new_conveyor_may_bring_at_once() -> None:
     """Its buffers may be memory that is still written to for their last owner."""
     with simulated(SimulatedDevice(eager=["side 1"])):
-        conveyor, memory = conveyor_and_memory()
-        conveyor.begin([memory.rows[0]])
-        assert conveyor.take().tolist() == [1.0] * 4
+        ring, memory = conveyor_and_memory()
+        ring.begin([memory.rows[0]])
+        assert ring.take().tolist() == [1.0] * 4
 
 
 ROWS = 160  # of a long pass
@@ -321,10 +321,10 @@ def taken(read: str, *, eager: Sequence[str] = ("computing",)) -> tuple[int, int
             else:
                 program.read(ROWS)
         peak, left = device.peak_bytes - before, device.live_bytes - before
-        tails = SIZES.layers * SIZES.tail_bytes(CONTEXT) // 2  # there from the beginning; as much again may come
-        planned = tails + ROWS * SIZES.row_bytes
+        suffixes = SIZES.layers * SIZES.tail_bytes(CONTEXT) // 2  # there from the beginning; as much again may come
+        planned = suffixes + ROWS * SIZES.row_bytes
         if read == "layer by layer":
-            planned = tails + SIZES.block_bytes(CONTEXT, ROWS, 0)
+            planned = suffixes + SIZES.block_bytes(CONTEXT, ROWS, 0)
     return peak, left, planned
 
 
@@ -340,7 +340,7 @@ def test_a_slow_link_takes_no_device_memory_that_was_not_planned(read: str) -> N
 def test_without_staging_a_slow_link_takes_a_copy_of_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: each block is packed into memory of its own, which is free when the copy is done."""
 
-    def store(self: transfer.Conveyor, into: Tensor, parts: Sequence[tuple[Any, Tensor]]) -> None:
+    def store(self: transfer.PrefetchRing, into: Tensor, parts: Sequence[tuple[Any, Tensor]]) -> None:
         rows = torch.empty(into.shape, device=DEVICE)
         for where, part in parts:
             rows[where] = part
@@ -350,7 +350,7 @@ def test_without_staging_a_slow_link_takes_a_copy_of_every_block(monkeypatch: py
         self._stored.record(self._storing)
         self._streams.share(rows, self._storing)
 
-    monkeypatch.setattr(transfer.Conveyor, "store", store)
+    monkeypatch.setattr(transfer.PrefetchRing, "store", store)
     slow, _, planned = taken("chunk by chunk")
     assert slow > planned + PASS_BYTES
 

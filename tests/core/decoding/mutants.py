@@ -75,11 +75,14 @@ SPECULATIVE, LOOKUP, METHODS = (
     "core/decoding/methods.py",
 )
 RETRIEVAL, FULL, STREAMING = "core/caches/retrieval.py", "core/caches/full.py", "core/caches/streaming.py"
+QUERIES, LEVELS = "core/caches/query_log.py", "core/generation/levels.py"
 ANSWERING, ENGINE, RACE = "core/generation/decode_loop.py", "core/engine.py", "core/generation/interleave.py"
 
 NEAREST = {  # what is run first for faults in a file
     RETRIEVAL: "tests/core/caches/test_caches.py",
     FULL: "tests/core/caches/test_caches.py",
+    QUERIES: "tests/core/caches/test_caches.py",
+    LEVELS: "tests/core/generation/test_interleave.py",
     STREAMING: "tests/core/generation/test_interleave.py",
     RACE: "tests/core/generation/test_interleave.py",
     ENGINE: "tests/core/test_engine.py",
@@ -108,7 +111,7 @@ MUTANTS = (
     Mutant("accept with q / p", SAMPLING, "device=p.device) * q >= p", "device=p.device) * p >= q"),
     Mutant("accept where p is above q only", SAMPLING, "device=p.device) * q >= p", "device=p.device) * 0 + q > p"),
     Mutant(
-        "certain dice accept what p does not have",
+        "a greedy sampler accepts what p does not have",
         SAMPLING,
         "torch.cat((p == 0, (p == 0)",
         "torch.cat((p < 0, (p == 0)",
@@ -153,20 +156,20 @@ MUTANTS = (
     Mutant(
         "the judge's cache is never rewound",
         SPECULATIVE,
-        "        self._law.truncate(length)\n        self._proposer.truncate(length)\n",
+        "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
         "        self._proposer.truncate(length)\n",
     ),
     Mutant(
         "the proposer's cache is never rewound",
         SPECULATIVE,
-        "        self._law.truncate(length)\n        self._proposer.truncate(length)\n",
-        "        self._law.truncate(length)\n",
+        "        self._verifier.truncate(length)\n        self._proposer.truncate(length)\n",
+        "        self._verifier.truncate(length)\n",
     ),
     Mutant(
         "a proposal states one law for all its tokens",
         SPECULATIVE,
-        "return Guess(tuple(tokens), torch.stack(laws), ",
-        "return Guess(tuple(tokens), torch.stack([laws[0]] * len(laws)), ",
+        "return Guess(tuple(tokens), torch.stack(probs), ",
+        "return Guess(tuple(tokens), torch.stack([probs[0]] * len(probs)), ",
     ),
     Mutant(
         "a proposal forgets what it has drawn", SPECULATIVE, "            context = context.extended((token,))\n", ""
@@ -174,20 +177,20 @@ MUTANTS = (
     Mutant(
         "rounds of a proposal do not build on each other",
         SPECULATIVE,
-        "self.round(context.extended(tokens), dice)",
-        "self.round(context, dice)",
+        "self.round(context.extended(tokens), sampler)",
+        "self.round(context, sampler)",
     ),
     Mutant(
         "a proposal's laws are the newest ones",
         SPECULATIVE,
-        "torch.cat(laws)[:num_tokens]",
-        "torch.cat(laws)[-num_tokens:]",
+        "torch.cat(probs)[:num_tokens]",
+        "torch.cat(probs)[-num_tokens:]",
     ),
     Mutant(
         "the judge looks one token short",
         SPECULATIVE,
-        "self._law.probs(context.extended(tokens), len(tokens) + 1)",
-        "self._law.probs(context.extended(tokens[:-1]), len(tokens) + 1)",
+        "self._verifier.probs(context.extended(tokens), len(tokens) + 1)",
+        "self._verifier.probs(context.extended(tokens[:-1]), len(tokens) + 1)",
     ),
     # lookups
     Mutant(
@@ -280,7 +283,7 @@ MUTANTS = (
     ),
     Mutant(
         "overwritten queries count as known",
-        FULL,
+        QUERIES,
         "self.first = max(self.first, start + width - QUERY_LOG)",
         "self.first = 0",
     ),
@@ -292,11 +295,11 @@ MUTANTS = (
     ),
     Mutant(
         "queries come from one token before",
-        FULL,
+        QUERIES,
         "start = min(max(self.first, length - num_queries), length)",
         "start = max(0, length - 1 - num_queries)",
     ),
-    Mutant("a lane's rows come back without its queries", FULL, "        self._queries.restore(tail.queries)\n", ""),
+    Mutant("a lane's rows come back without its queries", FULL, "        self._queries.restore(suffix.queries)\n", ""),
     # answers, engine, race
     Mutant("a continued answer repeats its draws", ANSWERING, 'f"{seed} {num_written}"', 'f"{seed} {0 * num_written}"'),
     Mutant(
@@ -338,14 +341,14 @@ MUTANTS = (
     Mutant(
         "overwritten queries are not asked again",
         ENGINE,
-        "if reused > voting and self._full.queries_start() > voting:",
-        "if reused > voting and self._full.queries_start() > total:",
+        "if reused > voting and self._levels.full.queries_start() > voting:",
+        "if reused > voting and self._levels.full.queries_start() > total:",
     ),
-    Mutant("two lossy lanes share a cache", ENGINE, "lane=before[config.method])", "lane=0)"),
+    Mutant("two lossy lanes share a cache", LEVELS, "lane=before[config.method])", "lane=0)"),
     Mutant(
         "a lane begins with the other lane's draft",
         RACE,
-        "                judge.cache.truncate(self._base)  # rows behind it may be another lane's\n",
+        "                model.cache.truncate(self._base)  # rows behind it may be another lane's\n",
         "                pass\n",
     ),
     Mutant(

@@ -13,22 +13,22 @@ from torch import Tensor
 
 from core.caches.tokens import Context
 from core.decoding.origin import Origin
-from core.decoding.sampling import Dice
-from core.decoding.speculative import Nobody, Proposer, Rule, Sampler, Speculative
+from core.decoding.sampling import TokenSampler
+from core.decoding.speculative import AutoregressiveProposer, NoProposer, Proposer, Rule, Speculative
 from core.decoding.verify import Guess, Verdict, verify
-from tests.core.toys import EnumeratingDice, TableLaw
+from tests.core.toys import EnumeratingSampler, TableModel
 
 V = 3
 START = [0]
 
 
-def verify_without_residual(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
+def verify_without_residual(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
     """The wrong rule: a rejected guess is replaced by a draw from p."""
     g = len(guess.tokens)
     at = torch.arange(g)
     tokens = torch.tensor(guess.tokens, dtype=torch.int64)
-    a = dice.accept(p[at, tokens], guess.probs[at, tokens])
-    own = dice.draw(p[a])
+    a = sampler.accept(p[at, tokens], guess.probs[at, tokens])
+    own = sampler.draw(p[a])
     origins = (*guess.origins[:a], Origin(level, "corrected"))
     return Verdict((*guess.tokens[:a], own), p[: a + 1], origins, a, guess.probs[at, tokens])
 
@@ -41,13 +41,13 @@ def tables(seed: int, vocab: int = V) -> tuple[Tensor, Tensor, Tensor]:
 
 def output_law(top: Speculative, num_tokens: int) -> dict[tuple[int, ...], float]:
     """Exact joint law of the first tokens that rounds of `top` commit."""
-    dice = EnumeratingDice()
+    sampler = EnumeratingSampler()
     law: dict[tuple[int, ...], float] = defaultdict(float)
-    for _ in dice.paths():
+    for _ in sampler.paths():
         tokens: list[int] = []
         while len(tokens) < num_tokens:
-            tokens += top.round(Context(START, tuple(tokens)), cast(Dice, dice)).tokens
-        law[tuple(tokens[:num_tokens])] += dice.probability
+            tokens += top.round(Context(START, tuple(tokens)), cast(TokenSampler, sampler)).tokens
+        law[tuple(tokens[:num_tokens])] += sampler.probability
     return law
 
 
@@ -65,15 +65,17 @@ def total_variation(law: dict[tuple[int, ...], float], full: Tensor, num_tokens:
 
 def two_levels(seed: int, gamma: int, rule: Rule = verify) -> tuple[Speculative, Tensor]:
     draft, _, full = tables(seed)
-    return Speculative(Sampler(TableLaw("draft", draft)), TableLaw("full", full), gamma, rule), full
+    return Speculative(AutoregressiveProposer(TableModel("draft", draft)), TableModel("full", full), gamma, rule), full
 
 
 def three_levels(
     seed: int, gamma1: int, gamma2: int, rule1: Rule = verify, vocab: int = V
 ) -> tuple[Speculative, Tensor]:
     draft, retrieval, full = tables(seed, vocab)
-    level1: Proposer = Speculative(Sampler(TableLaw("draft", draft)), TableLaw("retrieval", retrieval), gamma1, rule1)
-    return Speculative(level1, TableLaw("full", full), gamma2), full
+    level1: Proposer = Speculative(
+        AutoregressiveProposer(TableModel("draft", draft)), TableModel("retrieval", retrieval), gamma1, rule1
+    )
+    return Speculative(level1, TableModel("full", full), gamma2), full
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3])
@@ -99,9 +101,9 @@ def test_a_level_without_guesses_draws_from_its_judge() -> None:
 def test_three_nested_levels_follow_the_topmost_judge() -> None:
     draft, middle, full = tables(5, 2)
     upper = tables(6, 2)[0]
-    level1 = Speculative(Sampler(TableLaw("draft", draft)), TableLaw("a", middle), 1)
-    level2 = Speculative(level1, TableLaw("b", full), 1)
-    top = Speculative(level2, TableLaw("c", upper), 1)
+    level1 = Speculative(AutoregressiveProposer(TableModel("draft", draft)), TableModel("a", middle), 1)
+    level2 = Speculative(level1, TableModel("b", full), 1)
+    top = Speculative(level2, TableModel("c", upper), 1)
     assert total_variation(output_law(top, 1), upper, 1) < 1e-6
 
 
@@ -109,20 +111,20 @@ def test_gammas_that_follow_what_was_accepted_leave_the_law_alone() -> None:
     top, full = three_levels(7, 1, 1)
     judge = cast(Any, top)
 
-    def round_then_adapt(context: Context, dice: Dice) -> Verdict:
-        verdict = Speculative.round(top, context, dice)
+    def round_then_adapt(context: Context, sampler: TokenSampler) -> Verdict:
+        verdict = Speculative.round(top, context, sampler)
         top.gamma = 1 + verdict.num_accepted % 2
         return verdict
 
     judge.round = round_then_adapt
-    dice = EnumeratingDice()
+    sampler = EnumeratingSampler()
     law: dict[tuple[int, ...], float] = defaultdict(float)
-    for _ in dice.paths():
+    for _ in sampler.paths():
         top.gamma = 1  # every path starts alike
         tokens: list[int] = []
         while len(tokens) < 2:
-            tokens += judge.round(Context(START, tuple(tokens)), cast(Dice, dice)).tokens
-        law[tuple(tokens[:2])] += dice.probability
+            tokens += judge.round(Context(START, tuple(tokens)), cast(TokenSampler, sampler)).tokens
+        law[tuple(tokens[:2])] += sampler.probability
     assert total_variation(law, full, 2) < 1e-6
 
 
@@ -140,7 +142,9 @@ def test_the_error_of_the_wrong_rule_is_the_predicted_one() -> None:
     p, q = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.2, 0.3, 0.5])
     law = {}
     for rule in (verify, verify_without_residual):
-        top = Speculative(Sampler(TableLaw("draft", q.repeat(V, 1))), TableLaw("full", p.repeat(V, 1)), 1, rule)
+        top = Speculative(
+            AutoregressiveProposer(TableModel("draft", q.repeat(V, 1))), TableModel("full", p.repeat(V, 1)), 1, rule
+        )
         law[rule.__name__] = total_variation(output_law(top, 1), p.repeat(V, 1), 1)
     rejected = 1 - float(torch.minimum(p, q).sum())
     wrong = 0.5 * float((torch.minimum(p, q) + rejected * p - p).abs().sum())
@@ -166,9 +170,9 @@ class Repeating:
 def with_lookup(seed: int, *, draft: bool, lies: bool = False) -> tuple[Speculative, Tensor]:
     small, retrieval, full = tables(seed, 2)
     lookup = cast(Any, Repeating((1, 0), 2, lies=lies))
-    proposer: Proposer = Sampler(TableLaw("draft", small)) if draft else Nobody()
-    level1 = Speculative(proposer, TableLaw("retrieval", retrieval), 1 if draft else 0, lookup=lookup)
-    return Speculative(level1, TableLaw("full", full), 2), full
+    proposer: Proposer = AutoregressiveProposer(TableModel("draft", small)) if draft else NoProposer()
+    level1 = Speculative(proposer, TableModel("retrieval", retrieval), 1 if draft else 0, lookup=lookup)
+    return Speculative(level1, TableModel("full", full), 2), full
 
 
 @pytest.mark.parametrize("draft", [True, False])

@@ -36,13 +36,13 @@ def test_every_method_is_named_once_and_has_its_parts() -> None:
     assert all(name == method.name for name, method in METHODS.items())
     for shown in ("label", "short_label", "colour", "summary"):
         assert len({getattr(method, shown) for method in METHODS.values()}) == len(METHODS), shown
-    assert {judge for method in METHODS.values() for judge in method.judges} == {
+    assert {judge for method in METHODS.values() for judge in method.models} == {
         "draft",
         "retrieval",
         "full",
         "evicting",
     }
-    assert all("evicting" not in METHODS[name].judges for name in EXACT_METHODS)
+    assert all("evicting" not in METHODS[name].models for name in EXACT_METHODS)
 
 
 def test_what_drops_part_of_the_book_says_what_it_keeps() -> None:

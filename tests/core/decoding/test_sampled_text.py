@@ -14,16 +14,16 @@ from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding import methods
 from core.decoding.origin import Origin
-from core.decoding.sampling import Dice
-from core.decoding.speculative import Rule, Sampler, Speculative
+from core.decoding.sampling import TokenSampler
+from core.decoding.speculative import AutoregressiveProposer, Rule, Speculative
 from core.decoding.stats import LevelStats
 from core.decoding.verify import Guess, Verdict, verify
 from core.engine import Engine
-from core.generation.decode_loop import dice_behind
+from core.generation.decode_loop import sampler_behind
 from core.generation.events import Finished
 from tests.core.decoding.test_output_law import START, tables, verify_without_residual
-from tests.core.laws import Law, chi_square, counted, marginal, sequence_law
-from tests.core.toys import TableLaw, random_prompt, tiny_engine
+from tests.core.laws import LanguageModel, chi_square, counted, marginal, sequence_law
+from tests.core.toys import TableModel, random_prompt, tiny_engine
 
 RUNS = 600
 PROMPT = random_prompt(300)
@@ -45,7 +45,7 @@ def write(
 
 
 @pytest.fixture(scope="module")
-def law() -> Law:
+def law() -> LanguageModel:
     return sequence_law(rejecting_engine(), PROMPT, SAMPLING, 4)
 
 
@@ -54,7 +54,7 @@ def acceptance(levels: list[LevelStats | None]) -> float:
     return sum(level.accepted for level in levels if level) / tested
 
 
-def test_sampled_text_follows_the_target_where_both_levels_reject(law: Law) -> None:
+def test_sampled_text_follows_the_target_where_both_levels_reject(law: LanguageModel) -> None:
     """Three tokens: the first round's guess, its correction and what another round adds, against 27 outcomes."""
     engine = rejecting_engine()
     answers = [write(engine, seed, 3) for seed in range(RUNS)]
@@ -69,18 +69,18 @@ def test_sampled_text_follows_the_target_where_both_levels_reject(law: Law) -> N
     ).fits, "another temperature must be noticed"
 
 
-def accept_all(guess: Guess, p: Tensor, dice: Dice, level: str = "judge") -> Verdict:
+def accept_all(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
     """The wrong rule: whatever is proposed is kept, as if the judge had drawn it."""
     g = len(guess.tokens)
     origins = (*guess.origins, Origin(level, "bonus"))
-    return Verdict((*guess.tokens, dice.draw(p[g])), p, origins, g, torch.ones(g))
+    return Verdict((*guess.tokens, sampler.draw(p[g])), p, origins, g, torch.ones(g))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("rule", [accept_all, verify_without_residual])
 def test_a_wrong_rule_at_either_level_is_caught(
-    law: Law, rule: Rule, level: int, monkeypatch: pytest.MonkeyPatch
+    law: LanguageModel, rule: Rule, level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Level 2 mends little of what level 1 does wrong, but rejects most of it: that takes more answers to see."""
     made = []
@@ -116,7 +116,7 @@ def continued(engine: Engine, first: str, then: str, runs: int) -> list[tuple[in
         pytest.param("autoregressive", "triforce", marks=pytest.mark.slow),
     ],
 )
-def test_a_continued_sampled_answer_follows_the_target(law: Law, first: str, then: str) -> None:
+def test_a_continued_sampled_answer_follows_the_target(law: LanguageModel, first: str, then: str) -> None:
     found = continued(rejecting_engine(), first, then, RUNS)
     for start, stop in ((0, 2), (1, 3), (1, 4), (2, 4)):  # what was written, the seam, what follows
         assert chi_square(counted(found, start, stop), marginal(law, start, stop)).fits
@@ -128,15 +128,15 @@ SMALL_VOCAB, CUTS, RUNS_OF_TABLES = 4, (2, 4, 5), 4000
 def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
     """Two tokens, two behind them, one behind these, with one seed, by laws as tables; `replayed`: by the old draws."""
     draft, retrieval, full = tables(11, SMALL_VOCAB)
-    level1 = Speculative(Sampler(TableLaw("draft", draft)), TableLaw("retrieval", retrieval), 1)
-    top = Speculative(level1, TableLaw("full", full), 1)
+    level1 = Speculative(AutoregressiveProposer(TableModel("draft", draft)), TableModel("retrieval", retrieval), 1)
+    top = Speculative(level1, TableModel("full", full), 1)
     found = []
     for seed in range(RUNS_OF_TABLES):
         tokens: list[int] = []
         for until in CUTS:  # of old: with the numbers behind those that plain decoding would have used so far
-            dice = dice_behind(Generator(), seed, len(tokens), SMALL_VOCAB, speculative=not replayed)
+            sampler = sampler_behind(Generator(), seed, len(tokens), SMALL_VOCAB, speculative=not replayed)
             while len(tokens) < until:
-                tokens += top.round(Context(START, tuple(tokens)), dice).tokens
+                tokens += top.round(Context(START, tuple(tokens)), sampler).tokens
             del tokens[until:]
         found.append(tuple(tokens))
     return found
@@ -145,7 +145,7 @@ def continued_tables(replayed: bool) -> list[tuple[int, ...]]:
 def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_drawn() -> None:
     """Negative control: as it was, an answer went on with random numbers that rejected guesses had been drawn with."""
     full = tables(11, SMALL_VOCAB)[2]
-    law: Law = {(): 1.0}
+    law: LanguageModel = {(): 1.0}
     for _ in range(CUTS[-1]):
         law = {
             (*tokens, token): probability * float(full[(*START, *tokens)[-1], token])
@@ -161,7 +161,9 @@ def test_what_is_drawn_behind_written_tokens_does_not_depend_on_how_they_were_dr
 
 def test_draws_behind_written_tokens_begin_elsewhere_for_every_length_and_seed() -> None:
     begun = {
-        float(torch.rand(1, dtype=torch.float64, generator=dice_behind(rng, seed, written, 4, speculative=True)._rng))
+        float(
+            torch.rand(1, dtype=torch.float64, generator=sampler_behind(rng, seed, written, 4, speculative=True)._rng)
+        )
         for rng in [Generator()]
         for seed in range(40)
         for written in range(40)

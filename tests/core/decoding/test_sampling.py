@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.config import LEAST_TEMPERATURE, MOST_QUERIES, RetrievalConfig, SamplingParams
-from core.decoding.sampling import CertainDice, Dice, to_probs
+from core.decoding.sampling import GreedySampler, TokenSampler, to_probs
 from core.errors import InvalidSetting
 from tests.core.laws import chi_square
 
@@ -68,7 +68,7 @@ def test_unusable_settings_are_refused_with_an_action(wrong: dict[str, float]) -
         {"reselect_interval": 0},
         {"chunk_size": 0},
         {"budget": 100, "chunk_size": 8},
-        {"spill": 1.5},
+        {"neighbor_bonus": 1.5},
     ],
 )
 def test_unusable_retrieval_settings_are_refused_with_an_action(wrong: dict[str, float]) -> None:
@@ -78,18 +78,18 @@ def test_unusable_retrieval_settings_are_refused_with_an_action(wrong: dict[str,
 
 
 def test_dice_accept_the_prefix_before_the_first_rejection() -> None:
-    dice = Dice(torch.Generator().manual_seed(0))
+    sampler = TokenSampler(torch.Generator().manual_seed(0))
     one, zero = torch.ones(3), torch.zeros(3)
-    assert dice.accept(one, one) == 3
-    assert dice.accept(zero, one) == 0
-    assert dice.accept(torch.tensor([1.0, 1.0, 0.0]), one) == 2
+    assert sampler.accept(one, one) == 3
+    assert sampler.accept(zero, one) == 0
+    assert sampler.accept(torch.tensor([1.0, 1.0, 0.0]), one) == 2
 
 
 def test_dice_accept_with_the_ratio_of_probabilities() -> None:
     """2,000 trials at 0.3: the bound is five standard deviations, a false alarm once in a million runs."""
-    dice = Dice(torch.Generator().manual_seed(1))
+    sampler = TokenSampler(torch.Generator().manual_seed(1))
     p, q = torch.tensor([0.15]), torch.tensor([0.5])
-    rate = sum(dice.accept(p, q) for _ in range(2000)) / 2000
+    rate = sum(sampler.accept(p, q) for _ in range(2000)) / 2000
     assert abs(rate - 0.3) < 5 * (0.3 * 0.7 / 2000) ** 0.5
 
 
@@ -104,12 +104,12 @@ def test_every_guess_has_a_coin_of_its_own() -> None:
     law[3,] = 1 - sum(law.values())
     for shared in (False, True):
         rng = torch.Generator().manual_seed(4)
-        dice = Dice(rng)
+        sampler = TokenSampler(rng)
         counts: Counter[tuple[int, ...]] = Counter()
         for _ in range(4000):
             coin = float(torch.rand(1, generator=rng))
             together = next((i for i, ratio in enumerate(kept) if coin >= ratio), 3)
-            counts[(together if shared else dice.accept(p, q),)] += 1
+            counts[(together if shared else sampler.accept(p, q),)] += 1
         assert chi_square(counts, law).fits is not shared
 
 
@@ -124,12 +124,12 @@ def test_temperatures_too_low_to_divide_by_are_greedy() -> None:
 
 def test_dice_for_certain_laws_decide_what_dice_decide() -> None:
     """Every pattern of agreement between one-hot laws of three guesses and their judge."""
-    certain, dice = CertainDice(), Dice(torch.Generator().manual_seed(2))
+    certain, sampler = GreedySampler(), TokenSampler(torch.Generator().manual_seed(2))
     for agrees in itertools.product((0.0, 1.0), repeat=3):
         p, q = torch.tensor(agrees), torch.ones(3)
-        assert certain.accept(p, q) == dice.accept(p, q)
+        assert certain.accept(p, q) == sampler.accept(p, q)
     none = torch.empty(0)
-    assert certain.accept(none, none) == dice.accept(none, none) == 0
+    assert certain.accept(none, none) == sampler.accept(none, none) == 0
     for token in range(5):
         law = torch.nn.functional.one_hot(torch.tensor(token), 5).float()
-        assert certain.draw(law) == dice.draw(law) == token
+        assert certain.draw(law) == sampler.draw(law) == token

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.decoding.origin import Origin
-from core.decoding.sampling import CertainDice, Dice
+from core.decoding.sampling import GreedySampler, TokenSampler
 from core.decoding.verify import Guess, no_guess, verify
 
 Q = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.8, 0.0]])
@@ -27,7 +27,7 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class Fixed(Dice):
+class Fixed(TokenSampler):
     """Accepts so many guesses and draws the likeliest token."""
 
     def __init__(self, accepted: int) -> None:
@@ -44,8 +44,8 @@ class Fixed(Dice):
 
 @pytest.mark.parametrize("accepted", [0, 1, 2])
 def test_a_verdict_tells_p_and_q_of_every_token(accepted: int) -> None:
-    dice = Fixed(accepted)
-    verdict = verify(GUESS, P, dice, "full")
+    sampler = Fixed(accepted)
+    verdict = verify(GUESS, P, sampler, "full")
     own = [0, 1, 2][accepted]  # residuals: [.4, 0, 0], [0, .1, 0]; the bonus comes from p itself
     assert verdict.tokens == (*GUESS.tokens[:accepted], own) and verdict.num_accepted == accepted
     p, q = verdict.p_and_q()
@@ -54,7 +54,7 @@ def test_a_verdict_tells_p_and_q_of_every_token(accepted: int) -> None:
     assert [origin.kind for origin in verdict.origins[:accepted]] == ["proposed"] * accepted
     assert verdict.origins[-1] == Origin("full", "bonus" if accepted == 2 else "corrected")
     expected = [[0.4, 0, 0], [0, 0.1, 0], P[2].tolist()][accepted]
-    assert dice.weights.tolist() == pytest.approx(expected)
+    assert sampler.weights.tolist() == pytest.approx(expected)
     assert torch.equal(verdict.probs, P[: accepted + 1])
 
 
@@ -66,16 +66,16 @@ def test_without_a_guess_a_token_is_drawn_from_the_judge() -> None:
 
 def test_a_residual_of_nothing_falls_back_to_the_judge() -> None:
     """A rejection between equal laws: rounding, or a coin of exactly 1."""
-    dice = Fixed(0)
-    verify(Guess((1,), P[:1], (Origin("draft", "proposed"),)), P[:2], dice)
-    assert torch.equal(dice.weights, P[0])
+    sampler = Fixed(0)
+    verify(Guess((1,), P[:1], (Origin("draft", "proposed"),)), P[:2], sampler)
+    assert torch.equal(sampler.weights, P[0])
 
 
-@pytest.mark.parametrize("dice", [Dice(torch.Generator().manual_seed(0)), CertainDice()])
-def test_a_verdict_waits_for_the_device_twice(dice: Dice) -> None:
+@pytest.mark.parametrize("sampler", [TokenSampler(torch.Generator().manual_seed(0)), GreedySampler()])
+def test_a_verdict_waits_for_the_device_twice(sampler: TokenSampler) -> None:
     """Once for the length of the accepted prefix, once for the token drawn; p and q only when they are read."""
     with Waits() as waits:
-        verdict = verify(GUESS, P, dice)
+        verdict = verify(GUESS, P, sampler)
         assert waits.count == 2
         assert float(verdict.probs.sum()) > 0
         assert waits.count == 3, "the count must count"

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.caches.full import QUERY_LOG, FullCache, Offload
+from core.caches.full import FullCache, Offload
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer
+from core.caches.query_log import QUERY_LOG
 from core.caches.retrieval import RetrievalCache
 from core.config import MOST_GUESSES_OVER_LINK, MOST_QUERIES, GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine

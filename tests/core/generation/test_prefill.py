@@ -19,8 +19,9 @@ from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
+from core.generation.loaded import LoadedModels
 from core.generation.prefill import Prefill
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.models.loader import ModelDims
 from core.planning.cache_sizes import PREFILL_BLOCK
@@ -48,17 +49,19 @@ def short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.planning.cost_model.LINK_BYTES", 1 << 20)
 
 
-def read(family: str, kv_heads: int, place: str, tokens: list[int], *, by_layers: int = 0) -> tuple[FullCache, Judge]:
+def read(
+    family: str, kv_heads: int, place: str, tokens: list[int], *, by_layers: int = 0
+) -> tuple[FullCache, CachedModel]:
     """A cache that has read all tokens: in blocks of `by_layers` layer by layer, or chunk by chunk."""
     model = loaded(tiny_config(family, layers=3, kv_heads=kv_heads), 7)
     cache = FullCache(model.shape, ROOM, 8, offload=PLACES[place])
-    judge = Judge("full", model.module, cache, CPU)
+    judge = CachedModel("full", model.module, cache, CPU)
     read_on(cache, judge, tokens, by_layers=by_layers)
     return cache, judge
 
 
-def read_on(cache: FullCache, judge: Judge, tokens: list[int], *, by_layers: int = 0) -> None:
-    layers, context = DecoderLayers.of(judge.model), Context(tokens)
+def read_on(cache: FullCache, judge: CachedModel, tokens: list[int], *, by_layers: int = 0) -> None:
+    layers, context = DecoderLayers.of(judge.module), Context(tokens)
     assert layers is not None
     work = cache.workspace(len(tokens))
     while (start := cache.length) < len(tokens):
@@ -148,7 +151,7 @@ def test_a_block_that_is_cut_off_leaves_nothing(place: str) -> None:
     tokens = random_prompt(READ_TOKENS)
     cache, judge = read("llama", 2, place, tokens[:400], by_layers=2 * CHUNK)
     before = [x.clone() for x in everything(cache)]
-    layers = DecoderLayers.of(judge.model)
+    layers = DecoderLayers.of(judge.module)
     assert layers is not None
     reading = cache.layerwise(300, cache.workspace(700))
     hidden = layers.embed(torch.tensor(tokens[400:700]))
@@ -288,7 +291,7 @@ def test_short_readings_and_other_families_go_chunk_by_chunk(monkeypatch: pytest
     target.module.config.model_type = "granite"  # whose forward scales the embeddings
     assert DecoderLayers.of(target.module) is None
     config = EngineConfig(context=2048, prefill_chunk=100, placement="offloaded", gpu_memory_gib=1.0)
-    other = Engine(config, make_plan(target.dims, None, config, MACHINE), Letters(), target, None)
+    other = Engine(config, make_plan(target.dims, None, config, MACHINE), Letters(), LoadedModels(target=target))
     assert other.plan.prefill_block.value == 0 and "not called one by one" in other.plan.prefill_block.because
     list(other.read(random_prompt(900)))
 

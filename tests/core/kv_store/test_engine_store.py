@@ -138,11 +138,11 @@ def test_books_of_other_weights_formats_and_portions_are_not_taken(folder: Shelf
     prompt = [*BOOK, *QUESTION]
     assert fetch(tiny_engine(), folder, prompt) == len(BOOK)
     other = tiny_engine()
-    next(iter(other._target.module.parameters())).data[0, 0] += 1e-3
+    next(iter(other._models.target.module.parameters())).data[0, 0] += 1e-3
     assert fetch(other, folder, prompt) == 0, "one weight differs"
     assert fetch(tiny_engine(prefill_chunk=128), folder, prompt) == 0
     other = tiny_engine()
-    other._target.module.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
+    other._models.target.module.config.rope_parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
     assert fetch(other, folder, prompt) == 0, "another RoPE"
     other = tiny_engine()
     type(other.text).identity.fget  # noqa: B018

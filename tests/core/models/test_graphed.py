@@ -15,7 +15,7 @@ import core.ops.graphs as graphs_module
 from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.methods import Decoder, judges_of
+from core.decoding.methods import Decoder, models_of
 from core.engine import Engine
 from core.generation.events import Finished, RoundDone
 from core.models.graphed import GraphedPasses
@@ -72,11 +72,11 @@ def engine() -> Engine:
 
 
 def retrieval_memory(engine: Engine) -> Hold:
-    return Hold([*engine._retrieval.k, *engine._retrieval.v])
+    return Hold([*engine._levels.retrieval.k, *engine._levels.retrieval.v])
 
 
 def full_memory(engine: Engine) -> Hold:
-    rows = engine._full.fixed()
+    rows = engine._levels.full.fixed()
     assert rows is not None
     return Hold([*rows.k, *rows.v])
 
@@ -93,7 +93,7 @@ def test_memory_that_the_retrieval_cache_lends_is_free_at_once(engine: Engine) -
 
 def test_memory_is_held_where_recordings_are_not_told(engine: Engine) -> None:
     """Negative control: it is the recordings that would keep it."""
-    engine._retrieval.moving._keepers.clear()
+    engine._levels.retrieval.moving._keepers.clear()
     hold = retrieval_memory(engine)
     with engine._lent():
         assert not any(hold.gone)
@@ -114,11 +114,11 @@ def test_a_new_budget_never_holds_two_copies(engine: Engine, monkeypatch: pytest
 
 def test_a_layer_that_goes_to_the_host_frees_its_memory(engine: Engine) -> None:
     hold, expected = full_memory(engine), written(engine, settings()).token_ids
-    engine._full.offload_one(64)
+    engine._levels.full.offload_one(64)
     assert hold.gone == [False, True] * 2, "the last of two layers, keys and values"
     assert engine._graphs is not None and "full" not in names(engine._graphs)
     assert written(engine, settings()).token_ids == expected
-    engine._full.offload_one(64)
+    engine._levels.full.offload_one(64)
     assert all(hold.gone)
 
 
@@ -131,7 +131,7 @@ def test_relief_frees_a_layer_although_its_passes_are_recorded(engine: Engine) -
             raise torch.OutOfMemoryError("no room")
         return "done"
 
-    assert engine._relief.retry(work, lambda: None) == "done" and tries == [0, 2]
+    assert engine._levels.oom_fallback.retry(work, lambda: None) == "done" and tries == [0, 2]
 
 
 def test_a_layer_that_could_not_move_is_recorded_anew(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def test_a_layer_that_could_not_move_is_recorded_anew(engine: Engine, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(FullCache, "_offloaded_layer", no_room)
         with pytest.raises(torch.OutOfMemoryError):
-            engine._full.offload_one(64)
-    assert engine._full.resident_layers == 2
+            engine._levels.full.offload_one(64)
+    assert engine._levels.full.resident_layers == 2
     assert written(engine, settings()).token_ids == expected
     assert engine._graphs is not None and "full" in names(engine._graphs)
 
@@ -164,7 +164,7 @@ class Buffers:
 def test_other_buffers_at_the_same_address_are_recorded_anew() -> None:
     """An allocator may give the same address to another shape, or to the same shape with other strides."""
     engine, graphs, cache = tiny_engine(), twin(), Buffers()
-    passes = GraphedPasses("x", engine._parts.full.model, cache, graphs)
+    passes = GraphedPasses("x", engine._levels.parts.full.module, cache, graphs)
     store = torch.full((8, 4 * 600 * 16), float("nan"))
     shapes = [((1, 4, 600, 16), 16), ((1, 4, 500, 16), 16), ((1, 4, 500, 16), 17)]  # the rows' stride
     made = []
@@ -184,7 +184,7 @@ def test_other_buffers_at_the_same_address_are_recorded_anew() -> None:
 def test_memory_that_was_never_written_is_finite_before_a_pass_is_recorded_over_it() -> None:
     """What a mask hides is multiplied by 0: told rows may come back to the same place, holding anything."""
     engine, cache = tiny_engine(), Buffers()
-    passes = GraphedPasses("x", engine._parts.full.model, cache, twin())
+    passes = GraphedPasses("x", engine._levels.parts.full.module, cache, twin())
     buffers = list(torch.empty(4, 1, 4, 600, 16))
     for behind in (0, 300):
         cache.moving()
@@ -236,7 +236,7 @@ def test_passes_after_a_guess_that_was_accepted_whole_are_recorded_ahead(engine:
     assert graphs is not None
     for name in ("full", "retrieval", "draft"):
         graphs.forget(name)
-    Decoder("triforce", engine._parts, GREEDY, SpeculationConfig(gamma1=3, gamma2=6)).start()
+    Decoder("triforce", engine._levels.parts, GREEDY, SpeculationConfig(gamma1=3, gamma2=6)).start()
     sizes: dict[str, list[int]] = {"full": [], "retrieval": [], "draft": []}
     for key in graphs._kept:
         assert isinstance(key, tuple)
@@ -255,11 +255,11 @@ class Working(graphs_module._Recorded):
 
 def contents(engine: Engine) -> list[Tensor]:
     """Everything that the caches hold, and the newest queries."""
-    full, found = engine._full, []
+    full, found = engine._levels.full, []
     for layer in range(2):
         found += [*full.rows(layer, 0, full.length), full.recent_queries(layer, 64), full.sampled_queries(layer)[0]]
     found.append(full.landmarks(0, full.length // 8))
-    rows = engine._retrieval.fixed()
+    rows = engine._levels.retrieval.fixed()
     found += [buffer[:, :, : rows.held] for buffer in (*rows.k, *rows.v)]
     return [tensor.clone() for tensor in found]
 
@@ -288,11 +288,11 @@ def test_queries_that_recording_overwrote_are_not_given_out() -> None:
     """The ring of the newest queries has room for 128: behind a pass of 32 rows, 96 of those before are left."""
     engine = tiny_engine(graphs=twin())
     written(engine, settings())
-    length = engine._full.length
-    engine._full.truncate(length - 1)
-    engine._parts.full.record([1, 32], length - 1)
-    assert engine._full.queries_start() == length - 1 + 32 - 128
-    assert engine._full.length == length - 1
+    length = engine._levels.full.length
+    engine._levels.full.truncate(length - 1)
+    engine._levels.parts.full.record([1, 32], length - 1)
+    assert engine._levels.full.queries_start() == length - 1 + 32 - 128
+    assert engine._levels.full.length == length - 1
 
 
 def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,14 +319,14 @@ def test_recording_is_set_up_and_no_part_of_decoding(monkeypatch: pytest.MonkeyP
     assert 0 < finished.stats.decode_seconds < 3600
     assert 0 <= finished.stats.seconds_by_part["other"] < 3600
     assert 0 < decoder._round_overhead < 3600, "gammas are chosen by it"
-    assert all(judge.meter.seconds < 3600 for judge in decoder.judges)
+    assert all(judge.meter.seconds < 3600 for judge in decoder.models)
 
 
 # -------------------- several processes
 
 
 class OneRank:
-    """A crew of rank 0 alone."""
+    """A rank pool of rank 0 alone."""
 
     num_ranks = 1
 
@@ -344,18 +344,18 @@ class OneRank:
 
 def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
     graphs = twin()
-    shared, alone = tiny_engine(graphs=graphs, crew=OneRank()), tiny_engine()
+    shared, alone = tiny_engine(graphs=graphs, ranks=OneRank()), tiny_engine()
     for sampling in (GREEDY, SAMPLED):
         finished = written(shared, settings(sampling=sampling))
         assert finished.token_ids == written(alone, settings(sampling=sampling)).token_ids
     assert names(graphs) == {"draft", "law"}
     assert shared.info.graphs.value and "the draft's alone" in shared.info.graphs.because
-    recorded = {judge.name: judge.graphs is not None for judge in judges_of("triforce", shared._parts)}
+    recorded = {judge.name: judge.graphs is not None for judge in models_of("triforce", shared._levels.parts)}
     assert recorded == {"draft": True, "retrieval": False, "full": False}
 
 
 @pytest.mark.parametrize(
-    ("device", "crew", "draft", "on", "expected"),
+    ("device", "ranks", "draft", "on", "expected"),
     [
         ("cuda", None, None, True, True),
         ("cuda", OneRank(), "a draft", True, True),
@@ -365,14 +365,14 @@ def test_where_processes_share_the_target_the_draft_alone_is_recorded() -> None:
     ],
 )
 def test_an_engine_records_where_there_is_anything_to_record(
-    device: str, crew: object, draft: str | None, on: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+    device: str, ranks: object, draft: str | None, on: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Given(Engine):
         def __init__(self, *_: object, graphs: object, **__: object) -> None:
             self.given = graphs
 
     monkeypatch.setattr(engine_module, "Graphs", lambda device: f"graphs on {device}")
-    pair = MagicMock(crew=crew, draft=draft)
+    pair = MagicMock(ranks=ranks, draft=draft)
     pair.target.shape.device = torch.device(device)
     engine = Given.of(pair, EngineConfig(graphs=on), MagicMock())
     assert isinstance(engine, Given) and engine.given == ("graphs on cuda" if expected else None)

@@ -11,7 +11,7 @@ from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import DraftConfig, RetrievalConfig
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.rotary import KeyShift
 from tests.core.toys import CPU, FAMILIES, loaded, random_prompt, tiny_config, tiny_model
 
@@ -26,7 +26,7 @@ def stock_logits(family: str, kv_heads: int, tokens: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize(("family", "kv_heads"), CASES)
 def test_prefill_in_chunks_and_decoding_equal_stock_logits(family: str, kv_heads: int) -> None:
     model = loaded(tiny_config(family, kv_heads=kv_heads), 3)
-    judge = Judge("full", model.module, FullCache(model.shape, 256, 8), CPU)
+    judge = CachedModel("full", model.module, FullCache(model.shape, 256, 8), CPU)
     tokens = random_prompt(150)
     expected = stock_logits(family, kv_heads, tokens)
     context = Context(tokens)
@@ -45,9 +45,9 @@ def test_a_budget_that_holds_everything_makes_retrieval_equal_to_full(family: st
     full = FullCache(model.shape, 256, 8)
     retrieval = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=256, local_window=64)))
     tokens = random_prompt(150)
-    Judge("full", model.module, full, CPU).feed(Context(tokens), range(0, 140), 1)
+    CachedModel("full", model.module, full, CPU).feed(Context(tokens), range(0, 140), 1)
     retrieval.select()
-    logits = Judge("retrieval", model.module, retrieval, CPU).logits(Context(tokens), 10)
+    logits = CachedModel("retrieval", model.module, retrieval, CPU).logits(Context(tokens), 10)
     assert torch.allclose(logits, stock_logits(family, kv_heads, tokens)[-10:], atol=2e-4)
 
 
@@ -57,7 +57,7 @@ def test_streaming_inside_its_window_equals_stock_and_shifting_keeps_relative_po
     model = loaded(tiny_config(family, layers=1), 3)
     shift = KeyShift.of(model.module, model.shape)
     cache = StreamingCache(model.shape, DraftConfig(num_sink=4, window=100), shift)
-    judge = Judge("draft", model.module, cache, CPU)
+    judge = CachedModel("draft", model.module, cache, CPU)
     tokens = random_prompt(130)
     assert torch.allclose(judge.logits(Context(tokens[:60]), 5), stock_one_layer(family, tokens[:60])[-5:], atol=2e-4)
     for index in range(60, 130):
@@ -76,7 +76,7 @@ def test_a_wrong_shift_would_be_noticed() -> None:
     """Negative control: without rotating the keys that stay, the window's logits are far off."""
     model = loaded(tiny_config(layers=1), 3)
     cache = StreamingCache(model.shape, DraftConfig(num_sink=4, window=100), lambda keys, delta: keys.clone())
-    judge = Judge("draft", model.module, cache, CPU)
+    judge = CachedModel("draft", model.module, cache, CPU)
     tokens = random_prompt(130)
     for index in range(130):
         logits = judge.logits(Context(tokens[: index + 1]), 1)[0]
@@ -89,7 +89,7 @@ def test_greedy_text_equals_stock_generate() -> None:
     config = tiny_config("qwen3", kv_heads=2)
     model = loaded(config, 3)
     tokens = random_prompt(90)
-    judge = Judge("full", model.module, FullCache(model.shape, 256, 8), CPU)
+    judge = CachedModel("full", model.module, FullCache(model.shape, 256, 8), CPU)
     ours = list(tokens)
     for _ in range(30):
         ours.append(int(judge.logits(Context(ours), 1).argmax()))

@@ -20,7 +20,7 @@ from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import DraftConfig, RetrievalConfig
 from core.errors import UnsupportedModel
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.families import FAMILIES, FIXED_ROPE
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.hub.catalog import entries
@@ -195,7 +195,7 @@ def test_parity_of_logits_and_greedy_text_through_all_caches(name: str) -> None:
     rejected = Context(tokens[:140] + random_prompt(6, seed=1))
 
     full = FullCache(shape, 256, 8)
-    judge = Judge("full", model, full, CPU)
+    judge = CachedModel("full", model, full, CPU)
     for start, stop in ((0, 90), (90, 120), (120, 127)):  # prefill in chunks
         assert close(judge.feed(context, range(start, stop), 1)[0], expected[stop - 1])
     for index in range(127, 140):  # decoding
@@ -203,11 +203,11 @@ def test_parity_of_logits_and_greedy_text_through_all_caches(name: str) -> None:
 
     retrieval = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=256, local_window=64)))
     retrieval.select()
-    judges = [Judge("retrieval", model, retrieval, CPU), judge]
+    judges = [CachedModel("retrieval", model, retrieval, CPU), judge]
     assert FAMILIES[fields["model_type"]].drafts == shifts(model, shape), "what pairing believes of its keys"
     if shifts(model, shape):
         streaming = StreamingCache(shape, DraftConfig(num_sink=4, window=200), KeyShift.of(model, shape))
-        judges.insert(0, Judge("draft", model, streaming, CPU))
+        judges.insert(0, CachedModel("draft", model, streaming, CPU))
     for one in judges:
         one.logits(rejected, 6)  # guesses behind 140 tokens, all of them rejected
         one.cache.truncate(140)
@@ -270,7 +270,7 @@ def test_a_window_of_16_is_refused_by_the_loader_and_by_attention_and_would_be_s
     tokens = random_prompt(100)
     stock, ours = twins(fields)
     shape = dims_of(config_of(FAMILY_CASES[family]), "toy", weight_bytes=0).shape(torch.float32, CPU)
-    judge = Judge("full", ours, FullCache(shape, 256, 8), CPU)
+    judge = CachedModel("full", ours, FullCache(shape, 256, 8), CPU)
     in_the_mask_alone = family == "phimoe"
     with pytest.raises(UnsupportedModel, match="not causal" if in_the_mask_alone else "sliding_window=16"):
         judge.logits(Context(tokens), 1)
@@ -291,7 +291,7 @@ def test_attention_to_tokens_that_follow_is_refused_by_the_loader_and_by_attenti
     tokens = random_prompt(40)
     assert not close(logits_of(stock, tokens)[0], logits_of(causal, tokens)[0])
     with pytest.raises(UnsupportedModel, match=r"is_causal=False|not causal"):
-        Judge("full", ours, FullCache(shape, 256, 8), CPU).logits(Context(tokens), 1)
+        CachedModel("full", ours, FullCache(shape, 256, 8), CPU).logits(Context(tokens), 1)
 
 
 @pytest.mark.parametrize("name", ["llama2-7b-128k", "llama-3.1-8b", "llama, linear RoPE"])

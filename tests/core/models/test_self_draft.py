@@ -16,14 +16,14 @@ import launch
 from app.remote.connecting import connector
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
-from core.decoding.sampling import Dice
-from core.decoding.speculative import ModelLaw, Proposer, Sampler, Speculative
+from core.decoding.sampling import TokenSampler
+from core.decoding.speculative import AutoregressiveProposer, Proposer, SampledModel, Speculative
 from core.decoding.verify import Guess
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
 from core.generation.events import Finished
 from core.models import self_draft
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
 from core.models.linear import FewRowsLinear
 from core.models.self_draft import (
@@ -38,7 +38,7 @@ from core.models.self_draft import (
 )
 from core.ops.graphs import Graphs
 from tests.core.models.hub.test_catalog import save
-from tests.core.toys import CPU, EnumeratingDice, random_prompt, tiny_config, tiny_engine, tiny_model
+from tests.core.toys import CPU, EnumeratingSampler, random_prompt, tiny_config, tiny_engine, tiny_model
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
@@ -144,26 +144,26 @@ def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded:
 
 def test_only_passes_over_the_retrieval_cache_use_them() -> None:
     engine = tiny_engine(self_draft=True)
-    parts, target = engine._parts, engine._target.module
-    assert parts.full.model is target and parts.evicting("h2o").model is target
-    assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.model.modules())
+    parts, target = engine._levels.parts, engine._models.target.module
+    assert parts.full.module is target and parts.evicting("h2o").module is target
+    assert any(isinstance(part, DraftingLinear) for part in parts.retrieval.module.modules())
     context = Context(random_prompt(300))
     for _ in engine.read(context.span(0, 300)):
         pass
     before = parts.full.logits(context, 1)
-    rows = [[x.clone() for x in engine._full.rows(layer, 0, 300)] for layer in range(2)]
+    rows = [[x.clone() for x in engine._levels.full.rows(layer, 0, 300)] for layer in range(2)]
     parts.full.cache.truncate(299)
-    engine._retrieval.select()
+    engine._levels.retrieval.select()
     drafted = parts.retrieval.logits(context.extended((5, 6, 7)), 3)
     assert torch.equal(parts.full.logits(context, 1), before), "a pass over the full cache has changed"
     for layer in range(2):
-        for now, then in zip(engine._full.rows(layer, 0, 300), rows[layer], strict=True):
+        for now, then in zip(engine._levels.full.rows(layer, 0, 300), rows[layer], strict=True):
             assert torch.equal(now, then)
     exact = tiny_engine()
     for _ in exact.read(context.span(0, 300)):
         pass
-    exact._retrieval.select()
-    assert not torch.allclose(drafted, exact._parts.retrieval.logits(context.extended((5, 6, 7)), 3), atol=0.05)
+    exact._levels.retrieval.select()
+    assert not torch.allclose(drafted, exact._levels.parts.retrieval.logits(context.extended((5, 6, 7)), 3), atol=0.05)
 
 
 def test_what_they_compute_is_kept_nowhere() -> None:
@@ -171,19 +171,19 @@ def test_what_they_compute_is_kept_nowhere() -> None:
     plain, engine = tiny_engine(), tiny_engine(self_draft=True)
     for one, method in ((plain, "autoregressive"), (engine, "triforce")):
         answered(one, method, random_prompt(300))
-    length = engine._full.length
-    assert length == plain._full.length
-    retrieval, context = engine._retrieval, Context([*engine.held_tokens, 9, 9])
-    engine._parts.retrieval.logits(context, 1)
+    length = engine._levels.full.length
+    assert length == plain._levels.full.length
+    retrieval, context = engine._levels.retrieval, Context([*engine.held_tokens, 9, 9])
+    engine._levels.parts.retrieval.logits(context, 1)
     synced, start = retrieval._synced, retrieval._recent_start
     assert synced > 300  # rows of the answer are among them
     for layer in range(2):
-        exact = plain._full.rows(layer, 0, length)
-        for mine, theirs in zip(engine._full.rows(layer, 0, length), exact, strict=True):
+        exact = plain._levels.full.rows(layer, 0, length)
+        for mine, theirs in zip(engine._levels.full.rows(layer, 0, length), exact, strict=True):
             assert torch.allclose(mine, theirs, atol=1e-4)
         at = retrieval._first_recent
         recent = retrieval.k[layer][0, :, at : at + synced - start]
-        assert torch.equal(recent, engine._full.rows(layer, start, synced)[0])
+        assert torch.equal(recent, engine._levels.full.rows(layer, start, synced)[0])
 
 
 # -------------------- the law of sampled text
@@ -192,11 +192,11 @@ def test_what_they_compute_is_kept_nowhere() -> None:
 class Misquoting:
     """Draws from the 4-bit law and states the 16-bit one: what level 2 must never be told."""
 
-    def __init__(self, drawn: Proposer, stated: ModelLaw) -> None:
+    def __init__(self, drawn: Proposer, stated: SampledModel) -> None:
         self._drawn, self._stated = drawn, stated
 
-    def propose(self, context: Context, num_tokens: int, dice: Dice) -> Guess:
-        guess = self._drawn.propose(context, num_tokens, dice)
+    def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
+        guess = self._drawn.propose(context, num_tokens, sampler)
         self._stated.truncate(len(context) - 1)
         probs = self._stated.probs(context.extended(guess.tokens[:-1]), num_tokens)
         probs = probs.scatter_add(1, torch.tensor(guess.tokens)[:, None], torch.full((num_tokens, 1), 1e-9))
@@ -206,14 +206,14 @@ class Misquoting:
         self._drawn.truncate(length)
 
 
-def distance(top: Speculative, context: Context, full: ModelLaw, num_tokens: int) -> float:
+def distance(top: Speculative, context: Context, full: SampledModel, num_tokens: int) -> float:
     """Total variation between what rounds of `top` commit, exactly, and decoding from `full` alone."""
-    dice, found = EnumeratingDice(), defaultdict[tuple[int, ...], float](float)
-    for _ in dice.paths():
+    sampler, found = EnumeratingSampler(), defaultdict[tuple[int, ...], float](float)
+    for _ in sampler.paths():
         tokens: list[int] = []
         while len(tokens) < num_tokens:
-            tokens += top.round(context.extended(tokens), cast(Dice, dice)).tokens
-        found[tuple(tokens[:num_tokens])] += dice.probability
+            tokens += top.round(context.extended(tokens), cast(TokenSampler, sampler)).tokens
+        found[tuple(tokens[:num_tokens])] += sampler.probability
         top.truncate(len(context) - 1)
     exact: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(num_tokens):
@@ -233,14 +233,14 @@ def test_sampled_text_follows_the_target_exactly_and_a_misquoted_law_does_not(wi
     engine, context = tiny_engine(context=512, self_draft=True), Context(random_prompt(200))
     for _ in engine.read(context.span(0, 200)):
         pass
-    engine._retrieval.select()
-    parts, sampling = engine._parts, SamplingParams(temperature=1.0, top_k=2 if with_draft else 3)
+    engine._levels.retrieval.select()
+    parts, sampling = engine._levels.parts, SamplingParams(temperature=1.0, top_k=2 if with_draft else 3)
     assert parts.draft is not None
-    full, four_bits = ModelLaw(parts.full, sampling), ModelLaw(parts.retrieval, sampling)
-    sixteen = ModelLaw(Judge("16 bit", engine._target.module, engine._retrieval, CPU), sampling)
-    level1: Proposer = Sampler(four_bits)
+    full, four_bits = SampledModel(parts.full, sampling), SampledModel(parts.retrieval, sampling)
+    sixteen = SampledModel(CachedModel("16 bit", engine._models.target.module, engine._levels.retrieval, CPU), sampling)
+    level1: Proposer = AutoregressiveProposer(four_bits)
     if with_draft:
-        level1 = Speculative(Sampler(ModelLaw(parts.draft, sampling)), four_bits, 1)
+        level1 = Speculative(AutoregressiveProposer(SampledModel(parts.draft, sampling)), four_bits, 1)
     num_tokens = 1 if with_draft else 2
     assert distance(Speculative(level1, full, 2), context, full, num_tokens) < 1e-5
     wrong = distance(Speculative(Misquoting(level1, sixteen), full, 2), context, full, num_tokens)

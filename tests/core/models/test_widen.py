@@ -15,7 +15,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.engine import Engine
 from core.errors import InvalidSetting, NotEnoughMemory, UnknownModel, UnsupportedModel
 from core.generation.events import Finished
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.loader import dims_of, load_module, load_tokenizer, read_config, read_dims
 from core.models.widen import CutLinear, Sizes, parse_sizes, target_dims, wide_config, widen
@@ -69,7 +69,7 @@ def prefill_then_decode(model: nn.Module, dtype: torch.dtype, tokens: list[int])
     """Logits of every token: a prefill in pieces, then one token a pass through our full cache, [T, V]."""
     config = cast(Any, model).config
     shape = dims_of(config, "model", weight_bytes=0).shape(dtype, CPU)
-    judge, context = Judge("full", model, FullCache(shape, 128, 8), CPU), Context(tokens)
+    judge, context = CachedModel("full", model, FullCache(shape, 128, 8), CPU), Context(tokens)
     pieces = [range(0, 14), range(14, 25), *(range(index, index + 1) for index in range(25, len(tokens)))]
     return torch.cat([judge.feed(context, piece, len(piece)) for piece in pieces])
 
@@ -162,7 +162,7 @@ def test_what_is_not_seen_is_random_where_it_can_be() -> None:
     assert zeros["model.layers.0.self_attn.q_proj.weight"] < 0.05
     tokens = toy_tokens()
     cache = FullCache(dims_of(cast(Any, wide).config, "wide", weight_bytes=0).shape(torch.float32, CPU), 64, 8)
-    Judge("full", wide, cache, CPU).feed(Context(tokens), range(len(tokens)), 1)
+    CachedModel("full", wide, cache, CPU).feed(Context(tokens), range(len(tokens)), 1)
     for layer in range(2):
         k, v = cache.rows(layer, 0, len(tokens))
         assert float(k.std((1, 2)).min()) > 0.1 and float(v.std((1, 2)).min()) > 0.1

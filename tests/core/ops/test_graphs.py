@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import core.ops.graphs as graphs_module
-from core.caches.full import QueryLog
+from core.caches.query_log import QueryLog
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import Filters, as_tensor, to_probs, to_probs_by_tensor
-from core.decoding.speculative import ModelLaw
+from core.decoding.speculative import SampledModel
 from core.engine import Engine
 from core.generation.events import Finished
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.ops.attention import attend_reference
 from core.ops.graphs import (
@@ -160,8 +160,8 @@ def test_a_law_sorts_the_vocabulary_once_for_each_filter_that_is_on(top_k: int, 
 def test_settings_with_other_filters_do_not_share_a_recording() -> None:
     """And those with the same filters do, whatever their numbers."""
     engine, graphs = tiny_engine(), twin()
-    judge = Judge("full", engine._parts.full.model, engine._full, CPU)
-    judge._graphed = GraphedPasses("full", judge.model, engine._full, graphs)
+    judge = CachedModel("full", engine._levels.parts.full.module, engine._levels.full, CPU)
+    judge._graphed = GraphedPasses("full", judge.model, engine._levels.full, graphs)
     context = Context(random_prompt(20))
     for round_number in range(2):
         for top_k, top_p in ((0, 1.0), (5, 1.0), (0, 0.6), (9, 0.8)):
@@ -169,7 +169,7 @@ def test_settings_with_other_filters_do_not_share_a_recording() -> None:
             if round_number:
                 sampling = replace(sampling, top_k=top_k and top_k + 2, top_p=top_p and top_p**2)
             judge.cache.truncate(0)
-            law = ModelLaw(judge, sampling).probs(context, 2)
+            law = SampledModel(judge, sampling).probs(context, 2)
             judge.cache.truncate(0)
             expected = to_probs(judge.logits(context, 2), sampling)
             assert torch.equal(law > 0, expected > 0) and torch.allclose(law, expected, atol=1e-6), sampling
@@ -224,30 +224,34 @@ def test_passes_leave_the_same_rows_behind() -> None:
     eager, fixed = tiny_engine(), tiny_engine(graphs=twin())
     for engine in (eager, fixed):
         written(engine, "triforce", SamplingParams(), random_prompt(300))
-    length = eager._full.length
-    assert fixed._full.length == length
+    length = eager._levels.full.length
+    assert fixed._levels.full.length == length
     for layer in range(2):
-        for mine, theirs in zip(fixed._full.rows(layer, 0, length), eager._full.rows(layer, 0, length), strict=True):
+        for mine, theirs in zip(
+            fixed._levels.full.rows(layer, 0, length), eager._levels.full.rows(layer, 0, length), strict=True
+        ):
             assert torch.allclose(mine, theirs, atol=1e-4)
-        both = [engine._full.recent_queries(layer, 60) for engine in (fixed, eager)]
+        both = [engine._levels.full.recent_queries(layer, 60) for engine in (fixed, eager)]
         assert torch.allclose(both[0], both[1], atol=1e-4)
-    assert torch.allclose(fixed._full.landmarks(0, length // 8), eager._full.landmarks(0, length // 8), atol=1e-4)
+    assert torch.allclose(
+        fixed._levels.full.landmarks(0, length // 8), eager._levels.full.landmarks(0, length // 8), atol=1e-4
+    )
 
 
 def test_a_pass_that_reaches_the_end_of_the_buffers_or_is_long_runs_eagerly() -> None:
     engine, graphs = tiny_engine(context=300), twin()
-    judge = engine._parts.full
-    passes = GraphedPasses("full", judge.model, engine._full, graphs)
+    judge = engine._levels.parts.full
+    passes = GraphedPasses("full", judge.model, engine._levels.full, graphs)
     context = Context(random_prompt(299))
     judge.feed(context, range(0, 290), 1)
 
     def prepared(num_new: int) -> Callable[[], Tensor] | None:
-        return passes.prepare(torch.ones(num_new, dtype=torch.int64), engine._full.begin(290, num_new), 1)
+        return passes.prepare(torch.ones(num_new, dtype=torch.int64), engine._levels.full.begin(290, num_new), 1)
 
     assert prepared(8) is not None and prepared(9) is None
     judge.cache.truncate(100)
-    assert passes.prepare(torch.ones(MOST_ROWS + 1, dtype=torch.int64), engine._full.begin(100, 33), 1) is None
-    replay = passes.prepare(torch.tensor(context.span(100, 103)), engine._full.begin(100, 3), 2)
+    assert passes.prepare(torch.ones(MOST_ROWS + 1, dtype=torch.int64), engine._levels.full.begin(100, 33), 1) is None
+    replay = passes.prepare(torch.tensor(context.span(100, 103)), engine._levels.full.begin(100, 3), 2)
     assert replay is not None
     expected = judge.feed(context, range(100, 103), 2)
     assert torch.allclose(replay(), expected, atol=1e-4)

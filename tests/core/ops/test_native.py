@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from core.caches.full import FullCache
 from core.caches.policies import landmark_scores
 from core.caches.tokens import Context
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.linear import FewRowsLinear, FewRowsNorm, FewRowsSiLU, use_few_rows_norm
 from core.models.loader import prepared
 from core.ops import backend, native
@@ -302,7 +302,7 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
         config.intermediate_size = 104  # as the bundled target's, no multiple of what torch's SiLU takes at a time
         tiny = loaded(config, 5)
         model = prepared(tiny.module, tiny.dims, torch.float32, CPU, chosen)
-        judge = Judge("full", model.module, FullCache(model.shape, lengths[-1] + 32, 8, backend=chosen), CPU)
+        judge = CachedModel("full", model.module, FullCache(model.shape, lengths[-1] + 32, 8, backend=chosen), CPU)
         for length in lengths:
             for at in range(judge.cache.length, length, 256):
                 judge.feed(tokens, range(at, min(at + 256, length)), 1)

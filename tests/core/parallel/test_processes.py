@@ -22,7 +22,7 @@ from core.generation import interleave
 from core.generation.events import Finished, RoundDone
 from core.parallel.commands import Select
 from core.parallel.leader_caches import LedFullCache
-from core.parallel.rank_pool import Crew
+from core.parallel.rank_pool import RankPool
 from core.planning.choices import Choice
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
@@ -41,21 +41,21 @@ class Shortage:
 
 def engines(
     kv_heads: int, factory: pytest.TempPathFactory, offload: Offload | None = None
-) -> Iterator[tuple[Engine, Engine, Crew]]:
-    shared, crew = shared_engine(factory.mktemp("target"), kv_heads, offload)
+) -> Iterator[tuple[Engine, Engine, RankPool]]:
+    shared, ranks = shared_engine(factory.mktemp("target"), kv_heads, offload)
     alone = tiny_engine(kv_heads=kv_heads, context=1024, noise=NOISE, budget=128)
-    yield shared, alone, crew
-    crew.close()
+    yield shared, alone, ranks
+    ranks.close()
 
 
 @pytest.fixture(scope="module")
-def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
+def gqa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, RankPool]]:
     """Two KV heads for four query heads: one group a rank."""
     yield from engines(2, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, Crew]]:
+def mha(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, Engine, RankPool]]:
     """As many KV heads as query heads, and the shared target's full cache in host memory."""
     yield from engines(4, tmp_path_factory, Offload(block_rows=64, num_slots=2))
 
@@ -67,20 +67,20 @@ def answer(engine: Engine, prompt: list[int], **settings: object) -> Finished:
     return finished
 
 
-def test_logits_agree_within_the_tolerance(gqa: tuple[Engine, Engine, Crew]) -> None:
+def test_logits_agree_within_the_tolerance(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, alone, _ = gqa
     prompt, found = random_prompt(300), []
     for engine in (shared, alone):
         for _ in engine.read(prompt[:290]):
             pass
-        found.append(engine._parts.full.logits(Context(prompt), 10))
+        found.append(engine._levels.parts.full.logits(Context(prompt), 10))
         engine._settle(prompt)
     assert float((found[0] - found[1]).abs().max()) < LOGIT_TOLERANCE
     assert not torch.equal(found[0], found[1]), "negative control: sums in another order round differently"
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, Engine, Crew], method: str) -> None:
+def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, Engine, RankPool], method: str) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(90 if method == "draft" else 300)
     ours, theirs = (answer(engine, prompt, method=method) for engine in (shared, alone))
@@ -89,7 +89,7 @@ def test_greedy_text_of_every_method_is_that_of_one_process(gqa: tuple[Engine, E
 
 
 @pytest.mark.parametrize("method", ["autoregressive", "triforce"])
-def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, Crew], method: str) -> None:
+def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, RankPool], method: str) -> None:
     shared, alone, _ = mha
     prompt = random_prompt(300)
     assert answer(shared, prompt, method=method).token_ids == answer(alone, prompt, method=method).token_ids
@@ -97,21 +97,21 @@ def test_heads_without_groups_are_shared_too(mha: tuple[Engine, Engine, Crew], m
     assert shared.info.link is not None and ", process 1 " in shared.info.link.because
 
 
-def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, Crew]) -> None:
+def test_round_shapes_from_measured_times_leave_the_text_as_it_is(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(300)
     adaptive = answer(shared, prompt, speculation=SpeculationConfig())
     assert adaptive.token_ids == answer(alone, prompt, method="autoregressive").token_ids
 
 
-def test_a_seed_draws_the_same_text_as_in_one_process(gqa: tuple[Engine, Engine, Crew]) -> None:
+def test_a_seed_draws_the_same_text_as_in_one_process(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, alone, _ = gqa
     prompt, hot = random_prompt(300), SamplingParams(temperature=0.8)
     texts = [answer(engine, prompt, sampling=hot, seed=5).token_ids for engine in (shared, alone)]
     assert texts[0] == texts[1] != answer(shared, prompt).token_ids
 
 
-def test_a_second_turn_reads_only_what_is_new(gqa: tuple[Engine, Engine, Crew]) -> None:
+def test_a_second_turn_reads_only_what_is_new(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, alone, _ = gqa
     prompt, question = random_prompt(300, 7), random_prompt(15, 2)
     first = answer(shared, prompt)
@@ -121,7 +121,7 @@ def test_a_second_turn_reads_only_what_is_new(gqa: tuple[Engine, Engine, Crew]) 
     assert ours.token_ids == answer(alone, second).token_ids
 
 
-def test_after_a_cancelled_answer_the_ranks_still_agree(gqa: tuple[Engine, Engine, Crew]) -> None:
+def test_after_a_cancelled_answer_the_ranks_still_agree(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(300, 8)
     events = shared.generate(prompt, GenerationConfig(max_new_tokens=16, speculation=FIXED))
@@ -133,7 +133,7 @@ def test_after_a_cancelled_answer_the_ranks_still_agree(gqa: tuple[Engine, Engin
 
 
 def test_lanes_of_a_race_write_what_they_write_in_one_process(
-    gqa: tuple[Engine, Engine, Crew], monkeypatch: pytest.MonkeyPatch
+    gqa: tuple[Engine, Engine, RankPool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interleave, "SLICE_SECONDS", 0.0)  # lanes change as often as possible
     shared, alone, _ = gqa
@@ -143,10 +143,10 @@ def test_lanes_of_a_race_write_what_they_write_in_one_process(
     for number, config in enumerate(configs):
         *_, expected = alone.generate(prompt, config)
         assert isinstance(expected, Finished) and ended[number].token_ids == expected.token_ids
-    assert isinstance(shared._full, LedFullCache) and not shared._full._aside, "no lane's rows are kept"
+    assert isinstance(shared._levels.full, LedFullCache) and not shared._levels.full._aside, "no lane's rows are kept"
 
 
-def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, Crew]) -> None:
+def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, alone, _ = gqa
     prompt = random_prompt(300, 10)
     for engine in (shared, alone):
@@ -156,17 +156,17 @@ def test_chunks_of_all_ranks_are_shown(gqa: tuple[Engine, Engine, Crew]) -> None
     assert shared.holds_all_chunks == alone.holds_all_chunks is False
 
 
-def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tuple[Engine, Engine, Crew]) -> None:
-    _, _, crew = gqa
-    found = crew.link(lambda: Choice(1e15, "measured here"), 1 << 20)
+def test_every_process_measures_its_link_while_rank_0_measures_its_own(gqa: tuple[Engine, Engine, RankPool]) -> None:
+    _, _, ranks = gqa
+    found = ranks.link(lambda: Choice(1e15, "measured here"), 1 << 20)
     assert 1e6 < found.value < 1e15, "another process's"
     assert "process 0 1000000.0 GB/s, process 1 " in found.because
     with pytest.raises(torch.OutOfMemoryError):
-        crew.link(Shortage(), 1 << 20)
-    assert crew.link(lambda: Choice(1.0, "measured here"), 1 << 20).value == 1.0, "nobody's answer is left over"
+        ranks.link(Shortage(), 1 << 20)
+    assert ranks.link(lambda: Choice(1.0, "measured here"), 1 << 20).value == 1.0, "nobody's answer is left over"
 
 
-def test_each_process_holds_half(gqa: tuple[Engine, Engine, Crew]) -> None:
+def test_each_process_holds_half(gqa: tuple[Engine, Engine, RankPool]) -> None:
     shared, alone, _ = gqa
     assert shared.info.num_ranks == CONFIG.num_gpus == 2
     assert 2 * shared.info.kv_bytes_per_token == alone.info.kv_bytes_per_token
@@ -176,31 +176,31 @@ def test_each_process_holds_half(gqa: tuple[Engine, Engine, Crew]) -> None:
 # -------------------- lost ranks, last: the engines cannot be used afterwards
 
 
-def ended(crew: Crew) -> bool:
-    return not any(process.is_alive() for process in crew._processes)
+def ended(ranks: RankPool) -> bool:
+    return not any(process.is_alive() for process in ranks._processes)
 
 
-def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: tuple[Engine, Engine, Crew]) -> None:
-    shared, _, crew = gqa
-    crew.tell(Select("full"))  # a bug of ours, as it were: the full cache selects nothing
+def test_a_process_that_raises_ends_the_run_with_its_reason(gqa: tuple[Engine, Engine, RankPool]) -> None:
+    shared, _, ranks = gqa
+    ranks.tell(Select("full"))  # a bug of ours, as it were: the full cache selects nothing
     started = time.monotonic()
     with pytest.raises(WorkerLost, match=r"Process 2 of 2 failed \(AssertionError: full selects nothing\)"):
         answer(shared, random_prompt(50, 11))
-    assert time.monotonic() - started < SOON_SECONDS and ended(crew)
+    assert time.monotonic() - started < SOON_SECONDS and ended(ranks)
 
 
-def test_a_process_that_is_killed_ends_the_run_at_once_and_for_good(mha: tuple[Engine, Engine, Crew]) -> None:
-    shared, _, crew = mha
+def test_a_process_that_is_killed_ends_the_run_at_once_and_for_good(mha: tuple[Engine, Engine, RankPool]) -> None:
+    shared, _, ranks = mha
     prompt = random_prompt(300, 12)
     events = shared.generate(prompt, GenerationConfig(max_new_tokens=500, speculation=FIXED))
     next(event for event in events if isinstance(event, RoundDone))
-    pid = crew._processes[0].pid
+    pid = ranks._processes[0].pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     started = time.monotonic()
     with pytest.raises(WorkerLost, match="Process 2 of 2 was killed by signal 9") as lost:
         list(events)
-    assert time.monotonic() - started < SOON_SECONDS and ended(crew)
+    assert time.monotonic() - started < SOON_SECONDS and ended(ranks)
     assert "--gpus" in lost.value.hint
     with pytest.raises(WorkerLost):
         answer(shared, prompt)

@@ -16,7 +16,7 @@ from core.caches.full import FullCache
 from core.caches.tokens import Context
 from core.engine import NEAR_TIE_GAP
 from core.errors import UnsupportedModel
-from core.models.cached_model import Judge
+from core.models.cached_model import CachedModel
 from core.models.head_layout import SHARED, is_divisible
 from core.parallel.shard import SharedInputs, cut
 from tests.core.models.test_parity_families import config_of as case_config
@@ -52,7 +52,7 @@ def logits_of(config: PreTrainedConfig, num_ranks: int, add: Callable[[Tensor, i
             cut(model, rank, num_ranks, partial(add, rank=rank))
         heads = (sizes.num_attention_heads // num_ranks, sizes.num_key_value_heads // num_ranks)
         cache = FullCache(KVShape(sizes.num_hidden_layers, *heads, sizes.head_dim, torch.float32, CPU), 128, 8)
-        judge = Judge("full", model, cache, CPU)
+        judge = CachedModel("full", model, cache, CPU)
         judge.feed(tokens, range(0, 50), 1)
         judge.feed(tokens, range(50, 70), 1)
         return judge.logits(tokens, 20)

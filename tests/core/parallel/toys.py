@@ -6,9 +6,10 @@ from typing import Any, cast
 from core.caches.full import Offload
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
+from core.generation.loaded import LoadedModels
 from core.models.loader import read_dims
 from core.ops.backend import STOCK
-from core.parallel.rank_pool import Crew, load_shared
+from core.parallel.rank_pool import RankPool, load_shared
 from core.planning.planner import make_plan
 from core.planning.tp_planning import one_share, told
 from tests.core.toys import MACHINE, Letters, loaded, tiny_config
@@ -24,7 +25,7 @@ CONFIG = EngineConfig(
 )
 
 
-def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -> tuple[Engine, Crew]:
+def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -> tuple[Engine, RankPool]:
     """The twin of `tests.core.toys.tiny_engine` with the same sizes; the target is read from `folder`, where it is put.
 
     Costs seconds: a process is started.
@@ -34,5 +35,7 @@ def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -
     draft = loaded(config, 3, NOISE)
     share, machine = one_share(folder, read_dims(folder), CONFIG, MACHINE)
     plan = told(make_plan(share, draft.dims, CONFIG, machine), CONFIG.num_gpus)
-    crew, target = load_shared(folder, share, CONFIG, plan, STOCK, offload)
-    return Engine(CONFIG, plan, Letters(), target, draft, crew=crew, offload=offload), crew
+    ranks, target = load_shared(folder, share, CONFIG, plan, STOCK, offload)
+    return Engine(
+        CONFIG, plan, Letters(), LoadedModels(target=target, draft=draft, ranks=ranks), offload=offload
+    ), ranks

@@ -30,6 +30,7 @@ from core.caches.streaming import StreamingCache
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished
+from core.generation.loaded import LoadedModels
 from core.models.loader import LoadedModel, ModelDims
 from core.planning.cache_sizes import CacheSizes
 from core.planning.hardware import Gpu, Machine, this_machine
@@ -114,7 +115,7 @@ def engine_of(given: EngineConfig, kv_heads: int) -> Engine:
     target, draft = (on_device(loaded(config_of(heads, kv, layers), 3, noise)) for heads, kv, layers, noise in sizes)
     plan = make_plan(target.dims, draft.dims, given, MACHINE)
     assert plan.device.value == "cuda" and plan.dtype.value == HALF, plan.device
-    return Engine(given, plan, Letters(), target, draft)
+    return Engine(given, plan, Letters(), LoadedModels(target=target, draft=draft))
 
 
 def planned_bytes(plan: Plan) -> int:
@@ -193,7 +194,7 @@ def engine_peaks(name: str, works: Mapping[str, Work], kv_heads: int = 4, **chan
             before, more = planned_bytes(engine.plan), 0
             measured = peak_of(gpu, partial(work, engine))
             if what == BUDGET:
-                dims, given = engine._target.dims, config(**changes)
+                dims, given = engine._models.target.dims, config(**changes)
                 wanted = replace(given, retrieval=replace(RETRIEVED, budget=MORE))
                 more = retrieval_bytes(dims, wanted, HALF) - retrieval_bytes(dims, given, HALF)
             found.append(Peak(f"{name}: {what}", max(before, planned_bytes(engine.plan)) + more, measured))

@@ -19,9 +19,9 @@ from core.config import SpeculationConfig as Shape
 from core.decoding import methods
 from core.decoding.adaptive import best_gamma, cost_per_token
 from core.decoding.methods import Decoder, Parts
-from core.engine import Engine
 from core.errors import InvalidSetting
-from core.models.cached_model import Judge
+from core.generation.levels import Levels
+from core.models.cached_model import CachedModel
 from core.models.hub.catalog import find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
@@ -154,10 +154,10 @@ def decoder(case: Case, plan: Plan) -> Decoder:
     weights = share_of(target, shares).weight_bytes(plan.bits.value)
     guessing = target.drafting_pass_bytes // shares if case.drafting_bits == 4 else weights
 
-    def judge(name: str, kv_bytes: int, weight_bytes: int) -> Judge:
+    def judge(name: str, kv_bytes: int, weight_bytes: int) -> CachedModel:
         cache = SimpleNamespace(nbytes=kv_bytes)
         return cast(
-            Judge,
+            CachedModel,
             SimpleNamespace(
                 name=name, cache=cache, model=Weights(weight_bytes), device=torch.device("cpu"), graphs=None
             ),
@@ -168,14 +168,13 @@ def decoder(case: Case, plan: Plan) -> Decoder:
 
     window = case.config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)
     draft_bytes = draft.weight_bytes(8 * plan.dtype.value.itemsize)
-    engine = SimpleNamespace(
-        config=case.config if shares == 1 else replace(case.config, num_gpus=shares),
-        plan=plan,
-        _target=model(target, weights),
-        _draft=model(draft, draft_bytes),
+    levels = SimpleNamespace(
+        _config=case.config if shares == 1 else replace(case.config, num_gpus=shares),
+        _plan_now=lambda: plan,
+        _models=SimpleNamespace(target=model(target, weights), draft=model(draft, draft_bytes)),
         _weights_read={},
     )
-    engine._parts = Parts(
+    levels.parts = Parts(
         full=judge("full", kv * case.context // shares, weights),
         retrieval=judge("retrieval", kv * BUDGET // shares, guessing),
         draft=judge("draft", window, draft_bytes),
@@ -183,10 +182,10 @@ def decoder(case: Case, plan: Plan) -> Decoder:
         vocab=target.dims.vocab_size,
         evicting=cast(Any, None),
         config=case.config.retrieval,
-        nominal_cost=lambda one: Engine._nominal_cost(cast(Engine, engine), one),
+        nominal_cost=lambda one: Levels.nominal_cost(cast(Levels, levels), one),
         most_guesses=lambda: plan.most_guesses.value,
     )
-    return Decoder("triforce", engine._parts, SamplingParams(temperature=0.6), Shape())
+    return Decoder("triforce", levels.parts, SamplingParams(temperature=0.6), Shape())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -256,7 +255,7 @@ def test_a_pass_that_waits_for_the_link_is_worth_longer_rounds(tmp_path: Path) -
     parts = decoder(case, plan)._parts
     full = parts.nominal_cost(parts.full)
     assert full.of(0) == pytest.approx(64 * GIB / 25e9 + fixed_seconds("cuda", 32), rel=1e-6)
-    retrieval, draft = parts.nominal_cost(parts.retrieval), parts.nominal_cost(cast(Judge, parts.draft))
+    retrieval, draft = parts.nominal_cost(parts.retrieval), parts.nominal_cost(cast(CachedModel, parts.draft))
     gamma1 = best_gamma(0.3, draft.of(0), retrieval, 6)
     guess = cost_per_token(0.3, draft.of(0), retrieval, gamma1)
     blind = pass_cost("cuda", PassReads.of(32, case.sizes[0].weight_bytes(16), 64 * GIB), plan.nominal)
@@ -303,14 +302,16 @@ def test_an_engine_on_a_processor_has_no_link_and_costs_what_it_reads() -> None:
     for one in (engine, apart):
         for _ in one.read(random_prompt(700)):
             pass
-    full, other = engine._parts.full, apart._parts.full
+    full, other = engine._levels.parts.full, apart._levels.parts.full
     assert apart.plan.resident_layers == 0
-    assert engine._nominal_cost(full) == apart._nominal_cost(other)
+    assert engine._levels.nominal_cost(full) == apart._levels.nominal_cost(other)
     bytes_read = full.cache.nbytes + engine.info.target_weight_bytes
-    assert engine._nominal_cost(full).of(0) == pytest.approx(fixed_seconds("cpu", 2) + bytes_read / HOST_BANDWIDTH)
+    assert engine._levels.nominal_cost(full).of(0) == pytest.approx(
+        fixed_seconds("cpu", 2) + bytes_read / HOST_BANDWIDTH
+    )
     moved = replace(apart.plan, device=Choice("cuda", "test"), nominal=nominal_bandwidths("cuda", "NVIDIA L40"))
-    apart.plan = moved
-    assert apart._nominal_cost(other).of(0) == pytest.approx(
+    apart._placement.plan = moved
+    assert apart._levels.nominal_cost(other).of(0) == pytest.approx(
         fixed_seconds("cuda", 2)
         + max(other.cache.nbytes / 25e9, apart.info.target_weight_bytes / moved.nominal.memory.value)
     )

@@ -1,0 +1,104 @@
+"""Queries as they were asked, kept beside the keys: what selection scores chunks with."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.caches.base import KVShape
+from core.ops.graphs import MOST_ROWS, padded_rows
+
+QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
+QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
+
+
+class SavedQueries(NamedTuple):
+    """A copy of the newest queries."""
+
+    rings: list[Tensor]  # per layer [H, QUERY_LOG, D]
+    first: int  # the oldest token whose query is there
+
+
+class QueryLog:
+    """Queries as they were asked, after RoPE: the newest ones in a ring, and a sparse sample of all.
+
+    The ring holds those of tokens [first, length): what was written behind a token that is now the last one has
+    overwritten older ones, and a rewind does not bring them back.
+    """
+
+    def __init__(self, shape: KVShape, capacity: int) -> None:
+        def allocate(rows: int) -> list[Tensor]:
+            size = (shape.num_heads, rows, shape.head_dim)
+            return [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.num_layers)]
+
+        self._ring = allocate(QUERY_LOG)
+        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes what is no sample
+        self.first = 0
+
+    def open(self, start: int, num_new: int) -> None:
+        """A pass over tokens [start, start + num_new) will write, a recorded one up to the next power of two."""
+        width = padded_rows(num_new) if num_new <= MOST_ROWS else num_new
+        self.first = max(self.first, start + width - QUERY_LOG)
+
+    def truncate(self, length: int) -> None:
+        """Tokens from `length` on are forgotten."""
+        self.first = min(self.first, length)
+
+    def put(self, start: int, queries: Tensor) -> None:
+        """Queries [L, H, W, D] of tokens [start, start + W), the last ones there are."""
+        for ring, own in zip(self._ring, queries, strict=True):
+            at = torch.arange(start, start + own.shape[1], device=ring.device) % QUERY_LOG
+            ring[:, at] = own
+        self.first = start
+
+    def write(self, layer: int, start: int, q: Tensor) -> None:
+        """Log q [1, H, T, D] of tokens [start, start + T)."""
+        stop = start + q.shape[2]
+        first = -start % QUERY_SAMPLE_STRIDE
+        if first < q.shape[2]:
+            sampled = q[0, :, first::QUERY_SAMPLE_STRIDE]
+            at = (start + first) // QUERY_SAMPLE_STRIDE
+            self._samples[layer][:, at : at + sampled.shape[1]] = sampled
+        position = max(start, stop - QUERY_LOG)
+        while position < stop:  # once, or twice where the ring wraps
+            slot = position % QUERY_LOG
+            size = min(stop - position, QUERY_LOG - slot)
+            self._ring[layer][:, slot : slot + size] = q[0, :, position - start : position - start + size]
+            position += size
+
+    def write_at(self, layer: int, positions: Tensor, q: Tensor) -> None:
+        """As `write`, where only the device knows the positions [T] int64; T at most QUERY_LOG."""
+        self._ring[layer].index_copy_(1, positions % QUERY_LOG, q[0])
+        samples = self._samples[layer]
+        is_sample = positions % QUERY_SAMPLE_STRIDE == 0
+        slots = torch.where(is_sample, positions // QUERY_SAMPLE_STRIDE, samples.shape[1] - 1)
+        samples.index_copy_(1, slots, q[0])
+
+    def saved(self, device: torch.device | None = None) -> SavedQueries:
+        """A copy, on `device` if one is given, of the newest queries of every layer.
+
+        The sparse sample is written anew as a text is read again, and serves no method that speculates.
+        """
+        return SavedQueries([ring.to(device or ring.device, copy=True) for ring in self._ring], self.first)
+
+    def restore(self, saved: SavedQueries) -> None:
+        """The newest queries as they were when saved."""
+        for ring, copy in zip(self._ring, saved.rings, strict=True):
+            ring.copy_(copy)
+        self.first = saved.first
+
+    def views(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
+        """The ring [H, QUERY_LOG, D], and the sample of the first `length` queries [H, N, D]."""
+        return self._ring[layer], self._samples[layer][:, : -(-length // QUERY_SAMPLE_STRIDE)]
+
+    def recent(self, layer: int, length: int, num_queries: int) -> Tensor:
+        """Queries of the last tokens before `length`, oldest first, [H, W, D] with W <= num_queries."""
+        start = min(max(self.first, length - num_queries), length)
+        positions = torch.arange(start, length, device=self._ring[layer].device)
+        return self._ring[layer][:, positions % QUERY_LOG]
+
+    def sampled(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
+        """Sampled queries before `length`, [H, N, D], and their positions [N]."""
+        count = -(-length // QUERY_SAMPLE_STRIDE)
+        queries = self._samples[layer][:, :count]
+        return queries, torch.arange(count, device=queries.device) * QUERY_SAMPLE_STRIDE

@@ -1,0 +1,239 @@
+"""The target and the draft, each with the caches that it looks through: what decoders are composed of."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from core.caches.base import KVCache
+from core.caches.full import FullCache, Offload
+from core.caches.oom_fallback import OomFallback, make_full_cache
+from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, chosen_weights, selection_policy
+from core.caches.retrieval import RetrievalCache
+from core.caches.streaming import StreamingCache
+from core.caches.tokens import Context
+from core.config import EngineConfig, GenerationConfig
+from core.decoding.adaptive import PassCost
+from core.decoding.methods import Decoder, Parts
+from core.decoding.ngram_lookup import TokenIndex
+from core.errors import InvalidSetting, NotEnoughMemory
+from core.generation.loaded import LoadedModels
+from core.models.cached_model import CachedModel
+from core.models.graphed import GraphedPasses
+from core.models.loader import LoadedModel
+from core.models.rotary import KeyShift
+from core.ops.graphs import Graphs
+from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
+from core.planning.cache_sizes import CacheSizes
+from core.planning.choices import choose_coattention
+from core.planning.cost_model import PassReads, pass_cost
+from core.planning.hardware import free_memory_bytes
+from core.planning.memory_plan import Plan
+
+
+class Levels:
+    """All models and caches of one conversation.
+
+    Args:
+        plan: as it was made; `plan_now` tells it as it holds now.
+        offload: in place of the plan's. graphs: record passes.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        plan: Plan,
+        models: LoadedModels,
+        plan_now: Callable[[], Plan],
+        offload: Offload | None,
+        graphs: Graphs | None,
+    ) -> None:
+        self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
+        self.full = self._full_cache(plan, offload or plan.offload)
+        self.chunks = config.retrieval  # what the retrieval cache keeps now
+        self._chooser = selection_policy(self.full, self.chunks)
+        self.oom_fallback = self._fallback(
+            lambda: None, may_move=True
+        )  # an engine that is made has nothing to move yet
+        self.retrieval = self.oom_fallback.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
+        self._evicting: dict[str, CachedModel] = {}
+        self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by model
+        self.parts = self._parts()
+
+    def _full_cache(self, plan: Plan, offload: Offload | None) -> FullCache:
+        target, ranks, context = self._models.target, self._models.ranks, plan.context.value
+        full = make_full_cache(
+            target.shape,
+            context,
+            self._config.retrieval.chunk_size,
+            possible=min(target.dims.max_context, plan.most_context),
+            backend=self._models.backend,
+            offload=offload,
+            block_rows=self._block_rows(context),
+            kind=LedFullCache if ranks else FullCache,
+        )
+        if ranks and isinstance(full, LedFullCache):
+            full.lead(ranks.tell)
+        return full
+
+    def _block_rows(self, context: int) -> int:
+        target = self._models.target
+        return CacheSizes.of(target.dims, self._config, target.shape.dtype).block_rows(context)
+
+    def _fallback(self, moved: Callable[[], None], *, may_move: bool) -> OomFallback:
+        block_rows = self._block_rows(self.full.capacity)
+        return OomFallback(self.full, block_rows, free_memory_bytes, moved, may_move=may_move)
+
+    def when_layers_move(self, moved: Callable[[], None]) -> None:
+        """Call `moved` when the device runs out of memory and a layer of the full cache has gone to the host."""
+        self.oom_fallback = self._fallback(moved, may_move=self._models.ranks is None)
+
+    def _parts(self) -> Parts:
+        models, module = self._models, self._models.target.module
+        draft = models.draft
+        return Parts(
+            full=self._target_model("full", self.full, self._passes("full", module, self.full)),
+            retrieval=self._target_model(
+                "retrieval",
+                self.retrieval,
+                self._passes("retrieval", models.looking, self.retrieval),
+                models.looking,
+            ),
+            draft=self._draft_model(draft) if draft else None,
+            index=TokenIndex(),
+            vocab=models.target.dims.vocab_size,
+            evicting=self._evicting_model,
+            config=self._config.retrieval,
+            nominal_cost=self.nominal_cost,
+            most_guesses=lambda: self._plan_now().most_guesses.value,
+        )
+
+    def _draft_model(self, draft: LoadedModel) -> CachedModel:
+        shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend
+        streaming = StreamingCache(draft.shape, self._config.draft, shift, backend=backend)
+        passes, target = self._passes("draft", draft.module, streaming), self._models.target
+        vocab = target.dims.vocab_size
+        return CachedModel("draft", draft.module, streaming, target.shape.device, vocab=vocab, graphed=passes)
+
+    def _target_model(
+        self, name: str, cache: KVCache, graphed: GraphedPasses | None = None, model: nn.Module | None = None
+    ) -> CachedModel:
+        target, ranks = self._models.target, self._models.ranks
+        lead = ranks.leading if ranks else None
+        model = target.module if model is None else model
+        return CachedModel(name, model, cache, target.shape.device, lead, graphed=graphed)
+
+    def _passes(
+        self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache
+    ) -> GraphedPasses | None:
+        if self._graphs is None or (self._models.ranks and name != "draft"):  # it lives on rank 0, and needs no other
+            return None
+        return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
+
+    def try_graphs(self) -> None:
+        """Record a first pass of each model, so that what cannot work is known before it is needed."""
+        for model in filter(None, (self.parts.full, self.parts.retrieval, self.parts.draft)):
+            if model.graphs is not None:
+                model.logits(Context([0]), 1)
+                model.cache.truncate(0)
+
+    # -------------------- what the caches hold
+
+    def rewind(self, length: int) -> None:
+        """Every cache forgets the conversation from `length` on."""
+        self.full.truncate(length)
+        for model in (self.parts.retrieval, self.parts.draft, *self._evicting.values()):
+            if model is not None:
+                model.cache.truncate(length)
+
+    def use_budget(self, budget: int | None) -> int:
+        """See `Engine.use_budget`."""
+        loaded, per_token = self._config.retrieval, self._models.target.shape.bytes_per_token
+        wanted = loaded if budget is None else replace(loaded, budget=budget)
+        if wanted == self.chunks:
+            return wanted.budget
+        if self._models.ranks:
+            raise InvalidSetting(
+                "The retrieval budget cannot be changed while several processes share the model.",
+                hint=f"Leave it at {self.chunks.budget:,} tokens.",
+            )
+        plan = self._plan_now()
+        free = max(plan.usable_bytes - plan.total_bytes, 0)
+        if (wanted.budget - loaded.budget) * per_token > free:
+            raise NotEnoughMemory(
+                f"A retrieval budget of {budget:,} tokens does not fit beside the model and its context.",
+                hint=f"Choose one of at most {loaded.budget + free // per_token:,} tokens.",
+            )
+        self.chunks, self._chooser = wanted, selection_policy(self.full, wanted)
+        self.retrieval.set_policy(self._chooser)
+        self.parts.retrieval.meter.forget_costs()
+        self._evicting.clear()
+        return wanted.budget
+
+    def held_chunks(self) -> torch.Tensor:
+        """Chunk numbers in the retrieval cache, [L, H_kv, n] int64."""
+        own, ranks = self.retrieval.held_chunks(), self._models.ranks
+        return ranks.held_chunks(own) if ranks else own
+
+    def chunk_weights(self) -> torch.Tensor:
+        """See `core.caches.policies.chosen_weights`: [C] float32; empty: none was chosen."""
+        held, ranks = self.retrieval.held_chunks(), self._models.ranks
+        if held.shape[2] == 0:
+            return torch.empty(0)
+        own = chosen_weights(held, self._chooser.scores)
+        return ranks.chunk_weights(own) if ranks else own
+
+    @property
+    def holds_all_chunks(self) -> bool:
+        """The retrieval cache has room for every chunk."""
+        return self.retrieval.held_chunks().shape[2] < self._chooser.max_chunks
+
+    # -------------------- lossy methods
+
+    def lane_decoders(self, configs: Sequence[GenerationConfig]) -> list[Decoder]:
+        """One for each lane of a race. The cache of a lossy method is all its lane has, so two lanes of it need two."""
+        before: Counter[str] = Counter()
+        decoders = []
+        for config in configs:
+            parts = replace(self.parts, evicting=partial(self._evicting_model, lane=before[config.method]))
+            decoders.append(Decoder(config.method, parts, config.sampling, config.speculation))
+            before[config.method] += 1
+        return decoders
+
+    def _evicting_model(self, method: str, lane: int = 0) -> CachedModel:
+        name = f"{method}-{lane + 1}" if lane else method
+        if name not in self._evicting:
+            policy = LOSSY_POLICIES[method](self.full, self.chunks)  # its rows are no part of the plan
+            cache = self.oom_fallback.retry(lambda: self._part_of_full(name, policy), lambda: None)
+            self._evicting[name] = self._target_model(name, cache)
+        return self._evicting[name]
+
+    def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
+        ranks = self._models.ranks
+        return LedRetrievalCache(self.full, policy, name, ranks.tell) if ranks else RetrievalCache(self.full, policy)
+
+    # -------------------- what passes cost
+
+    def nominal_cost(self, model: CachedModel) -> PassCost:
+        """What the plan says that a pass costs: a seed draws the same text wherever the plan is the same.
+
+        So the host attends to the share that was asked for, not to one that was measured. A layer that had to move
+        changed the plan, and counts from the next round on: the one that broke off has drawn in vain already.
+        """
+        models, plan = self._models, self._plan_now()
+        loaded = models.draft if model is self.parts.draft else models.target
+        assert loaded is not None
+        weight_bytes, device = self._weights_read.get(model.name), plan.device.value
+        if weight_bytes is None:  # counting takes longer than deciding how long a round should be
+            weight_bytes = loaded.weight_bytes
+            if model is self.parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
+                weight_bytes = sum(parameter.nbytes for parameter in model.module.parameters())
+            self._weights_read[model.name] = weight_bytes
+        layers, away = loaded.dims.num_layers, model is self.parts.full
+        share = choose_coattention(self._config, device, away=True).value or 0.0
+        resident = plan.resident_layers if away else None
+        reads = PassReads.of(layers, weight_bytes, model.cache.nbytes, resident, share)
+        return pass_cost(device, reads, plan.nominal)

@@ -1,0 +1,25 @@
+"""Models in memory, ready to compute: what an engine is given."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from core.models.loader import LoadedModel
+from core.ops.backend import STOCK, Backend
+from core.parallel.rank_pool import RankPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModels:
+    """A target and what speculates for it."""
+
+    target: LoadedModel
+    draft: LoadedModel | None = None
+    backend: Backend = STOCK
+    ranks: RankPool | None = None  # the other ranks, where several share the target
+    drafting: nn.Module | None = None  # the target with weights of 4 bits, for passes over the retrieval cache
+
+    @property
+    def looking(self) -> nn.Module:
+        """What looks through the retrieval cache, and never at the full one."""
+        return self.target.module if self.drafting is None else self.drafting

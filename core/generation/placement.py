@@ -1,0 +1,78 @@
+"""What of the target's keys and values lies where, and how the plan follows when that changes at work."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from core.caches.full import FullCache
+from core.config import EngineConfig
+from core.ops.transfer import pinning
+from core.parallel.rank_pool import RankPool
+from core.planning.choices import Choice, choose_coattention
+from core.planning.cost_model import measure_link, measure_sharing, share_of
+from core.planning.memory_plan import Plan, block_changed, placed
+
+log = logging.getLogger(__name__)
+
+
+class Placement:
+    """The plan as it holds now, and what was measured of the way to host memory.
+
+    Args:
+        changed: called when any of it is another than before.
+    """
+
+    def __init__(
+        self, plan: Plan, config: EngineConfig, full: FullCache, ranks: RankPool | None, changed: Callable[[], None]
+    ) -> None:
+        self.plan, self._config, self._full, self._ranks, self._changed = plan, config, full, ranks, changed
+        self.host_memory: Choice[str] | None = None  # None: nothing has gone there yet
+        self.link: Choice[float] | None = None  # bytes per second of a plain copy from there; None: not measured
+        self._coattention: Choice[float | None] | None = None
+
+    def layers_moved(self) -> None:
+        """The device ran out of memory: fewer layers are resident than before."""
+        self.plan = placed(self.plan, self._full.resident_layers, "the device ran out of memory, and the others went")
+        self.update()
+
+    def block_shrunk(self, block: int) -> None:
+        """The device had no room for the block that was to be read layer by layer."""
+        how = "smaller blocks are read layer by layer" if block else "prompts are read chunk by chunk"
+        self.plan = block_changed(self.plan, block, f"the device ran out of memory: {how}")
+        self._changed()
+        log.warning("out of memory: %s", how)
+
+    def update(self) -> None:
+        """Take in where the layers lie; what lies in host memory is measured the first time."""
+        resident = self._full.resident_layers
+        if resident != self.plan.resident_layers:
+            self.plan = placed(self.plan, resident, "the device had less room than planned")
+        self.host_memory = None
+        if self._full.host_memory:
+            self.host_memory = Choice(*pinning(self._full.host_memory))
+            with suppress(torch.OutOfMemoryError):  # then its use cannot be told
+                self.link = self.link or self._measured_link()
+            if self._coattention is None:
+                self._coattention = self._choose_coattention()
+                self._full.let_host_attend(self._coattention.value or 0.0)
+            self.plan = replace(self.plan, coattention=self._coattention)
+        self._changed()
+
+    def _measured_link(self) -> Choice[float]:
+        own = partial(measure_link, self._full.shape.device)
+        return self._ranks.link(own) if self._ranks else own()
+
+    def _choose_coattention(self) -> Choice[float | None]:
+        shape = self._full.shape
+        choice = choose_coattention(self._config, shape.device.type, away=True)
+        if choice.value is not None:
+            return choice
+        piece = self._full.host_memory[0].rows.shape[1:]
+        try:
+            return share_of(measure_sharing(piece, shape.num_heads, shape.dtype, shape.device))
+        except torch.OutOfMemoryError:
+            return Choice(0.0, "the device had no room to measure it")
