@@ -33,7 +33,7 @@ from core.kv_store.identity import Family, family_of
 from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
-from core.planning.planner import Plan, block_changed
+from core.planning.memory_plan import Plan, block_changed
 
 
 class Engine:

@@ -24,7 +24,8 @@ from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.parallel.rank_pool import load_shared
 from core.planning.hardware import cap_memory, resolve_device, this_machine
-from core.planning.planner import Plan, make_plan
+from core.planning.memory_plan import Plan
+from core.planning.planner import make_plan
 from core.planning.tp_planning import one_share, told
 
 log = logging.getLogger(__name__)

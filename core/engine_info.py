@@ -11,7 +11,8 @@ from core.models.hub.catalog import ModelEntry
 from core.models.quantised import FORMATS
 from core.models.self_draft import drafting_bytes
 from core.ops.graphs import MOST_ROWS, Graphs
-from core.planning.planner import Choice, Plan
+from core.planning.choices import Choice
+from core.planning.memory_plan import Plan
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 

@@ -16,7 +16,7 @@ from app.runtime.versions import versions
 from core.config import EngineConfig, RetrievalConfig
 from core.models.hub.catalog import ROOT
 from core.planning.hardware import Machine
-from core.planning.planner import Plan
+from core.planning.memory_plan import Plan
 
 DEFAULT_NEW_TOKENS = 128
 BENCH_SEED = 900_000  # far from the seeds of training and of the sample books

@@ -22,9 +22,10 @@ from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.models.widen import target_size
 from core.planning.hardware import this_machine
 from core.planning.machine_spec import Rig, make_rig
-from core.planning.planner import kv_bytes_per_token
+from core.planning.memory_plan import Plan
+from core.planning.rig_plan import RigPlan, plan_rig
+from core.planning.sizes import kv_bytes_per_token
 from core.planning.speed_model import PUBLISHED, PUBLISHED_BUDGET, Acceptance, Prediction, bandwidths, predict
-from core.planning.tiers import TierPlan, plan_tiers
 
 GIB = float(1 << 30)
 
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     )
     config = with_budget(config, args.budget, subject, rig)
     try:
-        plan = plan_tiers(subject.target, subject.draft, config, rig, args.bits)
+        told = plan_rig(subject.target, subject.draft, config, rig, args.bits)
     except NotEnoughMemory as error:
         if not rig.machine.gpus or not rig.assumed or args.host_memory is not None:
             raise
@@ -70,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
             acceptance,
             because=f"{acceptance.because}; this plan's budget is {config.retrieval.budget:,}, so it differs",
         )
-    prediction = predict(subject.target, subject.draft, config, plan, bandwidths(plan, rig), acceptance)
+    prediction = predict(subject.target, subject.draft, config, told.plan, bandwidths(told.plan, rig), acceptance)
     if args.json:
-        print_json(report(subject, rig, plan, prediction))
+        print_json(report(subject, rig, told, prediction))
     else:
-        print("\n".join(lines(subject, rig, plan, prediction)))
+        print("\n".join(lines(subject, rig, told, prediction)))
     return 0
 
 
@@ -137,10 +138,11 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
     return replace(config, retrieval=replace(config.retrieval, budget=budget))
 
 
-def report(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -> dict[str, Any]:
+def report(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> dict[str, Any]:
     """The JSON of doctor."""
+    plan = told.plan
     memory: dict[str, int] = {}
-    for tier in plan.tiers:
+    for tier in told.tiers:
         for row in tier.rows:
             memory[row.name] = memory.get(row.name, 0) + row.size_bytes
     dims = subject.target.dims
@@ -161,16 +163,16 @@ def report(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -
             "device": asdict(plan.device),
             "dtype": {"value": dtype_name(plan), "because": plan.dtype.because},
             "bits": asdict(plan.bits),
-            "drafting_bits": asdict(plan.drafting_bits),
+            "drafting_bits": asdict(told.drafting_bits),
             "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
             "coattention": asdict(plan.coattention),
             "context": asdict(plan.context),
             "most_context": plan.most_context,
-            "most_context_resident": plan.most_resident,
+            "most_context_resident": told.most_resident,
             "memory": memory,
             "total_bytes": sum(memory.values()),
-            "available_bytes": sum(tier.free_bytes for tier in plan.tiers),
+            "available_bytes": sum(tier.free_bytes for tier in told.tiers),
             "tiers": [
                 {
                     "name": tier.name,
@@ -179,22 +181,22 @@ def report(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -
                     "used_bytes": tier.used_bytes,
                     "memory": {row.name: row.size_bytes for row in tier.rows},
                 }
-                for tier in plan.tiers
+                for tier in told.tiers
             ],
-            "runs_in_this_version": asdict(plan.runs),
+            "runs_in_this_version": asdict(told.runs),
         },
         "prediction": asdict(prediction),
     }
 
 
-def dtype_name(plan: TierPlan) -> str:
+def dtype_name(plan: Plan) -> str:
     """float16, for example."""
     return str(plan.dtype.value).removeprefix("torch.")
 
 
-def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) -> list[str]:
+def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> list[str]:
     """doctor for people."""
-    machine, target = rig.machine, subject.target
+    machine, target, plan = rig.machine, subject.target, told.plan
     gpus = [
         f"GPU        {gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB free"
         for gpu in machine.gpus
@@ -215,28 +217,28 @@ def lines(subject: Subject, rig: Rig, plan: TierPlan, prediction: Prediction) ->
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
-        f"Drafting   {plan.drafting_bits.value} bits: {plan.drafting_bits.because}",
+        f"Drafting   {told.drafting_bits.value} bits: {told.drafting_bits.because}",
         f"Placement  {plan.placement.value}: {plan.placement.because}",
-        *host_lines(plan),
+        *host_lines(told),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",
-        f"           at most {plan.most_context:,}; {plan.most_resident:,} without any in host memory"
-        if plan.num_gpus
+        f"           at most {plan.most_context:,}; {told.most_resident:,} without any in host memory"
+        if told.num_gpus
         else f"           at most {plan.most_context:,}",
     ]
-    for tier in plan.tiers:
+    for tier in told.tiers:
         shown += [
             "",
             f"{tier.name}: {tier.used_bytes / GIB:.2f} GiB of {tier.usable_bytes / GIB:.1f} that can be used",
             *(f"  {row.size_bytes / GIB:7.2f} GiB  {row.name}" for row in tier.rows),
         ]
-    return [*shown, "", *speed_lines(prediction), *([] if plan.runs.value else ["", f"Note: {plan.runs.because}."])]
+    return [*shown, "", *speed_lines(prediction), *([] if told.runs.value else ["", f"Note: {told.runs.because}."])]
 
 
-def host_lines(plan: TierPlan) -> list[str]:
+def host_lines(told: RigPlan) -> list[str]:
     """What the host attends to of what waits there; nothing where nothing does."""
-    if not plan.host_share:
+    if not told.host_share:
         return []
-    share, because = plan.coattention.value, plan.coattention.because
+    share, because = told.plan.coattention.value, told.plan.coattention.because
     if share is None:
         return [f"Host       its share of the attention is {because}; predicted without"]
     return [f"Host       attends to {share:.0%} of what waits there: {because}"]

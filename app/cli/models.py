@@ -17,7 +17,8 @@ from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
 from core.models.hub.shapes import find_shape
 from core.models.param_count import ModelSize, size_in, size_of
-from core.planning.planner import MOST_CONTEXT, kv_bytes_per_token
+from core.planning.basis import MOST_CONTEXT
+from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)
 CONTEXTS = (32_768, 131_072)  # for which keys and values are told

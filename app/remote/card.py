@@ -11,7 +11,9 @@ from app.remote.names import REMOTE, capabilities_on
 from core.engine_info import EngineInfo
 from core.errors import ContextTooSmall, InvalidSetting, UnknownModel
 from core.generation.decode_loop import LONGEST_ROUND
-from core.planning.planner import CacheSizes, Choice, Placement, Plan
+from core.planning.cache_sizes import CacheSizes
+from core.planning.choices import Choice
+from core.planning.memory_plan import Placement, Plan
 
 
 def find_card(client: Client, model: str | None) -> Mapping[str, Any]:

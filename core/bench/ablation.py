@@ -17,7 +17,8 @@ from core.engine_builder import LoadedPair, PairFiles
 from core.engine_info import EngineInfo
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.planning.hardware import cap_memory, resolve_device, this_machine
-from core.planning.planner import Plan, make_plan
+from core.planning.memory_plan import Plan
+from core.planning.planner import make_plan
 
 SHIPPED = "as shipped"
 ROOM = 256  # tokens beyond the answer: rounds may be longer than it needs

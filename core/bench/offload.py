@@ -30,9 +30,10 @@ from core.planning.hardware import (
     this_machine,
 )
 from core.planning.machine_spec import make_rig
-from core.planning.planner import Plan, make_plan
+from core.planning.memory_plan import Plan
+from core.planning.planner import make_plan
+from core.planning.rig_plan import plan_rig
 from core.planning.speed_model import PUBLISHED, PUBLISHED_BUDGET, Acceptance, bandwidths, predict
-from core.planning.tiers import plan_tiers
 
 PLACEMENTS: tuple[PlacementWish, ...] = ("resident", "split", "offloaded")
 PROJECTED = ("llama2-7b-128k", "llama2-13b-128k")
@@ -224,10 +225,11 @@ def project(machine: Machine, seen: Acceptance | None, tell: Callable[[str], obj
             for context in PROJECTED_CONTEXTS:
                 config = EngineConfig(context=context, retrieval=RetrievalConfig(budget=PUBLISHED_BUDGET))
                 try:
-                    plan = plan_tiers(target, draft, config, rig)
+                    told = plan_rig(target, draft, config, rig)
                 except NotEnoughMemory as error:
                     tell(f"No projection for {name} on {assumed} at {context:,} tokens: {error.problem}")
                     break
+                plan = told.plan
                 for acceptance in acceptances:
                     found = predict(target, draft, config, plan, bandwidths(plan, rig), acceptance)
                     rows.append(
@@ -237,7 +239,7 @@ def project(machine: Machine, seen: Acceptance | None, tell: Callable[[str], obj
                             "machine": assumed,
                             "placement": plan.placement.value,
                             "resident_layers": plan.resident_layers,
-                            "runs_in_this_version": plan.runs.value,
+                            "runs_in_this_version": told.runs.value,
                             "speedup": found.plain_ms_per_token / found.triforce_ms_per_token,
                             **asdict(found),
                         }

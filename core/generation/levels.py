@@ -27,9 +27,11 @@ from core.models.loader import LoadedModel
 from core.models.rotary import KeyShift
 from core.ops.graphs import Graphs
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
+from core.planning.cache_sizes import CacheSizes
+from core.planning.choices import choose_coattention
 from core.planning.cost_model import PassReads, pass_cost
 from core.planning.hardware import free_memory_bytes
-from core.planning.planner import CacheSizes, Plan, choose_coattention
+from core.planning.memory_plan import Plan
 
 
 class Levels:

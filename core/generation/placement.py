@@ -12,8 +12,9 @@ from core.caches.full import FullCache
 from core.config import EngineConfig
 from core.ops.transfer import pinning
 from core.parallel.rank_pool import RankPool
+from core.planning.choices import Choice, choose_coattention
 from core.planning.cost_model import measure_link, measure_sharing, share_of
-from core.planning.planner import Choice, Plan, block_changed, choose_coattention, placed
+from core.planning.memory_plan import Plan, block_changed, placed
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.bookfile import BookReader, BookWriter, Label
 from core.kv_store.folder import DIGESTS, Found, KeptBook, ShelfFolder, book_id
 from core.kv_store.identity import Family
-from core.planning.planner import Plan
+from core.planning.memory_plan import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
 WORTH_SECONDS = 5.0  # a reading that took less is not worth a file, nor a question whether to keep it

@@ -57,9 +57,9 @@ class ModelSize:
         rest = max(0, self.other_parameters - self.output_parameters)
         return self.drafting_bytes + rest * UNQUANTISED_BITS // 8
 
-    def weight_bytes(self, bits: int, num_gpus: int = 1) -> int:
-        """Bytes of the weights on each device."""
-        layers = self.layer_parameters * STORED_BITS[bits] / 8 / num_gpus
+    def weight_bytes(self, bits: int) -> int:
+        """Bytes of the weights."""
+        layers = self.layer_parameters * STORED_BITS[bits] / 8
         return int(layers + self.other_parameters * max(bits, UNQUANTISED_BITS) / 8)
 
 

@@ -31,7 +31,8 @@ from core.ops.link import LINK_BYTES
 from core.parallel.commands import CacheSizes, ChunkWeights, Feed, HeldChunks, MeasureLink, Order
 from core.parallel.group import PATIENCE, Group, RankLost, require_group
 from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
-from core.planning.planner import Choice, Plan
+from core.planning.choices import Choice
+from core.planning.memory_plan import Plan
 
 LAST_WORDS_SECONDS = 5.0  # in which a rank that fails says why, or is seen to be dead
 LEAVE_SECONDS = 2.0  # in which a rank ends by itself

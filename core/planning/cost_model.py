@@ -18,7 +18,8 @@ from core.decoding.adaptive import PassCost
 from core.ops.host_attention import HostAttention
 from core.ops.link import LINK_BYTES, link_rate
 from core.ops.transfer import HostRows
-from core.planning.planner import Bandwidths, Choice
+from core.planning.choices import Choice
+from core.planning.machine_spec import Bandwidths
 
 # Fixed cost of a layer in a pass, in seconds: module calls and small kernels. CPU: 2.4 ms for 6 layers, measured on
 # two server cores; CUDA: eager launches.

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from core.config import MOST_GPUS
 from core.errors import InvalidSetting
+from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
 DEVICES_FILE = Path(__file__).with_name("devices.json")
@@ -50,6 +51,28 @@ def kind_of(name: str) -> GpuKind | None:
     """What is known of a GPU with this name, the driver's or a data sheet's."""
     found = (kind for key, kind in gpu_kinds().items() if re.search(rf"(?<!\w){key}(?!\d)", name.lower()))
     return next(found, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidths:
+    """Bytes per second, of each device."""
+
+    memory: Choice[float]  # that the device computes from
+    link: Choice[float] | None  # from host memory to a GPU; None on the processor
+    host: Choice[float] | None = None  # of host memory, where the host attends; None: it does not
+
+
+def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
+    """Of a GPU with this name, or of the processor; from data sheets, so that nothing measured is in it."""
+    host = Choice(HOST_BANDWIDTH, "nominal, as of two server cores")
+    if device != "cuda":
+        return Bandwidths(host, None)
+    known = kind_of(gpu)
+    kind = known or gpu_kinds()[LIKE]
+    because = f"nominal, as of an {kind.name}" + ("" if known or not gpu else f", as {gpu} is not known")
+    return Bandwidths(
+        Choice(1e9 * kind.memory_gb_per_second, because), Choice(1e9 * kind.link_gb_per_second, because), host
+    )
 
 
 def make_rig(

@@ -13,12 +13,12 @@ import torch
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.adaptive import best_gamma, cost_per_token
 from core.models.param_count import ModelSize
-from core.models.self_draft import BITS as DRAFTING_BITS
+from core.planning.choices import Choice, choose_most_guesses
 from core.planning.cost_model import PassReads, fixed_seconds, measure_bandwidth, measure_link, pass_cost
 from core.planning.hardware import resolve_device
-from core.planning.machine_spec import Rig
-from core.planning.planner import Bandwidths, Choice, choose_most_guesses, kv_bytes_per_token
-from core.planning.tiers import TierPlan
+from core.planning.machine_spec import Bandwidths, Rig
+from core.planning.memory_plan import Plan
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, kv_bytes_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Prediction:
     gamma2: int
 
 
-def bandwidths(plan: TierPlan, rig: Rig) -> Bandwidths:
+def bandwidths(plan: Plan, rig: Rig) -> Bandwidths:
     """Measured where the machine is this one, nominal where it is described."""
     if plan.device.value == "cpu":
         return Bandwidths(Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor"), None)
@@ -87,24 +87,27 @@ def predict(
     target: ModelSize,
     draft: ModelSize | None,
     config: EngineConfig,
-    plan: TierPlan,
+    plan: Plan,
     rates: Bandwidths,
     acceptance: Acceptance,
 ) -> Prediction:
-    """Model plain decoding and TriForce at the planned context."""
-    context, shares, layers = plan.context.value, max(1, plan.num_gpus), target.dims.num_layers
-    kv = kv_bytes_per_token(target.dims, plan.dtype.value)
-    weights = target.weight_bytes(plan.bits.value, shares)
-    resident = plan.resident_layers if plan.num_gpus else layers
-    drafts_apart = config.drafting_bits == DRAFTING_BITS and plan.device.value == "cuda"  # a processor gains nothing
-    guessing = target.drafting_pass_bytes // shares if drafts_apart else weights
+    """Model plain decoding and TriForce at the planned context.
+
+    Args:
+        plan: of one device, or of the rank with the draft, where several share the target.
+    """
+    context, layers, kv = plan.context.value, plan.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
+    guessing = weights = plan.bytes_of(TARGET_WEIGHTS)
+    drafting = plan.bytes_of(DRAFTING_WEIGHTS)
+    if drafting and plan.device.value == "cuda":  # a processor gains nothing
+        guessing = drafting + target.drafting_pass_bytes - target.drafting_bytes
     reads = Reads(
-        full=PassReads.of(layers, weights, kv * context // shares, resident, plan.coattention.value or 0.0),
-        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget) // shares),
+        full=PassReads.of(layers, weights, kv * context, plan.resident_layers, plan.coattention.value or 0.0),
+        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget)),
     )
     if draft is not None:
         window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)
-        weights = draft.weight_bytes(8 * plan.dtype.value.itemsize)
+        weights = plan.bytes_of(DRAFT_WEIGHTS)
         reads = replace(reads, draft=PassReads.of(draft.dims.num_layers, weights, window))
     return predict_reads(plan.device.value, context, reads, rates, acceptance)
 

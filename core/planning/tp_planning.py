@@ -8,9 +8,10 @@ from core.config import EngineConfig
 from core.errors import InvalidSetting
 from core.models.head_layout import division_of
 from core.models.loader import ModelDims, read_config
-from core.models.param_count import size_in
+from core.models.param_count import ModelSize, size_in
+from core.planning.choices import Choice, choose_device
 from core.planning.hardware import Machine, gpus_in_words
-from core.planning.planner import Choice, Plan, choose_device
+from core.planning.memory_plan import Plan
 
 ON_WINDOWS = sys.platform == "win32"
 WITHOUT_NCCL = "GPUs cannot share a model under Windows, where torch comes without NCCL."
@@ -28,6 +29,28 @@ def check_heads(num_kv_heads: int, num_ranks: int) -> None:
             f"{num_kv_heads} heads of keys and values cannot be shared by {num_ranks} GPUs.",
             hint="Use a number of GPUs that divides them.",
         )
+
+
+def share_of(size: ModelSize, num_ranks: int) -> ModelSize:
+    """What each rank holds: its heads, and its part of the layers' linear weights; all of the others.
+
+    Its weights are as many on disk as there were counted.
+    """
+    dims, layers = size.dims, -(-size.layer_parameters // num_ranks)
+    share = replace(
+        dims,
+        num_heads=dims.num_heads // num_ranks,
+        num_kv_heads=dims.num_kv_heads // num_ranks,
+        weight_bytes=dims.disk_dtype.itemsize * (layers + size.other_parameters),
+    )
+    return replace(size, dims=share, layer_parameters=layers)
+
+
+def machine_share(machine: Machine, num_ranks: int, *, on_gpus: bool) -> Machine:
+    """What each rank counts on: the fullest of the first GPUs, and an equal part of memory."""
+    gpus = (min(machine.gpus[:num_ranks], key=lambda gpu: gpu.free_bytes),) if on_gpus else machine.gpus
+    ram, free = machine.ram_bytes // num_ranks, machine.free_ram_bytes // num_ranks
+    return replace(machine, gpus=gpus, ram_bytes=ram, free_ram_bytes=free)
 
 
 def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Machine) -> tuple[ModelDims, Machine]:
@@ -55,17 +78,8 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
         raise InvalidSetting(WITHOUT_NCCL, hint=USE_WSL)
     division_of(read_config(folder))
     check_heads(dims.num_kv_heads, ranks)
-    size = size_in(folder)
-    share = replace(
-        dims,
-        num_heads=dims.num_heads // ranks,
-        num_kv_heads=dims.num_kv_heads // ranks,
-        weight_bytes=dims.disk_dtype.itemsize * (-(-size.layer_parameters // ranks) + size.other_parameters),
-    )
-    if on_gpus:
-        gpus = (min(gpus[:ranks], key=lambda gpu: gpu.free_bytes),)
-    ram, free = machine.ram_bytes // ranks, machine.free_ram_bytes // ranks
-    return share, replace(machine, gpus=gpus, ram_bytes=ram, free_ram_bytes=free)
+    size = replace(size_in(folder), dims=dims)
+    return share_of(size, ranks).dims, machine_share(machine, ranks, on_gpus=on_gpus)
 
 
 def told(plan: Plan, num_ranks: int) -> Plan:

@@ -28,8 +28,9 @@ from core.generation.capabilities import ALL
 from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, RoundDone, StopReason, TokenRecord
 from core.generation.text import Turn
 from core.planning.hardware import Machine
+from core.planning.machine_spec import nominal_bandwidths
 from core.planning.nvidia import UnusedGpu
-from core.planning.planner import PlanRow, nominal_bandwidths
+from core.planning.sizes import PlanRow
 
 MACHINE = Machine("test processor", 2, 16 << 30, 12 << 30, ())
 UNUSED_GPU = UnusedGpu(

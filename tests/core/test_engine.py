@@ -16,7 +16,7 @@ from core.engine_info import Equality
 from core.errors import ContextTooSmall, InvalidSetting, NotEnoughMemory
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, PrefillProgress, RoundDone
-from core.planning.planner import USABLE_SHARE
+from core.planning.sizes import USABLE_SHARE
 from tests.core.toys import random_prompt, tiny_engine
 
 # Tiny models gain nothing from speculation, so adapting would go plain and leave nothing to test.

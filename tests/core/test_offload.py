@@ -21,8 +21,8 @@ from core.models.cached_model import CachedModel
 from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
+from core.planning.choices import Choice, choose_coattention
 from core.planning.cost_model import Sharing, measure_sharing, share_of
-from core.planning.planner import Choice, choose_coattention
 from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)

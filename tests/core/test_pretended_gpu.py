@@ -21,6 +21,7 @@ from core.ops.backend import STOCK, _seconds
 from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
+from core.planning.choices import Choice
 from core.planning.cost_model import measure_bandwidth
 from core.planning.hardware import (
     cap_memory,
@@ -30,7 +31,7 @@ from core.planning.hardware import (
     this_machine,
     used_memory_bytes,
 )
-from core.planning.planner import Choice, make_plan
+from core.planning.planner import make_plan
 from tests.core.cuda_stubs import CUDA, Cudart, PretendedGpu, pretended_gpu
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config
 

@@ -16,7 +16,8 @@ from core.ops.attention import attend, attend_reference, partial_reference
 from core.ops.graphs import Graphs
 from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows
-from core.planning.planner import Choice, make_plan
+from core.planning.choices import Choice
+from core.planning.planner import make_plan
 from tests.core.toys import MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -19,8 +19,9 @@ from core.engine import NEAR_TIE_GAP, Engine
 from core.engine_builder import LoadedPair, PairFiles
 from core.engine_info import Equality
 from core.generation.events import Finished
+from core.planning.choices import Choice
 from core.planning.hardware import cap_memory, resolve_device, return_memory, this_machine
-from core.planning.planner import Choice, make_plan
+from core.planning.planner import make_plan
 from tests.gpu.checklist import Here
 from tests.gpu.machine import device_of
 

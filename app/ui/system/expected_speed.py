@@ -13,8 +13,9 @@ from core.decoding.registry import PLAIN
 from core.decoding.stats import DecodeStats
 from core.engine_info import EngineInfo
 from core.models.hub.catalog import entries
+from core.planning.choices import Choice
 from core.planning.cost_model import PassReads
-from core.planning.planner import Bandwidths, Choice
+from core.planning.machine_spec import Bandwidths
 from core.planning.speed_model import PUBLISHED, Acceptance, Prediction, Reads, bandwidth_of, predict_reads
 
 

@@ -23,7 +23,7 @@ from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig
 from core.ops import transfer
-from core.planning.planner import CacheSizes
+from core.planning.cache_sizes import CacheSizes
 from tests.core.ops.simulated import DEVICE, SimulatedDevice, simulated
 from tests.core.toys import CPU
 
@@ -289,7 +289,6 @@ def test_a_new_conveyor_may_bring_at_once() -> None:
 ROWS = 160  # of a long pass
 SIZES = CacheSizes(
     layers=4,
-    shares=1,
     row_bytes=2 * KV_HEADS * DIM * 4,
     side_bytes=0,
     chunk_size=CHUNK,

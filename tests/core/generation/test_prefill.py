@@ -24,8 +24,11 @@ from core.generation.prefill import Prefill
 from core.models.cached_model import CachedModel
 from core.models.layerwise import DecoderLayers
 from core.models.loader import ModelDims
+from core.planning.cache_sizes import PREFILL_BLOCK
 from core.planning.hardware import Gpu, Machine
-from core.planning.planner import PREFILL_BLOCK, RETRIEVAL, block_changed, make_plan
+from core.planning.memory_plan import block_changed
+from core.planning.planner import make_plan
+from core.planning.sizes import RETRIEVAL
 from tests.core.toys import CPU, MACHINE, Letters, loaded, random_prompt, tiny_config, tiny_engine
 
 PLACES = {

@@ -22,7 +22,7 @@ from core.models.graphed import GraphedPasses
 from core.models.loader import ModelDims
 from core.ops.graphs import WARM_UP, Graphs, graph_bytes
 from core.parallel.commands import Order
-from core.planning.planner import graph_rows
+from core.planning.sizes import graph_rows
 from tests.core.toys import CPU, loaded, random_prompt, tiny_config, tiny_engine
 
 GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, top_k=20)

@@ -23,7 +23,7 @@ from core.generation.events import Finished, RoundDone
 from core.parallel.commands import Select
 from core.parallel.leader_caches import LedFullCache
 from core.parallel.rank_pool import RankPool
-from core.planning.planner import Choice
+from core.planning.choices import Choice
 from tests.core.parallel.test_shard import LOGIT_TOLERANCE
 from tests.core.parallel.toys import CONFIG, NOISE, shared_engine
 from tests.core.toys import random_prompt, tiny_engine

@@ -10,7 +10,7 @@ from core.errors import InvalidSetting
 from core.parallel import group
 from core.parallel.group import PATIENCE
 from core.parallel.rank_pool import PassClock, slowest_link, watch_ranks
-from core.planning.planner import Choice
+from core.planning.choices import Choice
 
 
 class Pass(PassClock):

@@ -26,13 +26,16 @@ from core.models.hub.catalog import find
 from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize, size_in, size_of
+from core.planning.choices import Choice
 from core.planning.cost_model import PassReads, fixed_seconds, pass_cost
 from core.planning.hardware import Machine
-from core.planning.machine_spec import HOST_BANDWIDTH, kind_of, make_rig
-from core.planning.planner import Bandwidths, Choice, Plan, kv_bytes_per_token, make_plan, nominal_bandwidths
+from core.planning.machine_spec import HOST_BANDWIDTH, Bandwidths, kind_of, make_rig, nominal_bandwidths
+from core.planning.memory_plan import Plan
+from core.planning.planner import make_plan
+from core.planning.rig_plan import RigPlan, plan_rig
+from core.planning.sizes import kv_bytes_per_token
 from core.planning.speed_model import Acceptance, Prediction, predict
-from core.planning.tiers import TierPlan, plan_tiers
-from core.planning.tp_planning import one_share
+from core.planning.tp_planning import one_share, share_of
 from tests.core.toys import random_prompt, tiny_engine
 
 GIB = 1 << 30
@@ -74,10 +77,10 @@ class Case:
         )
 
     @property
-    def tiers(self) -> TierPlan:
+    def told(self) -> RigPlan:
         """As `doctor` plans it."""
         target, draft = self.sizes
-        return plan_tiers(target, draft, self.config, make_rig(HOST, assume=self.machine, host_gib=256), self.bits)
+        return plan_rig(target, draft, self.config, make_rig(HOST, assume=self.machine, host_gib=256), self.bits)
 
     def plan(self, folder: Path) -> Plan:
         """As the engine would plan it before it loads; of two GPUs, as the first process does."""
@@ -128,7 +131,7 @@ CASES = [
 def forecast(case: Case, level1: float, level2: float) -> Prediction:
     """`doctor`'s prediction, from the plan's nominal bandwidths."""
     target, draft = case.sizes
-    plan = case.tiers
+    plan = case.told.plan
     rates = replace(plan.nominal, host=plan.nominal.host if plan.coattention.value else None)
     return predict(target, draft, case.config, plan, rates, Acceptance(level1, level2, "chosen"))
 
@@ -146,8 +149,9 @@ class Weights:
 def decoder(case: Case, plan: Plan) -> Decoder:
     """TriForce over caches as full as the context, with the engine's own costs and without its tensors."""
     target, draft = case.sizes
-    shares = max(1, case.tiers.num_gpus)
-    kv, weights = kv_bytes_per_token(target.dims, plan.dtype.value), target.weight_bytes(plan.bits.value, shares)
+    shares = max(1, case.told.num_gpus)
+    kv = kv_bytes_per_token(target.dims, plan.dtype.value)
+    weights = share_of(target, shares).weight_bytes(plan.bits.value)
     guessing = target.drafting_pass_bytes // shares if case.drafting_bits == 4 else weights
 
     def judge(name: str, kv_bytes: int, weight_bytes: int) -> CachedModel:
@@ -189,7 +193,7 @@ def test_rounds_of_sampled_texts_are_those_of_the_plan_s_own_forecast(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = case.plan(tmp_path)
-    assert plan.resident_layers == case.tiers.resident_layers and plan.nominal == case.tiers.nominal
+    assert plan.resident_layers == case.told.plan.resident_layers and plan.nominal == case.told.plan.nominal
     for level1 in LEVEL1:
         for level2 in LEVEL2:
             monkeypatch.setattr(methods, "PRIOR_LEVEL1", level1)
@@ -203,12 +207,13 @@ def test_rounds_of_sampled_texts_are_those_of_the_plan_s_own_forecast(
 
 @pytest.mark.parametrize("model", ["llama2-7b-128k", "llama-3.1-8b"])
 @pytest.mark.parametrize("bits", [8, 4])
-def test_quantised_models_are_placed_by_the_engine_as_doctor_says(model: str, bits: int, tmp_path: Path) -> None:
-    case = Case(model, "1x4090", bits=bits)
-    plan, told = case.plan(tmp_path), case.tiers
-    assert plan.resident_layers == told.resident_layers
-    (gpu,) = [tier for tier in told.tiers if tier.name.startswith("GPU")]
-    assert plan.total_bytes == sum(row.size_bytes for row in gpu.rows)
+@pytest.mark.parametrize("machine", ["1x4090", "cpu"])
+def test_what_doctor_shows_of_quantised_models_is_what_the_engine_plans(
+    model: str, bits: int, machine: str, tmp_path: Path
+) -> None:
+    case = Case(model, machine, bits=bits)
+    plan, told = case.plan(tmp_path), case.told
+    assert plan.resident_layers == told.plan.resident_layers and plan.rows == told.tiers[0].rows
 
 
 def golden() -> list[dict[str, Any]]:
@@ -220,7 +225,7 @@ def golden() -> list[dict[str, Any]]:
             rows.append(
                 {
                     "plan": case.name,
-                    "resident_layers": case.tiers.resident_layers,
+                    "resident_layers": case.told.plan.resident_layers,
                     "plain_ms": round(found[LEVEL2[0]].plain_ms_per_token, 1),
                     "level1": level1,
                     "gamma1, gamma2, ms by level2": {
@@ -349,7 +354,7 @@ def test_further_rows_cost_the_device_and_not_the_link() -> None:
 def test_rounds_are_longer_only_where_passes_come_over_the_link(tmp_path: Path) -> None:
     most = {case.name: case.plan(tmp_path).most_guesses for case in CASES}
     for case in CASES:
-        over_link = case.tiers.resident_layers < case.tiers.num_layers
+        over_link = case.told.plan.resident_layers < case.told.plan.num_layers
         choice = most[case.name]
         assert choice.value == (MOST_GUESSES_OVER_LINK if over_link else MOST_GUESSES) and choice.because
     apart = tiny_engine(offload=Offload(num_resident=0, block_rows=64))

@@ -17,10 +17,10 @@ from core.engine import Engine
 from core.engine_builder import LoadedPair
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.planning import hardware, nvidia, tp_planning
+from core.planning.choices import choose_device
 from core.planning.hardware import Gpu, cap_memory, has_kernels, resolve_device, this_machine
 from core.planning.machine_spec import make_rig
 from core.planning.nvidia import DriverAnswer, DriverGpu, InstalledTorch
-from core.planning.planner import choose_device
 from tests.core.fake_cuda import FakeCuda, install
 from tests.core.toys import MACHINE
 

@@ -9,7 +9,9 @@ from core.models.hub.shapes import find_shape
 from core.models.loader import ModelDims
 from core.models.param_count import size_of
 from core.planning.hardware import Gpu, Machine
-from core.planning.planner import kv_bytes_per_token, make_plan, placed
+from core.planning.memory_plan import placed
+from core.planning.planner import make_plan
+from core.planning.sizes import kv_bytes_per_token
 
 GIB = 1 << 30
 LLAMA2_7B = ModelDims(32, 32, 32, 128, 4096, 32000, 131072, 13_476_839_424, torch.float16, intermediate_size=11008)
@@ -59,7 +61,7 @@ def test_weights_that_do_not_fit_and_a_context_that_does_not_fit_are_two_refusal
 def test_what_does_not_fit_on_the_gpu_waits_in_host_memory() -> None:
     plan = make_plan(LLAMA2_7B, None, EngineConfig(context=65536), GAMER)
     # 23 GiB * 0.9 = 21196.8 MiB; less runtime 600, weights 12852.5, retrieval cache (1024 + 8 + 192 + 1) * 0.5 = 612.5
-    # and numbers of 112 chunks * 1024 heads * 8 bytes = 0.9, prefill 377.9 (see test_tiers), landmarks and queries
+    # and numbers of 112 chunks * 1024 heads * 8 bytes = 0.9, prefill 377.9 (see test_rig_plan), landmarks and queries
     # 32 * 72 = 2304 and 32.75, ring 5 * 8 + 3968 rows of a layer = 102 and, for each of 32 layers, 512 + 192 + 1 rows
     # of 16 KiB and 639 of a long pass = 21: 3642 left. A layer that stays takes 1003 more: 3.
     assert plan.placement.value == "split" and plan.offload is not None

@@ -21,7 +21,7 @@ from core.models.hub.draft_selection import pair
 from core.models.hub.shapes import find_shape
 from core.models.loader import load_tokenizer, read_config, read_dims, same_tokens
 from core.models.param_count import size_of
-from core.planning.planner import MOST_CONTEXT
+from core.planning.basis import MOST_CONTEXT
 from tests.core.toys import tiny_config
 
 ROWS = [row for row in catalog.entries().values() if row.hub]

@@ -1,0 +1,165 @@
+"""What a plan is made from: models, settings and memory, and with them what fits at every context."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from core.config import EngineConfig
+from core.models.loader import ModelDims
+from core.models.param_count import ModelSize
+from core.models.quantised import FORMATS
+from core.models.self_draft import BITS as DRAFTING_BITS
+from core.planning.cache_sizes import CacheSizes
+from core.planning.choices import Choice, choose_bits, choose_device, choose_dtype, choose_prefill_chunk
+from core.planning.hardware import Machine
+from core.planning.placement import STEP, Fit, Rooms, Usable, find_fit, largest_context
+from core.planning.sizes import (
+    DRAFT_WEIGHTS,
+    DRAFTING_WEIGHTS,
+    RETRIEVAL,
+    RUNTIME,
+    RUNTIME_BYTES,
+    STREAMING,
+    TARGET_WEIGHTS,
+    PlanRow,
+    graph_rows,
+    prefill_bytes,
+    retrieval_bytes,
+    streaming_bytes,
+    target_weight_bytes,
+    weight_bytes,
+    widened_row,
+)
+
+MOST_CONTEXT = 131_072
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """Of one device, or of one of several ranks that share the target."""
+
+    target: ModelDims
+    draft: ModelDims | None
+    size: ModelSize | None  # counted parameters of the target
+    config: EngineConfig
+    machine: Machine
+    device: Choice[str]
+    dtype: Choice[torch.dtype]
+    bits: Choice[int]
+    drafts_apart: bool  # a second copy of the target's weights drafts
+    usable: Usable
+
+    @classmethod
+    def of(
+        cls,
+        target: ModelDims,
+        draft: ModelDims | None,
+        config: EngineConfig,
+        machine: Machine,
+        size: ModelSize | None = None,
+        *,
+        bits: Choice[int] | None = None,
+        drafts_apart: bool | None = None,
+    ) -> "Basis":
+        """Choose what computes.
+
+        Args:
+            size: needed where any of the target's weights are to be quantised.
+            bits, drafts_apart: in place of the settings', also what this version does not run; None: as they say.
+        Raises:
+            InvalidSetting: a number of bits that is not computed with there. NotEnoughMemory: CUDA is not there.
+        """
+        device = choose_device(config, machine)
+        dtype = choose_dtype(device.value, target)
+        return cls(
+            target=target,
+            draft=draft,
+            size=size,
+            config=config,
+            machine=machine,
+            device=device,
+            dtype=dtype,
+            bits=bits or choose_bits(config, device.value, dtype.value),
+            drafts_apart=config.drafting_bits == DRAFTING_BITS if drafts_apart is None else drafts_apart,
+            usable=Usable.of(device.value, config, machine),
+        )
+
+    # -------------------- what lies beside the full cache
+
+    def prefill_chunk(self, *, offloaded: bool) -> Choice[int]:
+        """Tokens to read in one pass."""
+        return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded)
+
+    def fixed_rows(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
+        """What the device holds whatever the context is.
+
+        Args:
+            offloaded: whether any layer of the full cache is.
+        """
+        dims, dtype, bits = self.target, self.dtype.value, self.bits.value
+        read = replace(self.config, prefill_chunk=self.prefill_chunk(offloaded=offloaded).value)
+        rows = [
+            PlanRow(RUNTIME, RUNTIME_BYTES),
+            PlanRow(TARGET_WEIGHTS, target_weight_bytes(dims, self.size, dtype, bits)),
+            PlanRow(RETRIEVAL, retrieval_bytes(dims, self.config, dtype)),
+            PlanRow("prefill buffers", prefill_bytes(dims, read, dtype, offloaded=offloaded)),
+        ]
+        if self.draft is not None:
+            rows.append(PlanRow(DRAFT_WEIGHTS, weight_bytes(self.draft, dtype)))
+            rows.append(PlanRow(STREAMING, streaming_bytes(self.draft, self.config, dtype)))
+        rows += graph_rows(dims, self.draft, self.config, self.device.value, self.config.num_gpus)
+        if bits in FORMATS and self.size is not None:
+            rows.append(widened_row(self.size, dtype))
+        if self.drafts_apart:
+            assert self.size is not None, "drafting weights are planned from counted parameters"
+            rows.append(PlanRow(DRAFTING_WEIGHTS, self.size.drafting_bytes))
+        return tuple(rows)
+
+    def fixed_bytes(self, *, offloaded: bool) -> int:
+        """All of it."""
+        return sum(row.size_bytes for row in self.fixed_rows(offloaded=offloaded))
+
+    # -------------------- what fits
+
+    @cached_property
+    def sizes(self) -> CacheSizes:
+        """Of the full cache."""
+        return CacheSizes.of(self.target, self.config, self.dtype.value, self.device.value)
+
+    @cached_property
+    def rooms(self) -> Rooms:
+        """What is left for it."""
+        return Rooms(
+            resident=self.usable.device - self.fixed_bytes(offloaded=False),
+            offloaded=self.usable.device - self.fixed_bytes(offloaded=True),
+            host=0 if self.config.placement == "resident" else self.usable.host,
+            lent=retrieval_bytes(self.target, self.config, self.dtype.value),
+            chunk=self.prefill_chunk(offloaded=True).value if self.config.num_gpus == 1 else 0,
+        )
+
+    @property
+    def possible(self) -> int:
+        """The longest context, whatever the memory."""
+        return min(self.target.max_context, MOST_CONTEXT)
+
+    def fit(self, context: int) -> Fit | None:
+        """How many layers of the full cache are resident, as many as can; None where the context does not fit."""
+        most = {"split": self.sizes.layers - 1, "offloaded": 0}.get(self.config.placement, self.sizes.layers)
+        return find_fit(self.sizes, context, self.rooms, most)
+
+    def most_context(self) -> int:
+        """That fits, host memory taken together with the device's; below STEP: none."""
+        return largest_context(self.possible, lambda context: self.fit(context) is not None)
+
+    def most_resident(self) -> int:
+        """That fits on the device alone; below STEP: none."""
+        layers = self.sizes.layers
+        return largest_context(
+            self.possible, lambda context: self.sizes.device_bytes(context, layers) <= self.rooms.resident
+        )
+
+    @property
+    def fits(self) -> bool:
+        """Any context does beside the weights, with all layers resident."""
+        return self.most_resident() >= STEP

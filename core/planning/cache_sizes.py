@@ -1,0 +1,122 @@
+"""What the full cache takes on the device and in host memory, by context and by how many layers are resident."""
+
+from dataclasses import dataclass
+
+import torch
+
+from core.caches.full import Offload
+from core.caches.layer_storage import KEPT_ROWS, tail_rows
+from core.config import EngineConfig
+from core.models.loader import ModelDims
+from core.planning.choices import choose_prefill_chunk
+from core.planning.sizes import PlanRow, beside_bytes, context_bytes_per_token, kv_bytes_per_token
+
+RING_SLOTS = 4  # pieces of keys and values on their way, in use, or being freed
+# Large enough that starting a copy and attending to it cost little beside the copy (0.3 ms at 25 GB/s); small enough
+# for a ring and, on the device, the newest block of every offloaded layer.
+PIECE_BYTES = 8 << 20
+FEWEST_BLOCKS = 16  # of a full context: pieces of a short one are smaller
+LEAST_BLOCK = 64  # rows
+PREFILL_BLOCK = "prefill, layer by layer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSizes:
+    """What the full cache of a model takes, or of the share of one that a rank holds."""
+
+    layers: int
+    row_bytes: int  # keys and values of one token in one layer
+    side_bytes: int  # landmarks and sampled queries of one token in all layers
+    chunk_size: int
+    fixed_bytes: int = 0  # beside them whatever the context is: the newest queries, in all layers
+    hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
+    # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
+    # layer computes; 0: on a processor, which stores at once.
+    sending_rows: int = 0
+
+    @classmethod
+    def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, device: str = "cpu") -> "CacheSizes":
+        """For a model."""
+        kv = kv_bytes_per_token(dims, dtype)
+        return cls(
+            layers=dims.num_layers,
+            row_bytes=kv // dims.num_layers,
+            side_bytes=context_bytes_per_token(dims, config, dtype) - kv,
+            chunk_size=config.retrieval.chunk_size,
+            fixed_bytes=beside_bytes(dims, dtype),
+            hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
+            sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
+        )
+
+    def layer_bytes(self, context: int) -> int:
+        """Keys and values of one layer that lies on the device whole, an odd number of rows (`KVShape.allocate`)."""
+        return self.row_bytes * (context | 1)
+
+    def beside_bytes(self, context: int) -> int:
+        """Landmarks and query log of all layers, which lie on the device wherever keys and values do."""
+        return self.side_bytes * context + self.fixed_bytes
+
+    def block_rows(self, context: int) -> int:
+        """Rows of one layer that cross the link in one piece; a multiple of the chunk size."""
+        rows = max(LEAST_BLOCK, min(PIECE_BYTES // self.row_bytes, context // FEWEST_BLOCKS))
+        return -(-rows // self.chunk_size) * self.chunk_size
+
+    def ring_bytes(self, context: int) -> int:
+        """Buffers on the device for pieces on their way: to it, and one from it, with the rows that this one takes."""
+        storing = self.block_rows(context) + self.sending_rows if self.sending_rows else 0
+        return (RING_SLOTS * self.block_rows(context) + storing) * self.row_bytes
+
+    def tail_bytes(self, context: int) -> int:
+        """Newest rows of one offloaded layer that stay on the device, and those that a long pass keeps beside them."""
+        block = self.block_rows(context)
+        return ((tail_rows(block) | 1) + KEPT_ROWS + block - 1) * self.row_bytes
+
+    def device_bytes(self, context: int, resident: int) -> int:
+        """All of it on the device, with so many resident layers."""
+        away = self.layers - resident
+        rows = resident * self.layer_bytes(context) + self.beside_bytes(context)
+        return rows + (self.ring_bytes(context) + away * self.tail_bytes(context) if away else 0)
+
+    def host_bytes(self, context: int, resident: int) -> int:
+        """All of it in host memory: whole blocks."""
+        block = self.block_rows(context)
+        return (self.layers - resident) * self.row_bytes * (-(-context // block) * block)
+
+    def block_bytes(self, context: int, block: int, lent: int) -> int:
+        """Device memory for reading blocks of so many tokens layer by layer: one layer's rows, and hidden states.
+
+        Args:
+            lent: bytes that stand empty meanwhile, the retrieval cache's.
+        """
+        return max(0, self.layer_bytes(context) + block * self.hidden_bytes - lent) if block else 0
+
+    def reading_rows(self, context: int, block: int, lent: int) -> tuple[PlanRow, ...]:
+        """What `block_bytes` consists of."""
+        size = self.block_bytes(context, block, lent)
+        return (PlanRow(PREFILL_BLOCK, size),) if size else ()
+
+    def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
+        """What `device_bytes` consists of."""
+        kept, side = resident * self.layer_bytes(context), self.beside_bytes(context)
+        if resident == self.layers:
+            return (PlanRow("full cache, landmarks, query log", kept + side),)
+        kept_rows = [PlanRow(f"full cache, {resident} of {self.layers} layers", kept)] if resident else []
+        tails = (self.layers - resident) * self.tail_bytes(context)
+        return (
+            *kept_rows,
+            PlanRow("landmarks, query log", side),
+            PlanRow("newest rows of offloaded layers", tails),
+            PlanRow("ring of copies", self.ring_bytes(context)),
+        )
+
+    def host_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
+        """What `host_bytes` consists of."""
+        away = self.layers - resident
+        which = f", {away} of {self.layers} layers" if resident else ""
+        return (PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)),) if away else ()
+
+    def offload(self, context: int, resident: int) -> Offload | None:
+        """How a cache is to be made."""
+        if resident == self.layers:
+            return None
+        return Offload(num_resident=resident, block_rows=self.block_rows(context), num_slots=RING_SLOTS)

@@ -1,0 +1,114 @@
+"""What a plan chooses without counting memory: what computes, in what, how much at once. Each with its reason."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
+from core.errors import InvalidSetting, NotEnoughMemory
+from core.models.loader import ModelDims
+from core.models.quantised import FORMATS
+from core.planning.hardware import Machine
+
+# Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: at 100
+# TFLOP/s and 25 GB/s both last equally long where T = 4000 H_kv / H, here in whole 64s. Longer pieces of a prompt
+# read no faster.
+LINK_BOUND_ROWS = 3968
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[T]):
+    """A value and why it was chosen."""
+
+    value: T
+    because: str
+
+
+NOTHING_WAITS = "nothing waits in host memory"
+NO_BLOCK = Choice(0, NOTHING_WAITS)
+NOTHING_SHARED: Choice[float | None] = Choice(0.0, NOTHING_WAITS)
+
+
+def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
+    """Where to compute.
+
+    Raises:
+        NotEnoughMemory: CUDA was asked for and is not there.
+    """
+    unused = machine.unused_gpu
+    if config.device == "cuda" and unused is not None:
+        raise NotEnoughMemory(unused.because, hint=unused.hint)
+    if config.device == "cuda" and not machine.gpus:
+        raise NotEnoughMemory("There is no CUDA device on this machine.", hint="Use --device cpu.")
+    if config.device != "auto":
+        return Choice(config.device, "asked for")
+    if unused is not None:
+        return Choice("cpu", unused.because)
+    return Choice("cuda", f"found {machine.gpus[0].name}") if machine.gpus else Choice("cpu", "no CUDA device found")
+
+
+def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
+    """What to compute in, and to keep keys and values in."""
+    if device == "cpu":
+        return Choice(torch.float32, "exact and fastest on processors without 16-bit matrix units")
+    if target.disk_dtype in (torch.float16, torch.bfloat16):
+        return Choice(target.disk_dtype, "as the weights are stored")
+    return Choice(torch.bfloat16, "16 bit on a GPU")
+
+
+def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice[int]:
+    """How wide the target's weights are.
+
+    Raises:
+        InvalidSetting: 16 bits where 32 are computed with.
+    """
+    width = 8 * dtype.itemsize
+    if config.bits is None or config.bits == width:
+        return Choice(width, f"what the {device} device computes in")
+    if config.bits not in FORMATS:
+        raise InvalidSetting(
+            f"Weights of {config.bits} bits are not used on the {device} device, which computes in {width}.",
+            hint="Leave out --bits, or use 8 or 4.",
+        )
+    return Choice(config.bits, f"asked for: {FORMATS[config.bits]}, so texts are exact for the quantised model")
+
+
+def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool) -> Choice[int]:
+    """Tokens to read in one pass."""
+    bound = LINK_BOUND_ROWS * target.num_kv_heads // target.num_heads
+    if device == "cuda" and offloaded and bound > config.prefill_chunk:
+        return Choice(bound, "so that attending takes as long as the copies from host memory, which each pass needs")
+    return Choice(config.prefill_chunk, "progress and Stop come after each piece")
+
+
+def choose_coattention(config: EngineConfig, device: str, *, away: bool) -> Choice[float | None]:
+    """Share of the blocks in host memory that the host attends to in short passes; None: to be measured.
+
+    Args:
+        away: whether any layer waits there.
+    """
+    if not away:
+        return NOTHING_SHARED
+    if config.host_share is not None:
+        return Choice(config.host_share, "asked for")
+    if device != "cuda":
+        return Choice(0.0, "the processor is the device itself")
+    if config.num_gpus > 1:
+        return Choice(0.0, "several processes share the model")
+    return Choice(None, "measured when the model is loaded")
+
+
+def choose_most_guesses(device: str, *, away: bool) -> Choice[int]:
+    """The longest round that adapting may choose.
+
+    Args:
+        away: whether passes over the full cache bring any layer over the link.
+    """
+    if device == "cuda" and away:
+        return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it judges")
+    if device == "cuda":
+        return Choice(MOST_GUESSES, "passes of more rows are not recorded")
+    return Choice(MOST_GUESSES, "more rows would not come out as each does alone, to the last bit")

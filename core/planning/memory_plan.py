@@ -1,0 +1,91 @@
+"""The plan itself: where everything lies, how much it takes, and why. It is made in `planner`."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from core.caches.full import Offload
+from core.planning.cache_sizes import PREFILL_BLOCK, CacheSizes
+from core.planning.choices import NO_BLOCK, NOTHING_SHARED, Choice, choose_most_guesses
+from core.planning.machine_spec import Bandwidths, nominal_bandwidths
+from core.planning.sizes import RETRIEVAL, USABLE_SHARE, PlanRow
+
+Placement = Literal["resident", "split", "offloaded"]
+NOMINAL_CPU = nominal_bandwidths("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Where everything goes."""
+
+    device: Choice[str]
+    dtype: Choice[torch.dtype]
+    bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
+    placement: Choice[Placement]
+    context: Choice[int]
+    most_context: int  # that would fit, host memory taken together with the device's
+    prefill_chunk: Choice[int]  # tokens read in one pass
+    prefill_block: Choice[int] = NO_BLOCK  # read layer by layer; 0: chunk by chunk
+    # Share of the blocks in host memory that the host attends to; None: the engine measures it at its start.
+    coattention: Choice[float | None] = NOTHING_SHARED
+    rows: tuple[PlanRow, ...]  # on the device
+    available_bytes: int  # free on the device, or what it may hold
+    cache_sizes: CacheSizes
+    resident_layers: int
+    offload: Offload | None = None  # None: the full cache is resident
+    host_rows: tuple[PlanRow, ...] = ()
+    host_available_bytes: int = 0
+    nominal: Bandwidths = NOMINAL_CPU  # that rounds are shaped by where nothing measured may count
+
+    @property
+    def num_layers(self) -> int:
+        """Of the target."""
+        return self.cache_sizes.layers
+
+    @property
+    def most_guesses(self) -> Choice[int]:
+        """Of a round that the full cache judges."""
+        return choose_most_guesses(self.device.value, away=self.resident_layers < self.num_layers)
+
+    @property
+    def total_bytes(self) -> int:
+        """All rows on the device."""
+        return sum(row.size_bytes for row in self.rows)
+
+    def bytes_of(self, name: str) -> int:
+        """What a row on the device takes; 0 where there is none of this name."""
+        return sum(row.size_bytes for row in self.rows if row.name == name)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What rows on the device may take: the rest is for kernels, the CUDA context and the allocator."""
+        return int(self.available_bytes * USABLE_SHARE)
+
+    @property
+    def host_bytes(self) -> int:
+        """All rows in host memory."""
+        return sum(row.size_bytes for row in self.host_rows)
+
+
+def placed(plan: Plan, resident: int, because: str) -> Plan:
+    """The plan as it turned out, with fewer resident layers."""
+    word: Placement = "split" if resident else "offloaded"
+    stay = f"{resident} of {plan.num_layers} layers stay there" if resident else "no layer stays there"
+    sizes, context = plan.cache_sizes, plan.context.value
+    fixed = plan.rows[: -len(sizes.device_rows(context, plan.resident_layers))]
+    return replace(
+        plan,
+        placement=Choice(word, f"{because}: {stay}"),
+        resident_layers=resident,
+        rows=(*fixed, *sizes.device_rows(context, resident)),
+        host_rows=sizes.host_rows(context, resident),
+    )
+
+
+def block_changed(plan: Plan, block: int, because: str) -> Plan:
+    """The plan with another block to read."""
+    changed = plan.cache_sizes.reading_rows(plan.context.value, block, plan.bytes_of(RETRIEVAL))
+    at = next((number for number, row in enumerate(plan.rows) if row.name == PREFILL_BLOCK), None)
+    rows = plan.rows if at is None else (*plan.rows[:at], *changed, *plan.rows[at + 1 :])
+    return replace(plan, prefill_block=Choice(block, because), rows=rows)

@@ -1,0 +1,246 @@
+"""The plan for a machine, here or only described: what each memory would hold, and whether this version runs it.
+
+From configurations alone, without weights. The figures are those of the plan that loading makes (`planner`): of one
+device, or of what each of several ranks holds (`tp_planning`), with the draft on the first. Also planned is what this
+version does not run, and told as such: any width of weights, quantised or drafting weights for several GPUs.
+"""
+
+from dataclasses import dataclass, replace
+
+from core.config import EngineConfig
+from core.errors import InvalidSetting, NotEnoughMemory
+from core.models.param_count import STORED_BITS, ModelSize
+from core.models.quantised import FORMATS
+from core.models.self_draft import BITS as DRAFTING_BITS
+from core.models.self_draft import LEAVE_OUT
+from core.planning.basis import Basis
+from core.planning.choices import Choice, choose_device, choose_dtype
+from core.planning.hardware import Machine
+from core.planning.machine_spec import Rig, nominal_bandwidths
+from core.planning.memory_plan import Placement, Plan
+from core.planning.planner import plan_from
+from core.planning.sizes import (
+    DRAFT_WEIGHTS,
+    GRAPHS,
+    RUNTIME,
+    RUNTIME_BYTES,
+    STREAMING,
+    USABLE_SHARE,
+    PlanRow,
+    gib,
+)
+from core.planning.tp_planning import ON_WINDOWS, check_heads, machine_share, share_of
+
+DRAFTS = (DRAFT_WEIGHTS, STREAMING, GRAPHS)  # rows of the first of several ranks alone
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One memory and what it would hold."""
+
+    name: str
+    total_bytes: int
+    free_bytes: int
+    rows: tuple[PlanRow, ...]
+
+    @property
+    def usable_bytes(self) -> int:
+        """What a plan may use."""
+        return int(self.free_bytes * USABLE_SHARE)
+
+    @property
+    def used_bytes(self) -> int:
+        """All rows."""
+        return sum(row.size_bytes for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RigPlan:
+    """A plan, and the memories of the machine that it was made for."""
+
+    plan: Plan  # of one device, or of the first rank
+    drafting_bits: Choice[int]  # of the weights that passes over the retrieval cache multiply with
+    most_resident: int  # tokens that would fit beside the weights, without the host's memory
+    num_gpus: int  # 0: the processor computes
+    tiers: tuple[Tier, ...]  # GPUs first, the host last
+    runs: Choice[bool]  # whether this version can do it
+
+    @property
+    def host_share(self) -> float:
+        """Part of the full cache that waits in host memory, from where every pass over it needs it."""
+        return 1 - self.plan.resident_layers / self.plan.num_layers
+
+
+def plan_rig(
+    target: ModelSize, draft: ModelSize | None, config: EngineConfig, rig: Rig, bits: int | None = None
+) -> RigPlan:
+    """Plan one model on one machine.
+
+    Args:
+        config: but for the GPUs and their memory, which `rig` says, and for the width of weights.
+    Raises:
+        NotEnoughMemory: the weights alone do not fit (`largest_context` is None); or the context asked for does not.
+        ContextTooSmall: the context asked for is longer than the model's.
+        InvalidSetting: a number of bits or of GPUs that cannot be.
+    """
+    asked = _Asked(target, draft, config, rig, bits)
+    basis = asked.basis()
+    drafting = Choice(basis.bits.value, "the target's own weights")
+    if basis.drafts_apart:
+        because = "asked for: a second copy of the linear weights, which guesses and never decides"
+        drafting = Choice(DRAFTING_BITS, because)
+    plan = plan_from(basis, asked)
+    if rig.assumed:
+        plan = replace(plan, device=Choice(plan.device.value, "as described"))
+    if rig.kind is not None:
+        plan = replace(plan, nominal=nominal_bandwidths(plan.device.value, rig.kind.name))
+    return RigPlan(
+        plan=plan,
+        drafting_bits=drafting,
+        most_resident=basis.most_resident(),
+        num_gpus=asked.num_gpus,
+        tiers=_tiers(plan, rig.machine, asked.num_gpus),
+        runs=_runs(plan, basis, rig, asked.num_gpus),
+    )
+
+
+def _tiers(plan: Plan, machine: Machine, num_gpus: int) -> tuple[Tier, ...]:
+    if not num_gpus:
+        return (Tier("memory", machine.ram_bytes, machine.free_ram_bytes, plan.rows),)
+    others = tuple(row for row in plan.rows if row.name not in DRAFTS)
+    gpus = [
+        Tier(f"GPU {number}: {gpu.name}", gpu.total_bytes, gpu.free_bytes, others if number else plan.rows)
+        for number, gpu in enumerate(machine.gpus)
+    ]
+    of_one = (PlanRow(RUNTIME, RUNTIME_BYTES), *plan.host_rows)
+    host = tuple(PlanRow(row.name, num_gpus * row.size_bytes) for row in of_one)
+    return (*gpus, Tier("host memory", machine.ram_bytes, machine.free_ram_bytes, host))
+
+
+def _runs(plan: Plan, basis: Basis, rig: Rig, num_gpus: int) -> Choice[bool]:
+    bits, width = plan.bits.value, 8 * plan.dtype.value.itemsize
+    if num_gpus > 1 and ON_WINDOWS and rig.gpus_are_here:
+        return Choice(False, "GPUs cannot share a model under Windows, where torch comes without NCCL: use WSL2")
+    if num_gpus > 1 and basis.size is not None and not basis.size.divisible:
+        return Choice(False, "this version cannot share the layers of this family between GPUs by heads")
+    if num_gpus > 1 and bits in FORMATS:
+        return Choice(False, "this version does not share quantised weights between GPUs")
+    if num_gpus > 1 and basis.drafts_apart:
+        return Choice(False, "this version does not share drafting weights of 4 bits between GPUs")
+    if bits not in (width, *FORMATS):
+        return Choice(False, f"this version loads weights of {width} bits here")
+    if num_gpus > 1:
+        return Choice(True, f"one process a GPU, each with its heads: start with --gpus {num_gpus}")
+    if plan.resident_layers < plan.num_layers:
+        return Choice(True, "one GPU and host memory hold everything")
+    return Choice(True, "everything fits on one device")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What was asked, and the words of the answer."""
+
+    target: ModelSize
+    draft: ModelSize | None
+    config: EngineConfig
+    rig: Rig
+    bits: int | None
+
+    @property
+    def device(self) -> str:
+        return choose_device(self.config, self.rig.machine).value
+
+    @property
+    def place(self) -> str:
+        return "GPU" if self.device == "cuda" else "processor"
+
+    @property
+    def num_gpus(self) -> int:
+        return len(self.rig.machine.gpus) if self.device == "cuda" else 0
+
+    def basis(self) -> Basis:
+        """Of what the one device holds, or each rank."""
+        if self.bits is not None and self.bits not in STORED_BITS:
+            raise InvalidSetting(f"Weights of {self.bits} bits are not usable.", hint="Use --bits 16, 8 or 4.")
+        ranks = max(1, self.num_gpus)
+        check_heads(self.target.dims.num_kv_heads, ranks)
+        target, width = share_of(self.target, ranks), 8 * choose_dtype(self.device, self.target.dims).value.itemsize
+        return Basis.of(
+            target.dims,
+            share_of(self.draft, 1).dims if self.draft is not None else None,
+            replace(
+                self.config,
+                bits=None,
+                drafting_bits=16,
+                num_gpus=ranks,
+                gpu_memory_gib=None,
+                host_share=self.config.host_share if ranks == 1 else None,
+            ),
+            machine_share(self.rig.machine, ranks, on_gpus=self.device == "cuda"),
+            target,
+            bits=Choice(self.bits, "asked for") if self.bits else Choice(width, f"what the {self.place} computes in"),
+            drafts_apart=self.config.drafting_bits == DRAFTING_BITS,
+        )
+
+    # -------------------- words
+
+    def no_room(self, basis: Basis) -> NotEnoughMemory:
+        """Not even an empty conversation fits; the hint is the smallest change that would do."""
+        gpus = self.rig.machine.gpus
+        fullest = min(range(self.num_gpus), key=lambda number: gpus[number].free_bytes, default=0)
+        each = f"GPU {fullest}" if self.num_gpus else "this machine"
+        return NotEnoughMemory(
+            f"The weights do not fit: at {basis.bits.value} bits they and what always lies beside them need "
+            f"{gib(basis.fixed_bytes(offloaded=False))}, {gib(basis.usable.device)} can be used on {each}.",
+            hint=self._way_out(basis),
+        )
+
+    def _way_out(self, basis: Basis) -> str:
+        if basis.drafts_apart:
+            return LEAVE_OUT
+        for bits in (16, 8, 4):
+            if bits < basis.bits.value and replace(self, bits=bits).basis().fits:
+                exactly = "" if bits == 16 else "; answers are then exact for the quantised model"
+                return f"With --bits {bits} they would fit{exactly}."
+        if self.num_gpus == 1 and self.target.dims.num_kv_heads % 2 == 0:
+            machine = replace(self.rig.machine, gpus=self.rig.machine.gpus * 2)
+            if replace(self, rig=replace(self.rig, machine=machine)).basis().fits:
+                return "Plan for two such GPUs, which would hold them."
+        return "Choose a smaller model or a machine with more memory."
+
+    def too_long(self, basis: Basis, context: int, most: int) -> NotEnoughMemory:
+        """The weights fit, so many tokens do not. Sizes are those of all GPUs, where they are shared."""
+        sizes, rooms, ranks = basis.sizes, basis.rooms, max(1, self.num_gpus)
+        needed, left = ranks * sizes.device_bytes(context, sizes.layers), ranks * max(0, rooms.resident)
+        what, memories, buffers = "it needs", "beside the weights", sizes.device_bytes(context, 0)
+        if self.num_gpus and buffers > rooms.offloaded:
+            needed, left = buffers, max(0, rooms.offloaded)
+            what, memories = "its landmarks and buffers need", "on the GPU"
+        elif self.num_gpus:
+            left += ranks * rooms.host
+            memories = "on the GPUs and in host memory together" if ranks > 1 else "on GPU and host together"
+        return NotEnoughMemory(
+            f"The weights fit, a context of {context:,} tokens does not: {what} {gib(needed)}, "
+            f"{gib(left)} are left {memories}.",
+            hint=f"Use --context {most} or less.",
+            largest_context=most,
+        )
+
+    def cut(self, basis: Basis) -> str:
+        """Of every memory."""
+        return "the memory holds no more"
+
+    def placement(self, basis: Basis, resident: int, context: int) -> Choice[Placement]:
+        """With what is left on each device."""
+        layers, ranks = basis.sizes.layers, max(1, self.num_gpus)
+        each = "each GPU" if ranks > 1 else f"the {self.place}"
+        if resident == layers:
+            where = f"beside the weights on {each}" if self.num_gpus else "beside the weights in memory"
+            return Choice("resident", f"the whole context fits {where}")
+        away = gib(ranks * basis.sizes.host_bytes(context, resident))
+        crossing = f"{away} wait in host memory and cross the link for every pass over the full cache"
+        free = gib(max(0, basis.rooms.offloaded))
+        if resident == 0:
+            because = f"landmarks and buffers leave no room for a layer in the {free} on {each}; {crossing}"
+            return Choice("offloaded", because)
+        return Choice("split", f"{resident} of {layers} layers fit into the {free} left on {each}; {crossing}")
