@@ -83,7 +83,7 @@ def info_of(
         available_bytes=0,
         bits=Choice(0, "how wide its weights are cannot be seen from here"),
         prefill_chunk=Choice(0, "how it reads cannot be seen from here"),
-        cache_sizes=CacheSizes(layers=0, shares=1, row_bytes=0, side_bytes=0, chunk_size=1),
+        cache_sizes=CacheSizes(layers=0, row_bytes=0, side_bytes=0, chunk_size=1),
         resident_layers=0,
     )
     return EngineInfo(
