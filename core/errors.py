@@ -14,7 +14,7 @@ CoreError
 ├── HubUnreachable         no answer, or the connection ended too often
 ├── DamagedDownload        what arrived is not what the hub announced
 ├── NotEnoughDisk          a download does not fit
-├── ShelfFull              a read book cannot be kept: no room on the shelf or on the disk
+├── ShelfFull              a read book cannot be kept: no room among the saved books or on the disk
 ├── UnknownBook            no kept book, or several, have the name that was given
 └── EmptyQuestion          nothing was asked
 
@@ -117,11 +117,11 @@ class NotEnoughDisk(CoreError):
     """The download does not fit on the disk."""
 
 
-class ShelfFull(CoreError):
+class BookFolderFull(CoreError):
     """A read book cannot be kept on disk. Reading and answering go on without."""
 
     def __init__(self, problem: str, *, cap: bool = False) -> None:
-        raise_it = "Let the shelf grow with: python launch.py saved cap GIB"
+        raise_it = "Let the saved books grow with: python launch.py saved cap GIB"
         super().__init__(problem, hint=raise_it if cap else "Make room on the disk, or choose another --data-dir.")
 
 

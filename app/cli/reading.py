@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.documents import Document, read_document
 from app.runtime.options import engine_config, speculation_config
@@ -62,7 +62,7 @@ def read_documents(files: Sequence[Path]) -> list[Document]:
 
 def whole_text(documents: Sequence[Document]) -> str:
     """One text of all documents, joined as the page joins them."""
-    return Shelf.of(documents).text
+    return Library.of(documents).text
 
 
 def open_conversation(engine: TextEngine, documents: Sequence[Document]) -> Conversation:

@@ -11,7 +11,7 @@ from app.cli.saved_books import FOLDER
 from app.formats import duration, plural
 from app.runtime.data_folder import data_dir
 from core.errors import InvalidSetting
-from core.kv_store.folder import KeptBook, ShelfFolder, amount
+from core.kv_store.folder import BookFolder, SavedBook, amount
 
 GIB = 1 << 30
 
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         UnknownBook: there is none of that name. InvalidSetting: the name or number is missing or wrong. ShelfFull: the
             cap cannot be written.
     """
-    folder = ShelfFolder(data_dir(args.data_dir) / FOLDER)
+    folder = BookFolder(data_dir(args.data_dir) / FOLDER)
     removed = act(folder, args.action, args.name)
     books = folder.books()
     if args.json:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def act(folder: ShelfFolder, action: str, name: str | None) -> list[KeptBook]:
+def act(folder: BookFolder, action: str, name: str | None) -> list[SavedBook]:
     """Do what was asked for; returns the books that are gone. Raises what `run` does."""
     if action in ("list", "clear") and name is not None:
         raise InvalidSetting(f"'saved {action}' takes no name.", hint=f"Leave out {name!r}.")
@@ -69,12 +69,12 @@ def cap_of(text: str | None) -> int:
         number = -1.0
     if not 0 <= number < 1 << 20:
         raise InvalidSetting(
-            f"{text or 'Nothing'} is no size for the shelf.", hint="Give GiB, for example: saved cap 40"
+            f"{text or 'Nothing'} is no size for the saved books.", hint="Give GiB, for example: saved cap 40"
         )
     return int(number * GIB)
 
 
-def document(folder: ShelfFolder, books: list[KeptBook], removed: list[KeptBook]) -> dict[str, Any]:
+def document(folder: BookFolder, books: list[SavedBook], removed: list[SavedBook]) -> dict[str, Any]:
     """For JSON."""
     settings = folder.settings
     return {
@@ -88,21 +88,21 @@ def document(folder: ShelfFolder, books: list[KeptBook], removed: list[KeptBook]
     }
 
 
-def row(book: KeptBook) -> dict[str, Any]:
+def row(book: SavedBook) -> dict[str, Any]:
     """One book."""
     label = asdict(book.label)
     told = {name: label[name] for name in ("names", "model", "num_tokens", "read_seconds", "identity")}
     return {"id": book.id, "size_bytes": book.size_bytes, "used": round(book.used, 3), **told}
 
 
-def lines(folder: ShelfFolder, books: list[KeptBook]) -> list[str]:
+def lines(folder: BookFolder, books: list[SavedBook]) -> list[str]:
     """For people."""
     total = amount(sum(book.size_bytes for book in books)) if books else "nothing"
     head = f"{plural(len(books), 'book')}, {total} of {amount(folder.settings.cap_bytes)}, in {folder.path}"
     return [head, *(line(book) for book in books)]
 
 
-def line(book: KeptBook) -> str:
+def line(book: SavedBook) -> str:
     """One book, for people."""
     age = duration(max(0.0, time.time() - book.used))
     return (

@@ -1,4 +1,4 @@
-"""How `ask` and `race` use the shelf: what is kept is opened, what took long to read is kept.
+"""How `ask` and `race` use the saved books: what is kept is opened, what took long to read is kept.
 
 Everything before the first question is read by itself, shelf or not, as the page reads it: so the same tokens are read
 in the same portions, and an answer is the same to the last bit whether its book was read or opened.
@@ -21,8 +21,8 @@ from core.engine_api import TextEngine
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished, PrefillProgress
 from core.generation.session import Conversation
-from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, Fetched, Keeper, Kept
-from core.kv_store.folder import ShelfFolder, amount
+from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, BookStore, Fetched, Kept
+from core.kv_store.folder import BookFolder, amount
 
 FOLDER = "shelf"  # in the data folder
 
@@ -32,7 +32,7 @@ class Opening:
     """How everything before the first question came into the cache."""
 
     num_tokens: int
-    num_fetched: int  # from the shelf
+    num_fetched: int  # from the saved books
     num_read: int
     fetch_seconds: float
     read_seconds: float
@@ -67,21 +67,21 @@ def open_text(
     configs: Sequence[GenerationConfig],
     args: argparse.Namespace,
 ) -> Opening:
-    """Bring everything before the first question into the cache, from the shelf as far as it is there.
+    """Bring everything before the first question into the cache, from the saved books as far as it is there.
 
     Raises:
-        ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read. InvalidSetting: the shelf asked for
-            cannot be used.
+        ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read. InvalidSetting: saved books were
+            asked for and cannot be used.
     """
     prompt = conversation.ask(question).prompt_ids(engine.text)
     with closing(engine.race(prompt, configs)) as trial:
         next(trial)  # whatever is wrong with text and settings is told now
     opening = conversation.opening_ids(engine.text)
     ids = prompt[: len(opening) + 1]  # reading leaves the last one out
-    started, keeper = perf_counter(), find_keeper(engine, args, make=bool(args.saved))
-    fetched = tell_fetched(keeper.fetch(ids)) if keeper else None
+    started, store = perf_counter(), find_store(engine, args, make=bool(args.saved))
+    fetched = tell_fetched(store.fetch(ids)) if store else None
     fetch_seconds = perf_counter() - started
-    for notice in keeper.folder.notices if keeper else ():
+    for notice in store.folder.notices if store else ():
         print(notice, file=sys.stderr)
     read: list[PrefillProgress] = []
     for event in ProgressLine(sys.stderr).watch(engine.read(ids)):
@@ -94,16 +94,16 @@ def open_text(
         fetch_seconds=fetch_seconds if fetched else 0.0,
         read_seconds=read[-1].elapsed_seconds,
     )
-    if worth_keeping(done, wanted=args.saved):
-        keeper = keeper or find_keeper(engine, args, make=True)
-        if keeper is not None and (args.saved or keeper.folder.settings.keeping != "never"):
+    if worth_saving(done, wanted=args.saved):
+        store = store or find_store(engine, args, make=True)
+        if store is not None and (args.saved or store.folder.settings.keeping != "never"):
             names = [Path(file).name for file in args.files]
-            done = replace(done, kept=keep(keeper, opening, names, done.read_seconds))
+            done = replace(done, kept=keep(store, opening, names, done.read_seconds))
     return done
 
 
-def find_keeper(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> Keeper | None:
-    """The shelf of the data folder; None where it is not wanted, or cannot be used and was not asked for.
+def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> BookStore | None:
+    """The saved books of the data folder; None where it is not wanted, or cannot be used and was not asked for.
 
     Args:
         make: the folder, if it is not there.
@@ -115,11 +115,11 @@ def find_keeper(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> 
     if engine.info.num_ranks != 1 and not args.saved:
         return None
     try:
-        return Keeper(engine, ShelfFolder(data_dir(args.data_dir) / FOLDER))
+        return BookStore(engine, BookFolder(data_dir(args.data_dir) / FOLDER))
     except InvalidSetting as error:
         if args.saved or args.data_dir:
             raise
-        print(f"No shelf: {error.problem}", file=sys.stderr)
+        print(f"No saved books: {error.problem}", file=sys.stderr)
         return None
 
 
@@ -130,27 +130,30 @@ def tell_fetched(events: Iterator[object]) -> Fetched | None:
         return None
     (fetched,) = last
     print(
-        f"From the shelf: {fetched.num_tokens:,} tokens in {duration(fetched.elapsed_seconds)}"
+        f"From the saved books: {fetched.num_tokens:,} tokens in {duration(fetched.elapsed_seconds)}"
         f" (read once in {duration(fetched.book.label.read_seconds)}).",
         file=sys.stderr,
     )
     return fetched
 
 
-def worth_keeping(opening: Opening, *, wanted: bool | None) -> bool:
+def worth_saving(opening: Opening, *, wanted: bool | None) -> bool:
     """Whether what was read should be there the next time: asked for, or it took long."""
     if wanted is False or opening.num_read < LEAST_TOKENS:
         return False
     return bool(wanted) or opening.read_seconds >= WORTH_SECONDS
 
 
-def keep(keeper: Keeper, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:
-    """Write a book, and say so in one line; a shelf without room is no reason to fail."""
+def keep(store: BookStore, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:
+    """Write a book, and say so in one line; the saved books without room is no reason to fail."""
     try:
-        for event in keeper.keep(keeper.read_book(ids, names, read_seconds)):
+        for event in store.keep(store.read_book(ids, names, read_seconds)):
             if isinstance(event, Kept):
                 size = amount(event.size_bytes)
-                print(f"Kept on the shelf: {size}, not to be read again (--no-saved keeps nothing).", file=sys.stderr)
+                print(
+                    f"Saved: {size}, not to be read again (--no-saved saves nothing).",
+                    file=sys.stderr,
+                )
                 return event
     except CoreError as error:
         print(f"Not kept: {error}", file=sys.stderr)

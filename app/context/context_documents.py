@@ -18,7 +18,7 @@ PREVIEW_CHARS = 20_000  # ten printed pages; a page may be as long as its file m
 
 
 class AlreadyThere(CoreError):
-    """The same text is on the shelf."""
+    """The same text is in the library."""
 
     def __init__(self, name: str, present: str) -> None:
         same = "is already there" if name == present else f"holds the same text as {present}"
@@ -106,17 +106,17 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(firsts, lasts, strict=True))
 
 
-# -------------------- the shelf
+# -------------------- the library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Book:
-    """A document on the shelf, and what is chosen of it."""
+    """A document in the library, and what is chosen of it."""
 
     document: Document
     choice: Choice = Whole()
     digest: bytes  # of its text: what makes it the same book under another name
-    num_words: int = 0  # as white space tells; counted once, when it is put on a shelf
+    num_words: int = 0  # as white space tells; counted once, when it is put on a library
 
     @property
     def is_whole(self) -> bool:
@@ -163,17 +163,17 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shelf:
+class Library:
     """Books in the order in which the model reads them. Every change gives a new shelf; derived values are kept."""
 
     books: tuple[Book, ...] = ()
 
     @classmethod
-    def of(cls, documents: Sequence[Document]) -> "Shelf":
+    def of(cls, documents: Sequence[Document]) -> "Library":
         """Whole documents in their order, whether or not one comes twice."""
         return cls(tuple(Book(document=document, digest=b"") for document in documents))
 
-    def add(self, document: Document) -> "Shelf":
+    def add(self, document: Document) -> "Library":
         """With another document at the end, all of it chosen.
 
         Raises:
@@ -183,22 +183,22 @@ class Shelf:
         for book in self.books:
             if book.digest == digest:
                 raise AlreadyThere(document.name, book.document.name)
-        return Shelf((*self.books, Book(document=document, digest=digest, num_words=num_words(document.text))))
+        return Library((*self.books, Book(document=document, digest=digest, num_words=num_words(document.text))))
 
     def index(self, key: str) -> int | None:
         """Where the book with a key stands; None: it is not there."""
         return next((index for index, book in enumerate(self.books) if book.key == key), None)
 
-    def remove(self, index: int) -> "Shelf":
+    def remove(self, index: int) -> "Library":
         """Without a book."""
-        return Shelf((*self.books[:index], *self.books[index + 1 :]))
+        return Library((*self.books[:index], *self.books[index + 1 :]))
 
-    def move(self, index: int, to: int) -> "Shelf":
+    def move(self, index: int, to: int) -> "Library":
         """With a book at another position."""
         rest = self.remove(index).books
-        return Shelf((*rest[:to], self.books[index], *rest[to:]))
+        return Library((*rest[:to], self.books[index], *rest[to:]))
 
-    def choose(self, index: int, choice: Choice) -> "Shelf":
+    def choose(self, index: int, choice: Choice) -> "Library":
         """With another choice of a book.
 
         Raises:
@@ -206,7 +206,7 @@ class Shelf:
         """
         spans(self.books[index].document, choice)
         changed = replace(self.books[index], choice=choice)
-        return Shelf((*self.books[:index], changed, *self.books[index + 1 :]))
+        return Library((*self.books[:index], changed, *self.books[index + 1 :]))
 
     @cached_property
     def text(self) -> str:

@@ -1,10 +1,10 @@
-"""What could be chosen of a shelf's books for it to fit. Nothing is ever cut until somebody chooses."""
+"""What could be chosen of a library's books for it to fit. Nothing is ever cut until somebody chooses."""
 
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.context.context_documents import Chapters, Choice, Pages, Shelf, Whole, label
+from app.context.context_documents import Chapters, Choice, Library, Pages, Whole, label
 from app.context.token_costs import Meter
 
 
@@ -16,24 +16,24 @@ class Offer:
     choice: Choice
     label: str
     num_tokens: int  # of the book with this choice
-    total_tokens: int  # of the shelf with it, the other books as they are
+    total_tokens: int  # of the library with it, the other books as they are
     fits: bool
 
 
-def fits(shelf: Shelf, meter: Meter, budget: int) -> tuple[Offer, ...]:
+def fits(library: Library, meter: Meter, budget: int) -> tuple[Offer, ...]:
     """For each book in order what could be chosen of it: see `offers`. Nothing is chosen by this."""
-    return tuple(offer for index in range(len(shelf.books)) for offer in offers(shelf, index, meter, budget))
+    return tuple(offer for index in range(len(library.books)) for offer in offers(library, index, meter, budget))
 
 
-def offers(shelf: Shelf, index: int, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """What could be chosen of a book, the others as they are, for a shelf of at most `budget` tokens.
+def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Offer, ...]:
+    """What could be chosen of a book, the others as they are, for a library of at most `budget` tokens.
 
     Returns:
         Everything; if that does not fit: as many pages from the start as do, runs of whole chapters (or of pages, if
         there are none) that each do; then every chapter alone, whether it fits or not. No choice comes twice.
     """
-    book = shelf.books[index]
-    rest = meter.shelf(shelf) - meter.book(book)
+    book = library.books[index]
+    rest = meter.library(library) - meter.book(book)
 
     def offer(choice: Choice) -> Offer:
         num_tokens = meter.book(replace(book, choice=choice))

@@ -3,20 +3,20 @@
 from array import array
 from dataclasses import dataclass, field
 
-from app.context.context_documents import Choice, Shelf
+from app.context.context_documents import Choice, Library
 from app.context.quotes import Quote, quotes_in
 from app.documents.document import Document
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Book:
-    """What the model reads: a shelf that fits, or what is chosen of it, and what it costs in tokens."""
+    """What the model reads: a library that fits, or what is chosen of it, and what it costs in tokens."""
 
     document: Document  # the first one
     num_tokens: int  # of the text
     num_opening: int  # of everything before the first question, the chat template included
     context: int
-    shelf: Shelf = field(default_factory=Shelf)
+    library: Library = field(default_factory=Library)
     starts: "array[int]" = field(default_factory=lambda: array("I"))  # in its text, of each token; empty: not known
     chunk_size: int = 1  # of the retrieval cache, tokens
     chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in shelf.pages
@@ -26,13 +26,13 @@ class Book:
     @property
     def title(self) -> str:
         """One title, or the first and how many more."""
-        more = len(self.shelf.books) - 1
+        more = len(self.library.books) - 1
         return f"{self.document.title} and {more} more" if more > 0 else self.document.title
 
     @property
     def names(self) -> tuple[str, ...]:
         """The files it comes from."""
-        return tuple(book.document.name for book in self.shelf.books) or (self.document.name,)
+        return tuple(book.document.name for book in self.library.books) or (self.document.name,)
 
     @property
     def first_token(self) -> int:
@@ -42,10 +42,10 @@ class Book:
     def quotes(self, answer: str) -> tuple[Quote, ...]:
         """The quotations of an answer, looked up in the text once."""
         if answer not in self.quoted:
-            self.quoted[answer] = quotes_in(answer, self.shelf.text)
+            self.quoted[answer] = quotes_in(answer, self.library.text)
         return self.quoted[answer]
 
     @property
     def parts(self) -> tuple[tuple[bytes, Choice], ...]:
         """What makes two books the same."""
-        return tuple((book.digest, book.choice) for book in self.shelf.books)
+        return tuple((book.digest, book.choice) for book in self.library.books)

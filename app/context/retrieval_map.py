@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.context.context_documents import Placed, Shelf
+from app.context.context_documents import Library, Placed
 
 if TYPE_CHECKING:
     from app.context.open_book import Book
 
-USUAL_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
+BASELINE_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
 STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a page are marked
 MOST_LOADS = 16  # for 128K tokens 128 KB each
 SPREAD = 2.0  # such weights vary between questions: seen up to 1.6 times the average
@@ -81,8 +81,8 @@ class Loads:
 # -------------------- chunks, pages, characters
 
 
-def chunk_pages(shelf: Shelf, starts: Sequence[int], first_token: int, size: int) -> "array[int]":
-    """For each chunk of the prompt that has tokens of the book: the index in `shelf.pages` of its middle token.
+def chunk_pages(library: Library, starts: Sequence[int], first_token: int, size: int) -> "array[int]":
+    """For each chunk of the prompt that has tokens of the book: the index in `library.pages` of its middle token.
 
     Args:
         starts: the character of the joined text at which each token of the book begins.
@@ -92,7 +92,7 @@ def chunk_pages(shelf: Shelf, starts: Sequence[int], first_token: int, size: int
         return array("I")
     num_chunks = -(-(first_token + len(starts)) // size)
     middles = (min(max(chunk * size + size // 2 - first_token, 0), len(starts) - 1) for chunk in range(num_chunks))
-    ends = [page.end for page in shelf.pages]
+    ends = [page.end for page in library.pages]
     return array("I", (min(bisect_right(ends, starts[token]), len(ends) - 1) for token in middles))
 
 
@@ -107,13 +107,13 @@ class Passage(NamedTuple):
 class Weights:
     """What one answer's loading says about the chunks and pages of a book."""
 
-    def __init__(self, book: "Book", loaded: Loaded, usual: Sequence[float] | None) -> None:
+    def __init__(self, book: "Book", loaded: Loaded, baseline: Sequence[float] | None) -> None:
         num_chunks = len(book.chunk_pages)
         weights = array("d", loaded.weights[:num_chunks])
         weights.extend([0.0] * (num_chunks - len(weights)))
         self._book, self._all_held = book, loaded.all_held
-        longer = range(loaded.shortest - len(usual or ()), len(loaded.weights) - len(usual or ()) + 1)
-        self.excess = _excess(weights, usual, longer)
+        longer = range(loaded.shortest - len(baseline or ()), len(loaded.weights) - len(baseline or ()) + 1)
+        self.excess = _excess(weights, baseline, longer)
         self.strongest = max(self.excess, default=0.0)
 
     @property
@@ -122,8 +122,8 @@ class Weights:
         return not self._all_held and self.strongest > FAINT
 
     def pages(self) -> "array[float]":
-        """For each page of the shelf the excess of its chunks together, as a share of the largest."""
-        sums = array("d", bytes(8 * len(self._book.shelf.pages)))
+        """For each page of the library the excess of its chunks together, as a share of the largest."""
+        sums = array("d", bytes(8 * len(self._book.library.pages)))
         if self.tells:
             for page, excess in zip(self._book.chunk_pages, self.excess, strict=True):
                 sums[page] += excess
@@ -141,7 +141,7 @@ class Weights:
             strength = self.excess[chunk] / self.strongest
             if strength < SOME:
                 continue
-            start, end = _whole_words(book.shelf.text, self._char(chunk), self._char(chunk + 1), page)
+            start, end = _whole_words(book.library.text, self._char(chunk), self._char(chunk + 1), page)
             if found and found[-1].end >= start:
                 before = found.pop()
                 start, strength = before.start, max(strength, before.strength)
@@ -153,7 +153,7 @@ class Weights:
         """The character at which a chunk begins."""
         book = self._book
         token = max(0, chunk * book.chunk_size - book.first_token)
-        return book.starts[token] if token < len(book.starts) else len(book.shelf.text)
+        return book.starts[token] if token < len(book.starts) else len(book.library.text)
 
 
 def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, int]:
@@ -166,32 +166,32 @@ def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, in
     return start, end
 
 
-def _excess(weights: Sequence[float], usual: Sequence[float] | None, moved: range) -> "array[float]":
+def _excess(weights: Sequence[float], baseline: Sequence[float] | None, moved: range) -> "array[float]":
     """What each chunk has beyond what is usual; without a measured usual, beyond the mean of all chunks."""
-    if not usual:
+    if not baseline:
         flat = sum(weights[1:]) / max(1, len(weights) - 1)
         before = array("d", [flat]) * len(weights)
     else:
-        before = _expected(usual, len(weights), moved)
+        before = _expected(baseline, len(weights), moved)
     excess = array("d", (max(0.0, weight - expected) for weight, expected in zip(weights, before, strict=True)))
     if excess:
         excess[0] = 0.0  # the sink
     return excess
 
 
-def _expected(usual: Sequence[float], num_chunks: int, moved: range) -> "array[float]":
+def _expected(baseline: Sequence[float], num_chunks: int, moved: range) -> "array[float]":
     """The usual weights where they were measured, and as far on as the text has moved since: see above.
 
     Args:
         moved: by how many chunks the prompt was longer than the usual ones while the answer was written.
     """
     expected = array("d", bytes(8 * num_chunks))
-    for chunk, weight in enumerate(usual):
+    for chunk, weight in enumerate(baseline):
         if weight > FAINT / 2:
             there = chain(range(chunk - 1, chunk + 2), range(chunk + moved.start - 1, chunk + moved.stop + 1))
             for at in there:
                 if 0 <= at < num_chunks:
                     expected[at] = max(expected[at], SPREAD * weight)
-    for chunk in range(len(usual), num_chunks):
+    for chunk in range(len(baseline), num_chunks):
         expected[chunk] = 1.0  # so near the end of the book that it was among the newest tokens: nothing is known
     return expected

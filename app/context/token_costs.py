@@ -1,10 +1,10 @@
-"""What books on the shelf and parts of them cost in tokens. Knows no model: tokens are counted by a function given."""
+"""What books in the library, and parts of them, cost in tokens. Knows no model: a function counts."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from app.context.context_documents import LEFT_OUT, Book, Shelf, Span, end_line, spans, title_lines
+from app.context.context_documents import LEFT_OUT, Book, Library, Span, end_line, spans, title_lines
 from app.documents.document import Chapter, Document, Page
 
 Count = Callable[[str], int]  # the tokens of a text
@@ -60,9 +60,9 @@ class Meter:
         """Take the costs of a book that is tokenised already."""
         self._costs[book.digest] = costs
 
-    def forget(self, shelf: Shelf) -> None:
-        """Keep only what is known about the books of a shelf."""
-        present = {book.digest for book in shelf.books}
+    def forget(self, library: Library) -> None:
+        """Keep only what is known about the books of a library."""
+        present = {book.digest for book in library.books}
         self._costs = {digest: costs for digest, costs in self._costs.items() if digest in present}
 
     def costs(self, book: Book) -> Costs:
@@ -71,10 +71,10 @@ class Meter:
             self._costs[book.digest] = Costs.counted(book.document, self._count)
         return self._costs[book.digest]
 
-    def warm(self, shelf: Shelf) -> None:
-        """Count whatever can be asked about a shelf's books later, in any order: nothing is counted after that."""
+    def warm(self, library: Library) -> None:
+        """Count whatever can be asked about a library's books later, in any order: nothing is counted after that."""
         self._string(LEFT_OUT)
-        for book in shelf.books:
+        for book in library.books:
             self.costs(book)
             self._string(end_line(book.document))
             self._string(title_lines(book.document))
@@ -85,10 +85,10 @@ class Meter:
         gaps = (len(chosen) - 1) * self._string(LEFT_OUT) if len(chosen) > 1 else 0
         return sum(map(self.costs(book).of, chosen)) + gaps
 
-    def between(self, shelf: Shelf) -> int:
-        """The tokens of all that stands between a shelf's books."""
-        ends = sum(self._string(end_line(book.document)) for book in shelf.books[:-1])
-        return ends + sum(self._string(title_lines(book.document)) for book in shelf.books[1:])
+    def between(self, library: Library) -> int:
+        """The tokens of all that stands between a library's books."""
+        ends = sum(self._string(end_line(book.document)) for book in library.books[:-1])
+        return ends + sum(self._string(title_lines(book.document)) for book in library.books[1:])
 
     def page(self, book: Book, number: int) -> int:
         """The tokens of one page."""
@@ -100,9 +100,9 @@ class Meter:
         chapter = book.document.chapters[number - 1]
         return self.costs(book).of(Span(chapter.char_start, chapter.char_end))
 
-    def shelf(self, shelf: Shelf) -> int:
-        """The tokens of a shelf."""
-        return sum(map(self.book, shelf.books)) + self.between(shelf)
+    def library(self, library: Library) -> int:
+        """The tokens of a library."""
+        return sum(map(self.book, library.books)) + self.between(library)
 
     def _string(self, text: str) -> int:
         if text not in self._strings:

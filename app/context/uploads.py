@@ -1,6 +1,6 @@
-"""What a page's reader wants to be read: the shelf, the files on their way to it, and what of it fits.
+"""What a page's reader wants to be read: the library, the files on their way to it, and what of it fits.
 
-A page's handlers change the shelf and show all this; the engine's thread counts and opens
+A page's handlers change the library and show all this; the engine's thread counts and opens
 (`app/runtime/context_loader.py`). Values are replaced, never changed in place: whoever draws them sees one state.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.context.offers import Offer
 from app.context.token_costs import Meter
 from app.documents.document import Document
@@ -27,8 +27,8 @@ class Interrupted(CoreError):
 
 
 @dataclass(slots=True, eq=False)
-class Arrival:
-    """One file on its way to the shelf."""
+class Upload:
+    """One file on its way to the library."""
 
     number: int
     name: str
@@ -46,7 +46,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a shelf needs of the context, in tokens."""
+    """What a library needs of the context, in tokens."""
 
     books: int
     frame: int  # what the chat template puts before the books
@@ -68,77 +68,77 @@ class Fit:
         return self.needed <= self.context
 
 
-class Intake:
-    """One page's shelf."""
+class Uploads:
+    """One page's library."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf()
-        self.arrivals: tuple[Arrival, ...] = ()
+        self.library = Library()
+        self.pending: tuple[Upload, ...] = ()
         self.meter: Meter | None = None  # the engine's thread makes it: counting needs the tokenizer
         self.fit: Fit | None = None  # of `settled`
-        self.settled = Shelf()  # the shelf that was last opened, or found too long
+        self.settled = Library()  # the library that was last opened, or found too long
         self.note = ""  # what the latest change meant for the conversation
         self.error: CoreError | None = None  # of the latest change or reading
         self._lock = threading.Lock()
         self._number = 0
 
-    def expect(self, names: Sequence[str]) -> tuple[Arrival, ...]:
+    def expect(self, names: Sequence[str]) -> tuple[Upload, ...]:
         """Files have come. What went wrong before is told no more."""
         with self._lock:
-            coming = tuple(Arrival(self._number + at, name) for at, name in enumerate(names, 1))
+            coming = tuple(Upload(self._number + at, name) for at, name in enumerate(names, 1))
             self._number += len(names)
-            self.arrivals = (*(one for one in self.arrivals if one.stage != "failed"), *coming)
+            self.pending = (*(one for one in self.pending if one.stage != "failed"), *coming)
             self.error, self.note = None, ""
         return coming
 
-    def leave(self, arrival: Arrival) -> None:
-        """It is on the shelf, or of no interest any more."""
+    def leave(self, upload: Upload) -> None:
+        """It is in the library, or of no interest any more."""
         with self._lock:
-            self.arrivals = tuple(one for one in self.arrivals if one is not arrival)
+            self.pending = tuple(one for one in self.pending if one is not upload)
 
     def dismiss(self, number: int) -> None:
         """What went wrong has been read."""
-        for arrival in self.arrivals:
-            if arrival.number == number and arrival.stage == "failed":
-                self.leave(arrival)
+        for upload in self.pending:
+            if upload.number == number and upload.stage == "failed":
+                self.leave(upload)
 
-    def change(self, change: Callable[[Shelf], Shelf]) -> None:
-        """Another shelf; what went wrong before is told no more. If `change` raises, all is as it was."""
+    def change(self, change: Callable[[Library], Library]) -> None:
+        """Another library; what went wrong before is told no more. If `change` raises, all is as it was."""
         with self._lock:
-            self.shelf = change(self.shelf)
-            self.arrivals = tuple(one for one in self.arrivals if one.stage != "failed")
+            self.library = change(self.library)
+            self.pending = tuple(one for one in self.pending if one.stage != "failed")
             self.error, self.note = None, ""
 
     def add(self, document: Document) -> None:
         """A document has come.
 
         Raises:
-            AlreadyThere: the same text is on the shelf.
+            AlreadyThere: the same text is in the library.
         """
         with self._lock:
-            self.shelf = self.shelf.add(document)
+            self.library = self.library.add(document)
 
     def stop(self) -> None:
         """Extract nothing more."""
-        for arrival in self.arrivals:
-            arrival.stop.set()
+        for upload in self.pending:
+            upload.stop.set()
 
     @property
     def extracting(self) -> bool:
         """Some file's text is still on its way."""
-        return any(one.stage in ON_THE_WAY for one in self.arrivals)
+        return any(one.stage in ON_THE_WAY for one in self.pending)
 
     @property
-    def extracted(self) -> tuple[Arrival, ...]:
+    def extracted(self) -> tuple[Upload, ...]:
         """Texts that are there and not counted."""
-        return tuple(one for one in self.arrivals if one.stage == "extracted")
+        return tuple(one for one in self.pending if one.stage == "extracted")
 
     @property
     def behind(self) -> bool:
         """There is something that the engine's thread has not seen."""
-        return bool(self.extracted) or self.shelf is not self.settled
+        return bool(self.extracted) or self.library is not self.settled
 
     @property
     def too_long(self) -> bool:
-        """The shelf as it is does not fit."""
-        return self.fit is not None and self.shelf is self.settled and not self.fit.fits
+        """The library as it is does not fit."""
+        return self.fit is not None and self.library is self.settled and not self.fit.fits

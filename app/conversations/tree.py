@@ -38,7 +38,7 @@ class BookRef:
     @classmethod
     def of(cls, book: Book, digest: str) -> "BookRef":
         """The reference to an open book."""
-        shelved = book.shelf.books
+        shelved = book.library.books
         parts = () if all(one.is_whole for one in shelved) else tuple(_part(one) for one in shelved)
         return cls(names=book.names, title=book.title, digest=digest, num_tokens=book.num_tokens, parts=parts)
 

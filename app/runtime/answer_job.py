@@ -12,8 +12,8 @@ from app.runtime.context_loader import recount
 from app.runtime.events import AnswerBegun, PagesLoaded, Pause, WorkerEvent
 from app.runtime.prompts import answer_ids, prompt_of
 from app.runtime.recording import Place, Recording, check_place, streamed_text
-from app.runtime.retrieval_probe import Looking
-from app.runtime.saved_books import Keeping
+from app.runtime.retrieval_probe import RetrievalProbe
+from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Trace
 from core.config import GenerationConfig
@@ -32,7 +32,7 @@ class AnswerJob:
     config: GenerationConfig
     seed: int | None  # what the seeds of this program's answers begin with; None: the one in `config` is used
     conversations: Conversations
-    keeping: Keeping
+    keeping: SavedBooks
 
     def __call__(self, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """On the engine's thread."""
@@ -49,7 +49,7 @@ class AnswerJob:
         before, written, method = recording.before, recording.written, recording.config.method
         trace = session.trace = Trace(f"{question} (continued)" if before else question, method)
         session.newest = "answer"
-        looking = Looking(session, recording.node.id, question, method, engine)
+        looking = RetrievalProbe(session, recording.node.id, question, method, engine)
         yield AnswerBegun(book.num_tokens, num_read_before)
         prompt = prompt_of(conversation, recording.past, question, engine)
         try:
@@ -90,7 +90,7 @@ class _OnTheWay:
     """What is read of the book as part of a prompt, whose first `end` tokens are the book's."""
 
     def __init__(
-        self, session: Session, keeping: Keeping, prompt: Sequence[int], end: int, engine: "TextEngine"
+        self, session: Session, keeping: SavedBooks, prompt: Sequence[int], end: int, engine: "TextEngine"
     ) -> None:
         self._session, self._keeping, self._prompt, self._end, self._engine = session, keeping, prompt, end, engine
         self._seconds_before, self._was_read = session.read_seconds, session.is_read

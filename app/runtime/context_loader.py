@@ -1,6 +1,6 @@
-"""On the engine's thread: texts are counted and put on the shelf, and a shelf that fits becomes the session's book.
+"""On the engine's thread: texts are counted and put in the library, and a library that fits becomes the session's book.
 
-Nothing is cut: a shelf that is too long stays as it is beside the book that is open, with offers of what would fit.
+Nothing is cut: a library that is too long stays as it is beside the book that is open, with offers of what would fit.
 """
 
 import threading
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from app.context.context_documents import Shelf, Span
+from app.context.context_documents import Library, Span
 from app.context.domain_check import ON_PAGE, reach_note
 from app.context.offers import fits
 from app.context.open_book import Book
 from app.context.retrieval_map import chunk_pages
 from app.context.token_costs import Costs, Meter
-from app.context.uploads import Arrival, Fit, Intake
+from app.context.uploads import Fit, Upload, Uploads
 from app.conversations.tree import Dialogue, digest_of
 from app.runtime.disk_state import DiskState
-from app.runtime.events import BookOpened, Counting, ShelfClosed, ShelfEvent, ShelfTooLong
+from app.runtime.events import BookOpened, Counting, LibraryClosed, LibraryEvent, LibraryTooLong
 from app.runtime.prompts import with_past
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
@@ -31,33 +31,33 @@ if TYPE_CHECKING:
 
     Ids = tuple[int, ...]
 
-ROOM_FOR_A_QUESTION = 512  # tokens a shelf must leave free for a question and an answer
+ROOM_FOR_A_QUESTION = 512  # tokens a library must leave free for a question and an answer
 SLACK = 16  # tokens by which parts that were counted alone may differ from the same parts together
-NEW_CONVERSATION = "A new conversation: nothing that the last one was about is on the shelf."
-SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the shelf as it was."
-ITS_SHELF = "The conversation goes on. Only what it is about is on the shelf now."
+NEW_CONVERSATION = "A new conversation: nothing that the last one was about is in the library."
+SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the library as it was."
+ITS_DOCUMENTS = "The conversation goes on. Only what it is about is in the library now."
 IN_THE_LIST = " The last one stays in the list."
-OTHER_MODEL = "Another model runs now: what is on the shelf is counted and read again. Conversations stay."
+OTHER_MODEL = "Another model runs now: what is in the library is counted and read again. Conversations stay."
 
 
-def open_shelf(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[ShelfEvent]:
-    """Put what was extracted on the shelf, then open the shelf, if the context holds it."""
-    intake = session.intake
-    meter = intake.meter = intake.meter or Meter(lambda text: len(engine.text.encode(text)))
+def open_library(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[LibraryEvent]:
+    """Put what was extracted in the library, then open the library, if the context holds it."""
+    uploads = session.uploads
+    meter = uploads.meter = uploads.meter or Meter(lambda text: len(engine.text.encode(text)))
     _make_way(session)
-    for arrival in intake.extracted:
+    for upload in uploads.extracted:
         if cancel.is_set():
             return
-        arrival.stage = "counting"
+        upload.stage = "counting"
         yield Counting()
         try:
-            _put(arrival, intake, meter)
+            _put(upload, uploads, meter)
         except CoreError as error:
-            arrival.fail(error)
-    shelf = intake.shelf
-    meter.forget(shelf)
-    meter.warm(shelf)
-    for event in _open(session, shelf, meter, engine):
+            upload.fail(error)
+    library = uploads.library
+    meter.forget(library)
+    meter.warm(library)
+    for event in _open(session, library, meter, engine):
         if cancel.is_set():
             return
         yield event
@@ -65,66 +65,66 @@ def open_shelf(session: Session, engine: "TextEngine", cancel: threading.Event) 
 
 def forget_tokens(session: Session) -> None:
     """Another model will read this session's books: what was counted and read counts no more. Nothing else is lost."""
-    intake = session.intake
-    for error in (intake.error, *(arrival.error for arrival in intake.arrivals)):
+    uploads = session.uploads
+    for error in (uploads.error, *(upload.error for upload in uploads.pending)):
         let_go(error)
     disk_state(session).decline()
     session.disk = DiskState()
-    intake.meter = intake.fit = None
-    if intake.shelf.books:
-        intake.settled, intake.note = Shelf(), OTHER_MODEL
-    session.conversation = session.usual = session.budget = None
+    uploads.meter = uploads.fit = None
+    if uploads.library.books:
+        uploads.settled, uploads.note = Library(), OTHER_MODEL
+    session.conversation = session.baseline = session.budget = None
     session.num_read, session.read_seconds = 0, 0.0
     session.loads.clear()
 
 
-def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[ShelfEvent]:
+def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[LibraryEvent]:
     """Count a book that another model has read, before this one is asked about it.
 
     Raises:
-        ContextTooSmall: it is too long for this one; it stays on the shelf, with offers.
+        ContextTooSmall: it is too long for this one; it stays in the library, with offers.
     """
     if not session.is_stale:
         return
-    yield from open_shelf(session, engine, cancel)
-    fit = session.intake.fit
+    yield from open_library(session, engine, cancel)
+    fit = session.uploads.fit
     if session.book is None and fit is not None:
         raise ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
 
 
 def _make_way(session: Session) -> None:
-    """Take everything off the shelf if what comes is all that the conversation waits for, for example after a restart.
+    """Empty the library if what comes is all that the conversation waits for, for example after a restart.
 
     Beside other documents it would be another text, and the conversation could not go on.
     """
-    intake, dialogue = session.intake, session.dialogue
-    coming = [arrival.document for arrival in intake.extracted if arrival.document]
+    uploads, dialogue = session.uploads, session.dialogue
+    coming = [upload.document for upload in uploads.extracted if upload.document]
     if dialogue is None or session.fits or not coming:
         return
-    if digest_of(Shelf.of(coming).text) == dialogue.book.digest and intake.shelf.books:
-        intake.change(lambda _: Shelf())
-        intake.note = ITS_SHELF
+    if digest_of(Library.of(coming).text) == dialogue.book.digest and uploads.library.books:
+        uploads.change(lambda _: Library())
+        uploads.note = ITS_DOCUMENTS
 
 
-def _put(arrival: Arrival, intake: Intake, meter: Meter) -> None:
-    document = arrival.document
-    assert document is not None, f"{arrival.name} is said to be extracted"
-    meter.warm(intake.shelf.add(document))
-    intake.add(document)
-    intake.leave(arrival)
+def _put(upload: Upload, uploads: Uploads, meter: Meter) -> None:
+    document = upload.document
+    assert document is not None, f"{upload.name} is said to be extracted"
+    meter.warm(uploads.library.add(document))
+    uploads.add(document)
+    uploads.leave(upload)
 
 
-def _open(session: Session, shelf: Shelf, meter: Meter, engine: "TextEngine") -> Iterator[ShelfEvent]:
+def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine") -> Iterator[LibraryEvent]:
     from core.generation.session import Conversation  # loaded by now: the engine is
 
-    intake, book = session.intake, session.book
-    if not shelf.books:
-        yield _close(session, shelf)
+    uploads, book = session.uploads, session.book
+    if not library.books:
+        yield _close(session, library)
         return
-    stays = book is not None and any(shelf.index(one.key) is not None for one in book.shelf.books)
+    stays = book is not None and any(library.index(one.key) is not None for one in book.library.books)
     turns = with_past(Conversation(), session.exchanges, engine).turns if stays else ()
     fit = Fit(
-        books=meter.shelf(shelf),
+        books=meter.library(library),
         frame=len(engine.text.opening(())),
         talk=talk_tokens(engine.text, turns),
         reserve=ROOM_FOR_A_QUESTION,
@@ -134,17 +134,17 @@ def _open(session: Session, shelf: Shelf, meter: Meter, engine: "TextEngine") ->
     )
     opened = None
     if fit.needed <= fit.context + fit.books // 64:  # counted page by page: perhaps a little too much
-        opened = _book(shelf, meter, engine)
+        opened = _book(library, meter, engine)
         fit = replace(fit, books=opened[0].num_tokens)
     if opened is None or not fit.fits:
         if session.is_stale:  # nothing of it is open: no question could go to it
             session.book, session.digest = None, ""
-        intake.fit, intake.settled = replace(fit, offers=fits(shelf, meter, room(fit))), shelf
-        yield ShelfTooLong(intake.fit)
+        uploads.fit, uploads.settled = replace(fit, offers=fits(library, meter, room(fit))), library
+        yield LibraryTooLong(uploads.fit)
         return
     if book is None or session.is_stale or book.parts != opened[0].parts:
         yield _adopt(session, *opened, stays=stays, text=engine.text)
-    intake.fit, intake.settled = fit, shelf
+    uploads.fit, uploads.settled = fit, library
 
 
 def room(fit: Fit) -> int:
@@ -152,14 +152,14 @@ def room(fit: Fit) -> int:
     return fit.context - (fit.needed - fit.books) - SLACK
 
 
-def _close(session: Session, shelf: Shelf) -> ShelfClosed:
+def _close(session: Session, library: Library) -> LibraryClosed:
     if session.fits:
         _leave(session)
-    session.book = session.conversation = session.trace = session.race = session.race_view = session.usual = None
+    session.book = session.conversation = session.trace = session.race = session.race_view = session.baseline = None
     session.digest, session.num_read, session.read_seconds = "", 0, 0.0
     session.loads.clear()
-    session.intake.fit, session.intake.settled = None, shelf
-    return ShelfClosed()
+    session.uploads.fit, session.uploads.settled = None, library
+    return LibraryClosed()
 
 
 def talk_tokens(text: "PromptText", turns: "tuple[Turn, ...]") -> int:
@@ -181,30 +181,30 @@ def branch_tokens(dialogue: Dialogue, engine: "TextEngine") -> dict[str, int]:
     return found
 
 
-def _book(shelf: Shelf, meter: Meter, engine: "TextEngine") -> "tuple[Book, Ids]":
-    """A shelf as a book, and its token ids. Every part is cut into tokens by itself, so that others do not matter."""
+def _book(library: Library, meter: Meter, engine: "TextEngine") -> "tuple[Book, Ids]":
+    """A library as a book, and its token ids. Every part is cut into tokens by itself, so that others do not matter."""
     ids: list[int] = []
     starts = array("I")
     length = 0
-    for part in shelf.parts:
+    for part in library.parts:
         ids += engine.text.encode(part.text)
         own = array("I", engine.text.offsets(part.text) if engine.text.knows_offsets else ())
-        book = shelf.books[part.book]
+        book = library.books[part.book]
         if own and part.source == Span(0, len(book.document.text)):
             meter.know(book, Costs.of_tokens(book.document, own))
         starts.extend(start + length for start in own)
         length += len(part.text)
     size, num_opening = engine.config.retrieval.chunk_size, len(engine.text.opening(ids))
     made = Book(
-        shelf.books[0].document,
+        library.books[0].document,
         len(ids),
         num_opening,
         engine.context,
-        shelf=shelf,
+        library=library,
         starts=starts,
         chunk_size=size,
-        chunk_pages=chunk_pages(shelf, starts, num_opening - len(ids), size),
-        note=reach_note(engine.info.limits, shelf.text, len(ids), ON_PAGE),
+        chunk_pages=chunk_pages(library, starts, num_opening - len(ids), size),
+        note=reach_note(engine.info.limits, library.text, len(ids), ON_PAGE),
     )
     return made, tuple(ids)
 
@@ -220,14 +220,14 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Prom
         session.read_seconds = 0.0
     if not stays:
         session.trace = session.race = None
-    session.race_view = session.usual = None
+    session.race_view = session.baseline = None
     session.loads.clear()
-    stale, digest = session.is_stale, digest_of(book.shelf.text)
+    stale, digest = session.is_stale, digest_of(book.library.text)
     fate = _fate(session, book, digest, stays=stays)
     if fate == "left":
         _leave(session)
     elif fate == "carried" or (fate == "own" and session.dialogue is not None and session.fits):
-        session.intake.note = OTHER_MODEL if stale else SAME_CONVERSATION
+        session.uploads.note = OTHER_MODEL if stale else SAME_CONVERSATION
     with session.lock:
         session.book, session.conversation = book, after
         session.digest, session.carried = digest, fate == "carried"
@@ -237,7 +237,7 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Prom
 def _fate(session: Session, book: Book, digest: str, *, stays: bool) -> Literal["own", "carried", "waits", "left"]:
     """What becomes of the conversation that is shown when a book is opened.
 
-    Where the text is its own, or one of the documents it was about stays on the shelf, it goes on. One that waits for
+    Where the text is its own, or one of the documents it was about stays in the library, it goes on. One that waits for
     its shelf, as after a restart, waits while some of its documents are there. Any other stays behind in the list.
     """
     dialogue = session.dialogue
@@ -251,7 +251,7 @@ def _fate(session: Session, book: Book, digest: str, *, stays: bool) -> Literal[
 def _leave(session: Session) -> None:
     """Begin a new conversation; what was said stays in the list, unless nothing of it was to be written."""
     if session.dialogue is not None:
-        session.intake.note = NEW_CONVERSATION + ("" if session.incognito else IN_THE_LIST)
+        session.uploads.note = NEW_CONVERSATION + ("" if session.incognito else IN_THE_LIST)
     with session.lock:
         session.dialogue = session.editing = None
         session.carried = False

@@ -96,24 +96,24 @@ class Counting:
 
 @dataclass(frozen=True, slots=True)
 class BookOpened:
-    """The shelf is the session's book now; what is new of it has not been read by the model yet."""
+    """The library is the session's book now; what is new of it has not been read by the model yet."""
 
     book: Book
 
 
 @dataclass(frozen=True, slots=True)
-class ShelfTooLong:
-    """The context does not hold the shelf. The book that was open stays open, and something can be chosen."""
+class LibraryTooLong:
+    """The context does not hold the library. The book that was open stays open, and something can be chosen."""
 
     fit: Fit
 
 
 @dataclass(frozen=True, slots=True)
-class ShelfClosed:
-    """The shelf is empty, and so there is no book."""
+class LibraryClosed:
+    """The library is empty, and so there is no book."""
 
 
-ShelfEvent = Counting | BookOpened | ShelfTooLong | ShelfClosed
+LibraryEvent = Counting | BookOpened | LibraryTooLong | LibraryClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,6 @@ class Pause:
     """Nothing new for a while: what has been collected should be shown now."""
 
 
-BookEvent = Extracting | ShelfEvent | ReadingEnded | BookMoving
+BookEvent = Extracting | LibraryEvent | ReadingEnded | BookMoving
 RaceEvent = RaceBegun | LaneEvent | RaceEnded
 WorkerEvent = Pause | Waiting | BookEvent | AnswerBegun | PagesLoaded | Event | RaceEvent

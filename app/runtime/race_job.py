@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.runtime.context_loader import recount
 from app.runtime.events import Pause, RaceBegun, RaceEnded, WorkerEvent
-from app.runtime.saved_books import Keeping
+from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
@@ -24,7 +24,7 @@ def run_race(
     question: str,
     configs: tuple[GenerationConfig, ...],
     seconds: float | None,
-    keeping: Keeping,
+    keeping: SavedBooks,
     engine: "TextEngine",
     cancel: threading.Event,
 ) -> Iterator[WorkerEvent]:

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.context.retrieval_map import USUAL_QUESTIONS, mean
-from app.context.uploads import ON_THE_WAY, Arrival, Interrupted
+from app.context.retrieval_map import BASELINE_QUESTIONS, mean
+from app.context.uploads import ON_THE_WAY, Interrupted, Upload
 from app.documents.document import Document, Extracting
 from app.documents.readers import extract_document
-from app.runtime.context_loader import open_shelf
+from app.runtime.context_loader import open_library
 from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
 from app.runtime.jobs import JobQueue
-from app.runtime.saved_books import Keeping, disk_state
+from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
@@ -30,21 +30,21 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
 class Reading:
     """Queues what is to be done about the books of sessions."""
 
-    def __init__(self, jobs: JobQueue, keeping: Keeping) -> None:
+    def __init__(self, jobs: JobQueue, keeping: SavedBooks) -> None:
         self._jobs, self._keeping = jobs, keeping
 
-    def extract(self, session: Session, arrivals: Sequence[Arrival], files: Sequence[Path]) -> Iterator[WorkerEvent]:
+    def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Files into their arrivals, in the caller's thread; then `catch_up`."""
         try:
-            for arrival, file in zip(arrivals, files, strict=True):
+            for upload, file in zip(pending, files, strict=True):
                 try:
-                    yield from extract_one(arrival, file)
+                    yield from extract_one(upload, file)
                 except CoreError as error:
-                    arrival.fail(error)
+                    upload.fail(error)
         finally:
-            for arrival in arrivals:
-                if arrival.stage in ON_THE_WAY:
-                    arrival.fail(Interrupted(arrival.name))
+            for upload in pending:
+                if upload.stage in ON_THE_WAY:
+                    upload.fail(Interrupted(upload.name))
         yield from self.catch_up(session)
 
     def catch_up(self, session: Session) -> Iterator[WorkerEvent]:
@@ -60,15 +60,15 @@ class Reading:
                 session.doing = None
 
     def _steps(self, session: Session) -> Iterator[WorkerEvent]:
-        if session.intake.extracting:
+        if session.uploads.extracting:
             return
-        if session.intake.behind:
+        if session.uploads.behind:
             self._jobs.cancel(session.id, "reading")  # what was read stays read
-            yield from self._jobs.stream(session, "counting", partial(open_shelf, session))
-        if session.book is not None and not session.is_read and not session.intake.behind:
+            yield from self._jobs.stream(session, "counting", partial(open_library, session))
+        if session.book is not None and not session.is_read and not session.uploads.behind:
             yield from self._jobs.stream(session, "reading", partial(read_opening, session, self._keeping))
         yield from self._keep(session)
-        self._survey_later(session)
+        self._baseline_later(session)
 
     def _keep(self, session: Session) -> Iterator[WorkerEvent]:
         state = disk_state(session)
@@ -85,43 +85,43 @@ class Reading:
         yield from events
         if disk_state(session).wanted:  # it was read as part of the answer, and books are kept without asking
             self._jobs.add_once(session, "keeping", partial(self._keep_quietly, session))
-        self._survey_later(session)
+        self._baseline_later(session)
 
     def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._keeping.write(session, self._jobs.others_wait, engine, cancel)
         if disk_state(session).wanted:  # it made way
             self._jobs.add(session, "keeping", partial(self._keep_quietly, session))
 
-    def _survey_later(self, session: Session) -> None:
+    def _baseline_later(self, session: Session) -> None:
         """When nobody waits: see what the retrieval cache holds whatever is asked about the book."""
         book = session.book
         if book is None or not book.chunk_pages or not session.is_read:
             return
-        if session.usual is not None and session.budget in (None, session.usual_budget):
+        if session.baseline is not None and session.budget in (None, session.baseline_budget):
             return
         self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
 
 
-def extract_one(arrival: Arrival, file: Path) -> Iterator[Extracting]:
+def extract_one(upload: Upload, file: Path) -> Iterator[Extracting]:
     """A file's text into its arrival."""
-    arrival.stage = "extracting"
+    upload.stage = "extracting"
     with closing(extract_document(file)) as steps:
         for step in steps:
-            if arrival.stop.is_set():
-                raise Interrupted(arrival.name)
+            if upload.stop.is_set():
+                raise Interrupted(upload.name)
             if isinstance(step, Document):
-                arrival.document, arrival.stage = step, "extracted"
+                upload.document, upload.stage = step, "extracted"
             else:
-                arrival.num_done, arrival.num_pages = step.num_done, step.num_pages
+                upload.num_done, upload.num_pages = step.num_done, step.num_pages
                 yield step
 
 
 def read_opening(
-    session: Session, keeping: Keeping, engine: "TextEngine", cancel: threading.Event
+    session: Session, keeping: SavedBooks, engine: "TextEngine", cancel: threading.Event
 ) -> Iterator[WorkerEvent]:
     """Prefill everything before the first question, but for what was kept on disk."""
     conversation = session.conversation
-    if conversation is None:  # it was taken from the shelf before the reading's turn
+    if conversation is None:  # it was taken from the library before the reading's turn
         return
     before, opening = session.read_seconds, conversation.opening_ids(engine.text)
     yield from keeping.fetch(session, opening, engine, cancel)
@@ -141,15 +141,15 @@ def survey(
     book, conversation = session.book, session.conversation
     if book is None or conversation is None:
         return
-    usual, budget = array("d"), engine.use_budget(session.budget)
-    for number, question in enumerate(USUAL_QUESTIONS):
+    baseline, budget = array("d"), engine.use_budget(session.budget)
+    for number, question in enumerate(BASELINE_QUESTIONS):
         prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
         if somebody_waits() or engine.cached_prefix(prompt) < book.num_opening - 1:
             return  # or another page's book is in the cache: this is not worth reading it again
         weights = engine.weights_after(prompt, cancel)
         if weights is None:
             return
-        usual = mean(usual, number, weights.tolist())
+        baseline = mean(baseline, number, weights.tolist())
         yield Pause()
     if session.book is book:
-        session.usual, session.usual_budget = usual, budget
+        session.baseline, session.baseline_budget = baseline, budget

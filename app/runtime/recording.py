@@ -43,7 +43,7 @@ class BegunElsewhere(CoreError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The shelf has changed since this answer was begun.", hint="Regenerate it, or ask a further question."
+            "The library has changed since this answer was begun.", hint="Regenerate it, or ask a further question."
         )
 
 
@@ -67,7 +67,7 @@ def check_place(place: Place, session: Session) -> None:
     if dialogue is not None and not session.fits:
         raise OtherBook(dialogue.book.title)
     if asked_in is not None and dialogue is None and asked_in.book.digest != session.digest:
-        raise OtherBook(asked_in.book.title)  # the shelf was changed before its turn
+        raise OtherBook(asked_in.book.title)  # the library was changed before its turn
     node = dialogue.find(place.goes_on) if dialogue else None
     if node is not None and node.exchange is not None and node.exchange.digest not in ("", session.digest):
         raise BegunElsewhere
@@ -115,7 +115,7 @@ class Recording:
             if conversations.was_deleted(dialogue.id):  # by another page, while this one shows it
                 dialogue = replace(dialogue, id=secrets.token_hex(16))
             self._head_before, self._book_before = dialogue.head, dialogue.book
-            if dialogue.book.digest != session.digest:  # it goes on about a shelf that was changed
+            if dialogue.book.digest != session.digest:  # it goes on about a library that was changed
                 dialogue = replace(dialogue, book=BookRef.of(session.book, session.digest))
             node = dialogue.find(place.goes_on)
             self._is_new = node is None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5  # between two looks at what the retrieval cache holds
 
 
-class Looking:
+class RetrievalProbe:
     """What is loaded for one answer.
 
     Args:

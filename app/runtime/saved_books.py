@@ -17,8 +17,8 @@ from core.errors import CoreError
 if TYPE_CHECKING:
     from app.runtime.sessions import Session
     from core.engine_api import TextEngine
-    from core.kv_store.engine_store import Keeper
-    from core.kv_store.folder import ShelfFolder
+    from core.kv_store.engine_store import BookStore
+    from core.kv_store.folder import BookFolder
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +33,22 @@ def disk_state(session: "Session") -> DiskState:
     return session.disk
 
 
-class Keeping:
-    """The shelf on disk of one program. Without a folder nothing is kept and nothing is opened."""
+class SavedBooks:
+    """The saved books of one program. Without a folder nothing is kept and nothing is opened."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self._keeper: Keeper | None = None
-        self._folder: ShelfFolder | None = None
+        self._store: BookStore | None = None
+        self._folder: BookFolder | None = None
 
     @property
-    def folder(self) -> "ShelfFolder | None":
+    def folder(self) -> "BookFolder | None":
         """The books on disk. Cost: the first time, torch is imported."""
         if self._folder is None and self.path is not None:
-            from core.kv_store.folder import ShelfFolder
+            from core.kv_store.folder import BookFolder
 
             try:
-                self._folder = ShelfFolder(self.path)
+                self._folder = BookFolder(self.path)
             except CoreError as error:  # reading goes on without
                 log.warning("%s", error)
                 self.path = None
@@ -56,27 +56,27 @@ class Keeping:
 
     def leave(self) -> None:
         """The engine goes."""
-        self._keeper = None
+        self._store = None
 
-    def _of(self, engine: "TextEngine") -> "Keeper | None":
-        if self._keeper is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
-            from core.kv_store.engine_store import Keeper
+    def _of(self, engine: "TextEngine") -> "BookStore | None":
+        if self._store is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
+            from core.kv_store.engine_store import BookStore
 
-            self._keeper = Keeper(engine, folder)
-        return self._keeper
+            self._store = BookStore(engine, folder)
+        return self._store
 
     def fetch(
         self, session: "Session", prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event
     ) -> Iterator[BookMoving]:
         """Bring what was kept of a prompt into the engine, so that it is not read."""
-        keeper = self._of(engine)
-        if keeper is None:
+        store = self._of(engine)
+        if store is None:
             return
         from core.kv_store.engine_store import Fetched
 
         state = disk_state(session)
         try:
-            for event in keeper.fetch(prompt_ids, cancel):
+            for event in store.fetch(prompt_ids, cancel):
                 if isinstance(event, Fetched):
                     state.num_fetched, state.fetch_seconds = event.num_tokens, event.elapsed_seconds
                     state.once_seconds = event.book.label.read_seconds
@@ -88,15 +88,15 @@ class Keeping:
 
     def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "TextEngine") -> None:
         """The engine holds exactly these tokens, the book: offer to keep it, if reading took long, or just do."""
-        keeper = self._of(engine)
-        if keeper is None or session.incognito or session.book is None:
+        store = self._of(engine)
+        if store is None or session.incognito or session.book is None:
             return
         from core.kv_store.engine_store import WORTH_SECONDS
 
-        state, settings = disk_state(session), keeper.folder.settings
-        if settings.keeping == "never" or session.read_seconds < WORTH_SECONDS or keeper.is_kept(token_ids):
+        state, settings = disk_state(session), store.folder.settings
+        if settings.keeping == "never" or session.read_seconds < WORTH_SECONDS or store.is_saved(token_ids):
             return
-        state.offer = keeper.read_book(token_ids, session.book.names, session.read_seconds)
+        state.offer = store.read_book(token_ids, session.book.names, session.read_seconds)
         state.wanted = settings.keeping == "always"
 
     def write(
@@ -105,14 +105,14 @@ class Keeping:
         """Write the session's book, or go on with it, until it is done or somebody waits for the engine."""
         from core.kv_store.engine_store import Kept
 
-        state, keeper = disk_state(session), self._of(engine)
-        if state.offer is None or keeper is None:
+        state, store = disk_state(session), self._of(engine)
+        if state.offer is None or store is None:
             state.decline()
             return
-        if not keeper.holds(state.offer):
+        if not store.holds(state.offer):
             state.decline(LOST)
             return
-        writing = state.writing = state.writing or keeper.keep(state.offer)
+        writing = state.writing = state.writing or store.keep(state.offer)
         try:
             for event in writing:
                 if cancel.is_set():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from app.context.open_book import Book
 from app.context.retrieval_map import Loaded, Loads
-from app.context.uploads import Intake
+from app.context.uploads import Uploads
 from app.conversations.exchange import ID, Exchange
 from app.runtime.disk_state import DiskState
 from app.runtime.events import Waiting
@@ -52,9 +52,9 @@ class Session:
     id: str
     book: Book | None = None
     conversation: "Conversation | None" = None  # the book's tokens; what was said follows from `exchanges`
-    digest: str = ""  # of the book's text, all documents of the shelf joined
+    digest: str = ""  # of the book's text, all documents of the library joined
     dialogue: "Dialogue | None" = None  # what is shown; None before the first question
-    carried: bool = False  # the conversation goes on about the book, though it was about another shelf so far
+    carried: bool = False  # the conversation goes on about the book, though it was about another library so far
     incognito: bool = False  # nothing of this conversation is written
     editing: str | None = None  # the exchange whose question is being changed
     search: str = ""  # what the list of conversations is narrowed to
@@ -66,13 +66,13 @@ class Session:
     race: Race | None = None  # the newest one, which may still run
     race_view: "RaceBoard | None" = None  # of a race that waits or runs, or that failed: whoever draws it next shows it
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
-    intake: Intake = field(default_factory=Intake)  # the shelf as the reader wants it
-    doing: Waiting | PrefillProgress | None = None  # for the shelf, at this moment
+    uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
+    doing: Waiting | PrefillProgress | None = None  # for the library, at this moment
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
     budget: int | None = None  # of the retrieval cache for the newest answer, tokens; None: as the engine was loaded
     disk: DiskState = field(default_factory=DiskState)  # of the book, or of one that was open before
-    usual: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
-    usual_budget: int = 0  # with which they were measured
+    baseline: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
+    baseline_budget: int = 0  # with which they were measured
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
     model: object = None  # the state of the model that the page shows, to see whether another page has changed it
     num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
@@ -102,8 +102,8 @@ class Session:
         if not exchanges or self.book is None:
             return 0
         last = exchanges[-1]
-        if last.digest != self.digest:  # nothing was asked since the shelf changed: counted when it was opened
-            fit, end = self.intake.fit, self.dialogue.tip if self.dialogue else ""
+        if last.digest != self.digest:  # nothing was asked since the library changed: counted when it was opened
+            fit, end = self.uploads.fit, self.dialogue.tip if self.dialogue else ""
             return fit.talks.get(end, fit.talk) if fit else 0
         return max(0, last.finished.prompt_tokens + len(last.finished.token_ids) - self.book.num_opening)
 
@@ -122,9 +122,9 @@ class Session:
             return None
         return Loaded(node.question, node.exchange.finished.method, False, kept=False)
 
-    def usual_for(self, loaded: Loaded) -> "array[float] | None":
+    def baseline_for(self, loaded: Loaded) -> "array[float] | None":
         """The weights for any question, if they were measured with the budget that an answer had."""
-        return self.usual if loaded.budget in (0, self.usual_budget) else None
+        return self.baseline if loaded.budget in (0, self.baseline_budget) else None
 
     @property
     def _last(self) -> "Node | None":

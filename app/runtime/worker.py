@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.conversations.store import Conversations
 from app.documents.readers import display_name
 from app.runtime.answer_job import AnswerJob
@@ -23,7 +23,7 @@ from app.runtime.jobs import Job, JobQueue, Load, Switch, Work
 from app.runtime.race_job import run_race
 from app.runtime.reading_job import Reading
 from app.runtime.recording import CUT, AnswerComplete, ExchangeGone, Place
-from app.runtime.saved_books import Keeping, disk_state
+from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import NoBook, OtherBook, Session, Sessions
 from app.runtime.throttle import SIGN_OF_LIFE_SECONDS
 from core.config import GenerationConfig
@@ -63,9 +63,9 @@ class EngineWorker:
         *,
         seed: int = 0,
         conversations: Conversations | None = None,
-        keeping: Keeping | None = None,
+        keeping: SavedBooks | None = None,
     ) -> None:
-        self.keeping = keeping or Keeping()
+        self.keeping = keeping or SavedBooks()
         self.sessions = Sessions(is_busy=self._is_busy)
         self.conversations = conversations or Conversations()
         self._load, self._seed = load, seed
@@ -125,7 +125,7 @@ class EngineWorker:
     # -------------------- books
 
     def open_books(self, session_id: str, files: Sequence[Path]) -> Iterator[WorkerEvent]:
-        """Extract the texts of files, put them on the session's shelf, and let the model read it if it fits.
+        """Extract the texts of files, put them on the session's library, and let the model read it if it fits.
 
         A file that cannot be read is told in `Session.intake`, and the others come all the same. Where several of these
         streams run at once, the one whose last text comes last counts and reads for all.
@@ -134,37 +134,37 @@ class EngineWorker:
             SessionGone: at once. While iterating: the error of the model's loading.
         """
         session = self.sessions.get(session_id)
-        return self._reading.extract(session, session.intake.expect([display_name(file) for file in files]), files)
+        return self._reading.extract(session, session.uploads.expect([display_name(file) for file in files]), files)
 
     def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
         """`open_books` for one file."""
         return self.open_books(session_id, [file])
 
-    def arrange(self, session_id: str, change: Callable[[Shelf], Shelf]) -> Iterator[WorkerEvent]:
-        """Change the session's shelf, and let the model read what is new of it.
+    def arrange(self, session_id: str, change: Callable[[Library], Library]) -> Iterator[WorkerEvent]:
+        """Change the session's library, and let the model read what is new of it.
 
         The conversation goes on as long as one of the books stays. An answer that is being written is ended only if
-        the shelf is empty.
+        the library is empty.
 
         Raises:
             SessionGone; what `change` raises. While iterating: the error of the model's loading.
         """
         session = self.sessions.get(session_id)
-        session.intake.change(change)
-        if not session.intake.shelf.books:
+        session.uploads.change(change)
+        if not session.uploads.library.books:
             self.stop_answer(session_id)
             self.stop_race(session_id)
         return self._reading.catch_up(session)
 
     def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Open what is new on the session's shelf, and read what was not read. Yields nothing if there is nothing.
+        """Open what is new on the session's library, and read what was not read. Yields nothing if there is nothing.
 
         Raises:
             SessionGone; the error the model's loading ended with.
         """
         yield from self._reading.catch_up(self.sessions.get(session_id))
 
-    def keep_book(self, session_id: str) -> Iterator[WorkerEvent]:
+    def save_book(self, session_id: str) -> Iterator[WorkerEvent]:
         """Write the session's book to disk, if that was offered; whoever asks something meanwhile goes first.
 
         Raises:
@@ -295,11 +295,11 @@ class EngineWorker:
 
     def _is_busy(self, session: Session) -> bool:
         """Something is done for a page, or waits: it must not be forgotten now."""
-        return session.intake.extracting or self._jobs.is_busy(session)
+        return session.uploads.extracting or self._jobs.is_busy(session)
 
     def stop_reading(self, session_id: str) -> None:
-        """Stop extracting, counting or reading. What was read stays read, what is on the shelf stays there."""
-        self.sessions.get(session_id).intake.stop()
+        """Stop extracting, counting or reading. What was read stays read, what is in the library stays there."""
+        self.sessions.get(session_id).uploads.stop()
         self._jobs.cancel(session_id, "counting")
         self._jobs.cancel(session_id, "reading")
 

@@ -98,7 +98,7 @@ class Doors:
         return None
 
 
-def closed_doors(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """A lifespan for an app: it puts Doors around everything, before the first connection is accepted.
 
     What is given as `middleware` would stand inside the middleware that a framework adds by itself.

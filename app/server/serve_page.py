@@ -16,10 +16,10 @@ from app.remote.addresses import is_loopback
 from app.runtime.data_folder import data_dir
 from app.runtime.downloads import Downloads
 from app.runtime.options import engine_config
-from app.runtime.saved_books import Keeping
+from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.bodies import Bodies
-from app.server.doors import Doors, Hosts, closed_doors
+from app.server.doors import Doors, Hosts, guarded
 from app.server.ending import Ending, leave
 from app.server.head_script import FirstScript
 from app.server.logins import Logins
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             load_it,
             seed=args.seed,
             conversations=Conversations(folder / "conversations"),
-            keeping=Keeping(folder / "shelf"),
+            keeping=SavedBooks(folder / "shelf"),
         )
         downloads, page = Downloads(), None
         try:
@@ -183,7 +183,7 @@ def serve(
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
         head=head() + SESSION_SCRIPT,
         app_kwargs={
-            "lifespan": closed_doors(hosts),
+            "lifespan": guarded(hosts),
             "middleware": [
                 Logins.entry(),
                 Bodies.entry(Path(get_upload_folder())),

@@ -10,11 +10,11 @@ from app.context.samples import Sample, open_questions
 from app.context.upload_files import Claim, claim, forget
 from app.documents import Extracting
 from app.runtime.conversation_actions import Conversing
-from app.runtime.events import BookOpened, ShelfClosed, WorkerEvent
+from app.runtime.events import BookOpened, LibraryClosed, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.throttle import paced
 from app.runtime.worker import EngineWorker
-from app.ui.library.drawing import ShelfDrawing
+from app.ui.library.drawing import LibraryDrawing
 from app.ui.parts import Parts
 from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import conversation
@@ -50,7 +50,7 @@ class Handlers:
         return {
             parts.session: current.id,  # for programs; a browser sends its own
             parts.card: BookView(current).html(),
-            **ShelfDrawing(parts.library, current).updates(),
+            **LibraryDrawing(parts.library, current).updates(),
         } | self.talk(current)
 
     def settle(self, session_id: str) -> Iterator[Updates]:
@@ -110,7 +110,7 @@ class Handlers:
             yield {self.parts.drop: None, self.parts.library.drop: None}
             current = self._worker.sessions.enter(session_id)
             events = self._worker.open_books(current.id, [file.own for file in files])
-            yield from self.watch_shelf(current, forgetting(events, files))
+            yield from self.watch_library(current, forgetting(events, files))
         finally:
             forget(files)
 
@@ -119,7 +119,7 @@ class Handlers:
 
         def open_it(session_id: str) -> Iterator[Updates]:
             current = self._worker.sessions.enter(session_id)
-            yield from self.watch_shelf(current, self._worker.open_books(current.id, [sample.file]))
+            yield from self.watch_library(current, self._worker.open_books(current.id, [sample.file]))
 
         return open_it
 
@@ -129,21 +129,21 @@ class Handlers:
             current = self._worker.sessions.get(session_id)
         except CoreError as error:
             current = Session("")
-            current.intake.error = error
+            current.uploads.error = error
             yield {self.parts.card: BookView(current).html()}
             return
-        yield from self.watch_shelf(current, self._worker.read_book(current.id))
+        yield from self.watch_library(current, self._worker.read_book(current.id))
 
-    def watch_shelf(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
-        """Show the shelf and the reading while something happens to them; another event may show the same meanwhile."""
-        drawing = ShelfDrawing(self.parts.library, current)
+    def watch_library(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
+        """Show the library and the reading while something happens to them; another event may show the same."""
+        drawing = LibraryDrawing(self.parts.library, current)
         yield self.book(current) | drawing.updates()
         try:
             for batch in paced(events):
-                changed = any(isinstance(event, BookOpened | ShelfClosed) for event in batch)
+                changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
                 yield self.book(current) | drawing.updates() | (self.fresh(current) if changed else {})
         except CoreError as error:
-            current.intake.error = error
+            current.uploads.error = error
         yield self.book(current) | drawing.updates()
 
     def book(self, current: Session) -> Updates:

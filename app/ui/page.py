@@ -15,7 +15,7 @@ from app.ui.handlers import Handlers
 from app.ui.header import masthead, notice
 from app.ui.inside.tab import INTERVAL_SECONDS, build_inside_tab
 from app.ui.js_bridge import WITH_ACT
-from app.ui.library.saved_tab import wire_kept
+from app.ui.library.saved_tab import wire_saved
 from app.ui.library.tab import LibraryHandlers, build_library_tab, listen
 from app.ui.model_watch import ModelWatch
 from app.ui.models.rows import ModelSource
@@ -78,7 +78,7 @@ def build_page(
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
         with gr.Tabs(elem_id="tabs"):
             read_tab, side, talk = build_read_tab(samples, note)
-            library_tab, library, kept_parts = build_library_tab()
+            library_tab, library, saved_parts = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
@@ -88,11 +88,11 @@ def build_page(
 
         parts = parts_of(side, talk, library, session=session, head=head, banner=banner)
         handlers, watch = Handlers(worker, tuple(samples), parts), ModelWatch(worker, parts)
-        shelf = LibraryHandlers(worker, library, handlers)
-        listen(shelf, session, side.card, parts.of_book, stream)
-        library_tab.select(shelf.refresh, session, library.of_shelf, api_visibility="private", **at_once)
+        documents = LibraryHandlers(worker, library, handlers)
+        listen(documents, session, side.card, parts.of_book, stream)
+        library_tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
-        wire_kept(worker.keeping, kept_parts, library_tab, session, at_once, stream)
+        wire_saved(worker.keeping, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
         loaded = entered.then(watch.watch_model, session, parts.of_model, api_name="watch_model", **stream)
@@ -116,7 +116,7 @@ def wire_entry(
     def enter(session_id: str, packed: str = "") -> Updates:
         return handlers.enter(session_id) | recalled(side.fields, side.method, packed)
 
-    shown = [parts.session, side.card, *parts.of_conversation, *parts.library.of_shelf]
+    shown = [parts.session, side.card, *parts.of_conversation, *parts.library.of_library]
     return page.load(
         enter,
         [parts.session, kept],
@@ -161,7 +161,7 @@ def wire_books(
             parts.of_book,
             api_name="open" if public else None,
             api_visibility="public" if public else "private",
-            trigger_mode="multiple",  # more files while the first are being read: they come to the shelf too
+            trigger_mode="multiple",  # more files while the first are being read: they come to the library too
             **stream,
         )
     for sample, button in zip(samples, side.samples, strict=True):

@@ -36,8 +36,8 @@ class Parts:
     @property
     def of_book(self) -> list[Block]:
         """What opening and reading a book changes."""
-        shelf = [self.drop, self.library.drop, *self.library.of_shelf]
-        return [self.card, self.stop_reading, self.read_on, *shelf, *self.of_conversation]
+        library = [self.drop, self.library.drop, *self.library.of_library]
+        return [self.card, self.stop_reading, self.read_on, *library, *self.of_conversation]
 
     @property
     def of_answer(self) -> list[Block]:

@@ -1,4 +1,4 @@
-"""An engine and the shelf: what was read goes to disk, what was kept comes back, and nothing of it is read twice.
+"""An engine and the saved books: what was read goes to disk, what was kept comes back, and nothing of it is read twice.
 
 Rows come back exactly as they were computed. A kept book that is the beginning of a text counts whole; where only the
 tail of a text has changed, its rows count up to where a pass of prefill began, so that what is read anew is read in the
@@ -23,7 +23,7 @@ from core.engine_api import TextEngine
 from core.errors import InvalidSetting
 from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.bookfile import BookReader, BookWriter, Label
-from core.kv_store.folder import DIGESTS, Found, KeptBook, ShelfFolder, book_id
+from core.kv_store.folder import DIGESTS, BookFolder, Found, SavedBook, book_id
 from core.kv_store.identity import Family
 from core.planning.memory_plan import Plan
 
@@ -41,9 +41,9 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """So many leading tokens of a text came from the shelf."""
+    """So many leading tokens of a text came from the saved books."""
 
-    book: KeptBook
+    book: SavedBook
     num_tokens: int
     elapsed_seconds: float
 
@@ -92,10 +92,10 @@ class CacheOwner(TextEngine, Protocol):
         """What its keys and values depend on beside the text."""
 
 
-class Keeper:
+class BookStore:
     """Keeps and fetches the books of one engine in one folder."""
 
-    def __init__(self, engine: TextEngine, folder: ShelfFolder) -> None:
+    def __init__(self, engine: TextEngine, folder: BookFolder) -> None:
         """Raises InvalidSetting where the rows are not all in this process."""
         if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
             raise InvalidSetting(
@@ -110,13 +110,13 @@ class Keeper:
         """Of the engine. Cost: the first time, the weights are read from disk."""
         return self.engine.family(self.folder.path / DIGESTS)
 
-    # -------------------- from the shelf
+    # -------------------- from the saved books
 
     def fetch(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[Moving | Fetched]:
         """Bring what was kept of a prompt into the engine, if that is more than it holds: `read` then goes on behind.
 
-        Yields Moving*, Fetched; nothing where nothing is kept. A damaged book leaves the shelf, and counts as far as it
-        was found whole.
+        Yields Moving*, Fetched; nothing where nothing is kept. A damaged book goes, and counts as far as it was found
+        whole.
         """
         engine, total = self.engine, len(prompt_ids) - 1
         held = engine.cached_prefix(prompt_ids)
@@ -173,7 +173,7 @@ class Keeper:
                 if cache.length < usable:
                     cache.truncate(self._settled(cache.length, total))
 
-    # -------------------- to the shelf
+    # -------------------- to the saved books
 
     def read_book(self, token_ids: Sequence[int], names: Sequence[str], read_seconds: float) -> ReadBook:
         """What can be kept of what the engine holds now: exactly these tokens, just read."""
@@ -190,8 +190,8 @@ class Keeper:
         queries = (QUERY_LOG - (-num_tokens // QUERY_SAMPLE_STRIDE)) * shape.num_heads
         return num_tokens * (shape.bytes_per_token + 4) + shape.num_layers * (landmarks + queries) * one
 
-    def is_kept(self, token_ids: Sequence[int]) -> bool:
-        """Whether this very text is on the shelf, or one that begins with it and ends a few tokens later."""
+    def is_saved(self, token_ids: Sequence[int]) -> bool:
+        """Whether this very text is among the saved books, or one that begins with it and ends a few tokens later."""
         wanted = torch.tensor(token_ids, dtype=torch.int32)
         found = self.folder.find(self.family.digest, wanted) if self.folder.books() else None
         if found is None:

@@ -21,14 +21,14 @@ from typing import BinaryIO, Literal, get_args
 import torch
 from torch import Tensor
 
-from core.errors import InvalidSetting, ShelfFull, UnknownBook
+from core.errors import BookFolderFull, InvalidSetting, UnknownBook
 from core.kv_store.bookfile import BookReader, DamagedBook, Label, NotABook, OtherFormat
 from core.kv_store.durable import sync_folder
 from core.kv_store.identity import digest_of
 
 log = logging.getLogger(__name__)
 
-Keeping = Literal["ask", "always", "never"]
+SavedBooks = Literal["ask", "always", "never"]
 BOOK, DRAFT, ASIDE = ".book", ".part", ".foreign"
 SETTINGS, DIGESTS = "settings.json", "weights.json"
 SPARE_BYTES = 1 << 30  # of the disk that stay free
@@ -38,23 +38,23 @@ OURS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if hasattr(errno, "EDQUOT") els
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShelfSettings:
+class BookFolderSettings:
     """What the reader chose."""
 
-    keeping: Keeping = "ask"  # whether a book stays after its first reading
+    keeping: SavedBooks = "ask"  # whether a book stays after its first reading
     cap_bytes: int = DEFAULT_CAP_BYTES  # of all books together
 
     def __post_init__(self) -> None:
-        if self.keeping not in get_args(Keeping):
+        if self.keeping not in get_args(SavedBooks):
             raise InvalidSetting(f"{self.keeping!r} is no way to keep books.", hint="Use ask, always or never.")
         if type(self.cap_bytes) is not int or self.cap_bytes > MOST_CAP_BYTES:
-            raise InvalidSetting("That is no size of a shelf.", hint="Use a number of GiB.")
+            raise InvalidSetting("That is no size of the saved books.", hint="Use a number of GiB.")
         if self.cap_bytes < 0:
-            raise InvalidSetting("The shelf cannot be smaller than nothing.", hint="Use 0 GiB or more.")
+            raise InvalidSetting("The folder of saved books cannot be smaller than nothing.", hint="Use 0 GiB or more.")
 
 
 @dataclass(frozen=True, slots=True)
-class KeptBook:
+class SavedBook:
     """One book of the list."""
 
     path: Path
@@ -77,11 +77,11 @@ class KeptBook:
 class Found:
     """A kept book that begins like a text."""
 
-    book: KeptBook
+    book: SavedBook
     shared: int  # leading tokens that both have
 
 
-class ShelfFolder:
+class BookFolder:
     """All books of one data directory. Methods may be called from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
@@ -98,21 +98,22 @@ class ShelfFolder:
                 path.chmod(0o700)
         except OSError as error:
             raise InvalidSetting(
-                f"The shelf {path} cannot be made ({error.strerror}).", hint="Choose another place with --data-dir."
+                f"The folder of saved books, {path}, cannot be made ({error.strerror}).",
+                hint="Choose another place with --data-dir.",
             ) from error
         self.sweep()
 
     # -------------------- settings
 
     @property
-    def settings(self) -> ShelfSettings:
+    def settings(self) -> BookFolderSettings:
         """As they are on disk now; the defaults where nothing usable is."""
         try:
-            return ShelfSettings(**json.loads((self.path / SETTINGS).read_text(encoding="utf-8")))
+            return BookFolderSettings(**json.loads((self.path / SETTINGS).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError, InvalidSetting):
-            return ShelfSettings()
+            return BookFolderSettings()
 
-    def choose(self, settings: ShelfSettings) -> None:
+    def choose(self, settings: BookFolderSettings) -> None:
         """Keep settings, and remove the books for which there is no room any more.
 
         Raises:
@@ -124,12 +125,12 @@ class ShelfFolder:
             os.replace(draft, self.path / SETTINGS)
         except OSError as error:
             draft.unlink(missing_ok=True)
-            raise ShelfFull(f"The shelf's settings cannot be written ({error.strerror}).") from error
+            raise BookFolderFull(f"The settings of the saved books cannot be written ({error.strerror}).") from error
         self.evict(settings.cap_bytes)
 
     # -------------------- who is there
 
-    def books(self) -> list[KeptBook]:
+    def books(self) -> list[SavedBook]:
         """All books that can be read, the newest used first. Damaged and foreign files leave the list for good."""
         found = []
         for path in self.path.glob(f"*{BOOK}"):
@@ -138,14 +139,14 @@ class ShelfFolder:
                 found.append(book)
         return sorted(found, key=lambda book: (-book.used, book.id))
 
-    def _look(self, path: Path) -> KeptBook | None:
+    def _look(self, path: Path) -> SavedBook | None:
         with contextlib.suppress(OSError), self.opened(path) as reader:
-            return KeptBook(path, reader.header.label, reader.file_bytes, path.stat().st_mtime)
+            return SavedBook(path, reader.header.label, reader.file_bytes, path.stat().st_mtime)
         return None
 
     @contextlib.contextmanager
     def opened(self, path: Path) -> Iterator[BookReader]:
-        """A book to read from; what turns out to be damaged or foreign is taken off the shelf.
+        """A book to read from; what turns out to be damaged or foreign is taken off the disk.
 
         Raises:
             FileNotFoundError: it is not there, or not any more, or was taken off just now. OSError.
@@ -170,7 +171,7 @@ class ShelfFolder:
         aside = path.with_name(f"{path.name}.{secrets.token_hex(2)}{ASIDE}")
         with contextlib.suppress(OSError):
             os.replace(path, aside)
-            self._notice(f"{path.name} on the shelf is no book of ours; it was set aside as {aside.name}.")
+            self._notice(f"{path.name} among the saved books is no book of ours; it was set aside as {aside.name}.")
 
     def _remove_damaged(self, path: Path, reader: BookReader | None, error: DamagedBook) -> None:
         if reader is not None and not reader.is_at(path):
@@ -196,12 +197,12 @@ class ShelfFolder:
                     best = Found(book, shared)
         return best
 
-    def touch(self, book: KeptBook) -> None:
+    def touch(self, book: SavedBook) -> None:
         """It was used just now: others go first."""
         with contextlib.suppress(OSError):
             os.utime(book.path)
 
-    def named(self, name: str) -> KeptBook:
+    def named(self, name: str) -> SavedBook:
         """The book with this id, or the beginning of it, or of this document.
 
         Raises:
@@ -224,15 +225,17 @@ class ShelfFolder:
         """
         cap = self.settings.cap_bytes
         if size_bytes > cap:
-            raise ShelfFull(f"The book would take {amount(size_bytes)}, the shelf may take {amount(cap)}.", cap=True)
+            raise BookFolderFull(f"The book would take {amount(size_bytes)}, all may take {amount(cap)}.", cap=True)
         self.sweep()
         freed = max(0, sum(book.size_bytes for book in self.books()) - (cap - size_bytes))
         lacking = size_bytes + SPARE_BYTES - shutil.disk_usage(self.path).free - freed
         if lacking > 0:
-            raise ShelfFull(f"The book would take {amount(size_bytes)}, and the disk lacks {amount(lacking)} for that.")
+            raise BookFolderFull(
+                f"The book would take {amount(size_bytes)}, and the disk lacks {amount(lacking)} for that."
+            )
         self.evict(cap - size_bytes)
 
-    def evict(self, cap_bytes: int) -> list[KeptBook]:
+    def evict(self, cap_bytes: int) -> list[SavedBook]:
         """Remove the books unused for longest until all take at most so much."""
         books = self.books()
         total, gone = sum(book.size_bytes for book in books), []
@@ -244,8 +247,8 @@ class ShelfFolder:
                 total -= book.size_bytes
         return gone
 
-    def remove(self, book: KeptBook) -> bool:
-        """Take a book off the shelf. Whoever has it open goes on reading it."""
+    def remove(self, book: SavedBook) -> bool:
+        """Take a book off the disk. Whoever has it open goes on reading it."""
         try:
             book.path.unlink()
         except FileNotFoundError:
@@ -273,7 +276,7 @@ class ShelfFolder:
             sync_folder(self.path)
         except OSError as error:
             why = "the disk is full" if error.errno in OURS else str(error.strerror or error)
-            raise ShelfFull(f"The book could not be kept: {why}.") from error
+            raise BookFolderFull(f"The book could not be kept: {why}.") from error
         finally:
             draft.unlink(missing_ok=True)
 
@@ -283,7 +286,7 @@ class ShelfFolder:
             try:
                 handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             except OSError as error:
-                raise ShelfFull(f"The book could not be kept: {error.strerror}.") from error
+                raise BookFolderFull(f"The book could not be kept: {error.strerror}.") from error
             file = os.fdopen(handle, "wb")
             if lock(handle) and draft.exists():  # else somebody took it for left over before it was locked
                 return draft, file

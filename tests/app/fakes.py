@@ -15,7 +15,7 @@ from torch import Tensor
 
 from app.conversations.store import Conversations
 from app.runtime.events import BookOpened, WorkerEvent
-from app.runtime.saved_books import Keeping
+from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
@@ -141,7 +141,7 @@ class FakeEngine:
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
         self.weights: list[float] = []  # of the chunks while an answer is written
-        self.usual: list[float] = []  # ... and for any other question
+        self.baseline: list[float] = []  # ... and for any other question
         self.holds_all_chunks = False
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
@@ -173,7 +173,7 @@ class FakeEngine:
 
     def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor:
         assert threading.current_thread().name == "engine"
-        return torch.tensor(self.usual)
+        return torch.tensor(self.baseline)
 
     def close(self) -> None:
         self._seen = []
@@ -393,7 +393,7 @@ def finished(
 
 
 def worker_of(
-    engine: TextEngine, seed: int = 0, conversations: Conversations | None = None, keeping: Keeping | None = None
+    engine: TextEngine, seed: int = 0, conversations: Conversations | None = None, keeping: SavedBooks | None = None
 ) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
     worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, conversations=conversations, keeping=keeping)

@@ -85,7 +85,7 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
 
 
 def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
-    """Two sample books on the shelf with a page of one, and where in them an answer was drafted from."""
+    """Two sample books in the library with a page of one, and where in them an answer was drafted from."""
     page = reads(browser, address, "desktop", scheme)
     page.locator("#samples button").nth(1).click()
     page.wait_for_selector("#book .titles li:nth-child(2)")

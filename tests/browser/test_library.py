@@ -1,4 +1,4 @@
-"""The shelf and the strip of pages in a real browser: dropped, ordered, chosen from, looked into; on a phone."""
+"""The library and the strip of pages in a real browser: dropped, ordered, chosen from, looked into; on a phone."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def test_two_files_are_ordered_previewed_and_taken_off_the_shelf(
 ) -> None:
     reader = visit()
     goes_to(reader, "Library")
-    reader.sees("#library", "Nothing on the shelf yet")
+    reader.sees("#library", "Nothing in the library yet")
     goes_to(reader, "Read")
     files = [write_book(tmp_path, f"{EVIL} The book {name}. " * 20, f"{name}.txt") for name in ("one", "two")]
     reader.page.set_input_files(
@@ -46,7 +46,7 @@ def test_two_files_are_ordered_previewed_and_taken_off_the_shelf(
     reader.page.get_by_role("button", name="Remove one").click()
     playwright.expect(reader.page.locator("#library-list h4")).to_have_text(["two"])
     reader.page.locator("#library-list [data-act=start-over]").click()
-    reader.sees("#library", "Nothing on the shelf yet")
+    reader.sees("#library", "Nothing in the library yet")
     assert reader.outside == []
 
 
@@ -67,7 +67,7 @@ def test_a_thousand_pages_stay_out_of_the_page(
     reader.drops(book)
     reader.sees("#book", "Read once")
     shelved = worker.sessions.get(reader.page.evaluate("window.triforceSession()")).book
-    assert shelved is not None and len(shelved.shelf.pages) > 1000
+    assert shelved is not None and len(shelved.library.pages) > 1000
     reader.page.wait_for_timeout(500)
     engine.enqueue("Of nothing.")
     reader.asks("Of what?")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.runtime.saved_books import Keeping
+from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, worker_of, write_book
 from tests.app.ui.test_page import with_words
@@ -24,7 +24,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineWo
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     worker = worker_of(
-        with_words(tiny_engine(context=2048, prefill_chunk=128)), keeping=Keeping(tmp_path / "data" / "shelf")
+        with_words(tiny_engine(context=2048, prefill_chunk=128)), keeping=SavedBooks(tmp_path / "data" / "shelf")
     )
     yield worker
     worker.close()

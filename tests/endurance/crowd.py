@@ -36,7 +36,7 @@ class Crowd:
     entered: list[float] = field(default_factory=list)  # how long each tab took to see the page's state
     answers: int = 0  # written to their end meanwhile
     files_seconds: float = 0.0
-    files_on_shelf: int = 0
+    files_in_library: int = 0
     rss_before: int = 0
     rss_after: int = 0
     failures: list[str] = field(default_factory=list)
@@ -103,8 +103,8 @@ def drop(crowd: Crowd, reader: Person, place: Path) -> None:
     updates = reader.events("/open", [handle_file(str(file)) for file in sorted(folder.iterdir())])
     crowd.files_seconds = time.monotonic() - started
     shown = str(updates[-1][0]) if updates else ""
-    crowd.files_on_shelf = crowd.files if f"{crowd.files} documents" in shown else 0
-    if crowd.files_on_shelf != crowd.files:
+    crowd.files_in_library = crowd.files if f"{crowd.files} documents" in shown else 0
+    if crowd.files_in_library != crowd.files:
         crowd.failures.append(f"the card does not show {crowd.files} documents")
 
 
@@ -116,7 +116,7 @@ def table(crowd: Crowd) -> str:
         ("answers meanwhile", crowd.answers),
         (
             "files dropped together",
-            f"{crowd.files_on_shelf} of {crowd.files} on the shelf, {crowd.files_seconds:.1f} s",
+            f"{crowd.files_in_library} of {crowd.files} in the library, {crowd.files_seconds:.1f} s",
         ),
         ("memory", f"{crowd.rss_before >> 20:,} MiB before, {crowd.rss_after >> 20:,} MiB after"),
         ("failures", len(crowd.failures)),

@@ -134,7 +134,7 @@ class Person:
         self._outcome(job)
 
     def start_over(self) -> None:
-        """Take everything off the shelf."""
+        """Take everything out of the library."""
         self.events("/shelf", "start-over")
 
     def stop_reading(self) -> None:

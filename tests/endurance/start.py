@@ -6,7 +6,7 @@ from pathlib import Path
 
 import core.kv_store.engine_store
 import launch
-from core.kv_store.folder import ShelfFolder, ShelfSettings
+from core.kv_store.folder import BookFolder, BookFolderSettings
 
 
 def main(arguments: list[str]) -> int:
@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     core.kv_store.engine_store.WORTH_SECONDS = 0.0
     folder = Path(arguments[arguments.index("--data-dir") + 1]) / "shelf"
-    ShelfFolder(folder).choose(ShelfSettings(keeping="always", cap_bytes=1 << 30))
+    BookFolder(folder).choose(BookFolderSettings(keeping="always", cap_bytes=1 << 30))
     return launch.main(arguments)
 
 

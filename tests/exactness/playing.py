@@ -17,8 +17,8 @@ from core.errors import ContextTooSmall
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
 from core.generation.session import Conversation
-from core.kv_store.engine_store import Keeper
-from core.kv_store.folder import ShelfFolder
+from core.kv_store.engine_store import BookStore
+from core.kv_store.folder import BookFolder
 from tests.exactness.cases import (
     Ask,
     Case,
@@ -226,10 +226,10 @@ class _Playing:
             return
         for _ in self.engine.read([*opening, 0]):
             pass
-        shelf = ShelfFolder(self.folder / "shelf")
-        keeper = Keeper(self.engine, shelf)
-        if not keeper.is_kept(opening):
-            for _ in keeper.keep(keeper.read_book(opening, ["book"], 9.0)):
+        shelf = BookFolder(self.folder / "shelf")
+        store = BookStore(self.engine, shelf)
+        if not store.is_saved(opening):
+            for _ in store.keep(store.read_book(opening, ["book"], 9.0)):
                 pass
         if action.damaged is not None:
             self.shelf_is_whole = False  # what is cancelled before it gets there leaves the damage for the next time
@@ -245,7 +245,7 @@ class _Playing:
         self.engine = self.world.engine(self.setup)
         cancel = threading.Event()
         for number, _ in enumerate(
-            Keeper(self.engine, ShelfFolder(self.folder / "shelf")).fetch([*opening, 0], cancel)
+            BookStore(self.engine, BookFolder(self.folder / "shelf")).fetch([*opening, 0], cancel)
         ):
             if number + 1 == action.stop_after:
                 cancel.set()

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, Literal
 
 from app.cli.bench_report import commit
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.documents import Document, DocumentError, read_document
 from app.runtime.versions import versions
 from app.ui.markdown import literal
@@ -84,11 +84,11 @@ def check(document: Document) -> None:
     Raises:
         AssertionError, UnicodeEncodeError: it could not be shown.
     """
-    shelf = Shelf().add(document)
+    library = Library().add(document)
     titles = [chapter.title for chapter in document.chapters]
     shown = [document.name, document.title, *document.warnings, *titles, *(page.label for page in document.pages)]
     json.dumps(shown, ensure_ascii=False).encode()
-    shelf.text.encode()
+    library.text.encode()
     assert document.name.isprintable() and "\n" not in document.title, f"{document.name!r}, {document.title!r}"
     for text in (document.text[:5_000], document.title, document.name):
         as_markdown = literal(text)

@@ -22,7 +22,7 @@ from app.runtime.sessions import Session
 from app.ui.reading.chat_view import conversation
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from core.kv_store.bookfile import DamagedBook, Header, parsed
-from core.kv_store.folder import SETTINGS, ShelfFolder, ShelfSettings
+from core.kv_store.folder import SETTINGS, BookFolder, BookFolderSettings
 from tests.app.conversations.test_tree import EVIL, a_dialogue
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -173,7 +173,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     assert done.wait(10)
 
 
-# -------------------- the shelf
+# -------------------- the library
 
 
 @pytest.mark.parametrize("value", ODD)
@@ -183,17 +183,17 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     ids=["all", "cap", "keeping"],
 )
 def test_odd_settings_of_the_shelf_are_the_usual_ones(tmp_path: Path, make: Callable[[Any], Any], value: Any) -> None:
-    folder = ShelfFolder(tmp_path)
+    folder = BookFolder(tmp_path)
     (tmp_path / SETTINGS).write_text(json.dumps(make(value)), encoding="utf-8")
     read = folder.settings
-    assert read == ShelfSettings() or read.cap_bytes in (0, 2**63)
+    assert read == BookFolderSettings() or read.cap_bytes in (0, 2**63)
 
 
 def test_settings_that_are_no_json_are_the_usual_ones(tmp_path: Path) -> None:
-    folder = ShelfFolder(tmp_path)
+    folder = BookFolder(tmp_path)
     for content in (b"[" * 200_000, b"\xff", b"", b"9" * 5_000):
         (tmp_path / SETTINGS).write_bytes(content)
-        assert folder.settings == ShelfSettings()
+        assert folder.settings == BookFolderSettings()
 
 
 HEADER = {

@@ -19,17 +19,17 @@ class LibraryParts:
 
     act: gr.Textbox  # what was clicked, for programs; a browser sends its own
     incoming: gr.HTML
-    shelf: gr.HTML
+    library: gr.HTML
     preview: gr.HTML
     drop: gr.File
 
     @property
-    def of_shelf(self) -> list[Block]:
-        """What a change of the shelf changes."""
-        return [self.incoming, self.shelf, self.preview]
+    def of_library(self) -> list[Block]:
+        """What a change of the library changes."""
+        return [self.incoming, self.library, self.preview]
 
 
-class ShelfDrawing:
+class LibraryDrawing:
     """The tab's updates during one event: the list is drawn again only where it has changed."""
 
     def __init__(self, parts: LibraryParts, session: Session) -> None:
@@ -42,7 +42,7 @@ class ShelfDrawing:
         new: Updates = {}
         if (state := listing_state(self._session)) != self._state:
             self._state = state
-            new[self._parts.shelf] = listing(self._session)
+            new[self._parts.library] = listing(self._session)
         if (coming := incoming(self._session)) != self._incoming:
             self._incoming = new[self._parts.incoming] = coming
         return new

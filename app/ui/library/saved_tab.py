@@ -6,10 +6,10 @@ from typing import Any
 
 import gradio as gr
 
-from app.runtime.saved_books import Keeping
+from app.runtime.saved_books import SavedBooks
 from app.ui import render
 from app.ui.js_bridge import CLICKS, WITH_ACT
-from app.ui.library.saved_view import KeptLine, kept_list
+from app.ui.library.saved_view import SavedLine, saved_list
 from core.errors import CoreError, InvalidSetting
 
 GIB = 1 << 30
@@ -17,7 +17,7 @@ CHOICES = [("Ask, with the size", "ask"), ("Always", "always"), ("Never", "never
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeptParts:
+class SavedParts:
     """The components."""
 
     act: gr.Textbox
@@ -26,10 +26,10 @@ class KeptParts:
     listing: gr.HTML
 
 
-class KeptHandlers:
+class SavedHandlers:
     """One method per event. The list is drawn from the folder every time: other programs use it too."""
 
-    def __init__(self, keeping: Keeping, parts: KeptParts) -> None:
+    def __init__(self, keeping: SavedBooks, parts: SavedParts) -> None:
         self._keeping, self._parts = keeping, parts
 
     def show(self, _session_id: str) -> Iterator[dict[Any, Any]]:
@@ -65,18 +65,18 @@ class KeptHandlers:
         if folder is None:
             return {self._parts.listing: '<p class="quiet">This start keeps no books.</p>'}
         lines = [
-            KeptLine(book.id, book.name, book.label.num_tokens, book.size_bytes, book.used, book.label.read_seconds)
+            SavedLine(book.id, book.name, book.label.num_tokens, book.size_bytes, book.used, book.label.read_seconds)
             for book in folder.books()
         ]
         settings = folder.settings
         return {
-            self._parts.listing: problem + kept_list(lines, settings.cap_bytes, folder.notices),
+            self._parts.listing: problem + saved_list(lines, settings.cap_bytes, folder.notices),
             self._parts.keeping: settings.keeping,
             self._parts.cap: round(settings.cap_bytes / GIB, 2),
         }
 
 
-def build_kept() -> KeptParts:
+def build_saved() -> SavedParts:
     """The components, folded away at first."""
     with gr.Accordion("Books on disk", open=False, elem_id="kept"):
         act = gr.Textbox(visible=False, show_label=False)
@@ -91,19 +91,19 @@ def build_kept() -> KeptParts:
             40, label="Room, GiB", info="The books unused for longest make way.", minimum=0, elem_id="kept-room"
         )
         listing = gr.HTML("", elem_id="kept-list", js_on_load=CLICKS)
-    return KeptParts(act, keeping, cap, listing)
+    return SavedParts(act, keeping, cap, listing)
 
 
-def wire_kept(
-    keeping: Keeping,
-    parts: KeptParts,
+def wire_saved(
+    keeping: SavedBooks,
+    parts: SavedParts,
     tab: gr.Tab,
     session: gr.Textbox,
     at_once: dict[str, Any],
     stream: dict[str, Any],
 ) -> None:
     """What each event calls."""
-    handlers, shown = KeptHandlers(keeping, parts), [parts.listing, parts.keeping, parts.cap]
+    handlers, shown = SavedHandlers(keeping, parts), [parts.listing, parts.keeping, parts.cap]
     quiet: dict[str, Any] = {"api_visibility": "private"}
     tab.select(handlers.show, session, shown, **quiet, **stream)
     parts.listing.click(handlers.act, [session, parts.act], shown, **quiet, **(at_once | {"js": WITH_ACT}))

@@ -13,7 +13,7 @@ NOTHING_KEPT = "No book is on disk yet. One that took long to read can be kept, 
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLine:
+class SavedLine:
     """One book of the list."""
 
     id: str
@@ -53,7 +53,7 @@ def on_disk(session: Session) -> str:
     )
 
 
-def kept_list(books: Sequence[KeptLine], cap_bytes: int, notices: Sequence[str], now: float | None = None) -> str:
+def saved_list(books: Sequence[SavedLine], cap_bytes: int, notices: Sequence[str], now: float | None = None) -> str:
     """All books on disk with their sizes, and a button each that removes it."""
     now = time.time() if now is None else now
     total = sum(book.size_bytes for book in books)

@@ -1,4 +1,4 @@
-"""The tab "Library", and every click on the shelf wherever it is shown: order, removal, parts, preview."""
+"""The tab "Library", and every click in the library wherever it is shown: order, removal, parts, preview."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 from gradio.blocks import Block
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.context.page_ranges import understood
 from app.runtime.events import WorkerEvent
 from app.runtime.saved_books import disk_state
 from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, WITH_ACT
-from app.ui.library.drawing import LibraryParts, ShelfDrawing
-from app.ui.library.saved_tab import KeptParts, build_kept
+from app.ui.library.drawing import LibraryDrawing, LibraryParts
+from app.ui.library.saved_tab import SavedParts, build_saved
 from app.ui.library.view import EMPTY, NO_PAGE, preview
 from core.errors import CoreError
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class LibraryHandlers:
-    """What a click on the shelf does."""
+    """What a click in the library does."""
 
     def __init__(self, worker: EngineWorker, parts: LibraryParts, page: "Handlers") -> None:
         self._worker, self._parts, self._page = worker, parts, page
 
     def refresh(self, session_id: str) -> "Updates":
         """The tab is looked at: its budget holds the conversation as far as it has come."""
-        return ShelfDrawing(self._parts, self._worker.sessions.enter(session_id)).updates()
+        return LibraryDrawing(self._parts, self._worker.sessions.enter(session_id)).updates()
 
     def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
         """One click: a verb and what it is about, separated by colons."""
@@ -41,49 +41,49 @@ class LibraryHandlers:
             yield {self._parts.preview: preview(session, key, int(detail) if detail.isdecimal() else 1)}
             return
         if verb == "dismiss" and key.isdecimal():
-            session.intake.dismiss(int(key))
+            session.uploads.dismiss(int(key))
         try:
-            change = changes(session.intake.shelf, verb, key, detail)
+            change = changes(session.uploads.library, verb, key, detail)
             events: Iterator[WorkerEvent] = iter(())
             if verb == "fresh":
                 self._worker.clear(session.id)
                 yield self._page.talk(session)
-                session.intake.settled = Shelf()  # what did not fit may fit now
+                session.uploads.settled = Library()  # what did not fit may fit now
                 events = self._worker.read_book(session.id)
                 yield self._page.fresh(session)
             elif verb == "keep":
-                events = self._worker.keep_book(session.id)
+                events = self._worker.save_book(session.id)
             elif verb == "keep-not":
                 disk_state(session).decline()
             elif change is not None:
                 events = self._worker.arrange(session.id, change)
         except CoreError as error:
-            session.intake.error, events = error, iter(())
+            session.uploads.error, events = error, iter(())
         if verb in ("remove", "start-over"):
             yield {self._parts.preview: NO_PAGE}
-        yield from self._page.watch_shelf(session, events)
+        yield from self._page.watch_library(session, events)
 
 
-def changes(shelf: Shelf, verb: str, key: str, detail: str) -> Callable[[Shelf], Shelf] | None:
+def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Library], Library] | None:
     """What a click changes; None: nothing, or it was about a book that is not there any more.
 
     Raises:
         InvalidSetting: the part that was typed is none of the book's.
     """
     if verb == "start-over":
-        return lambda _: Shelf()
-    index = shelf.index(key)
+        return lambda _: Library()
+    index = library.index(key)
     if index is None:
         return None
-    book = shelf.books[index]
+    book = library.books[index]
     match verb:
         case "up" | "down":
             to = index + (1 if verb == "down" else -1)
-            return (lambda now: now.move(index, to)) if 0 <= to < len(shelf.books) else None
+            return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
         case "remove":
             return lambda now: now.remove(index)
         case "only":
-            return lambda _: Shelf((book,))
+            return lambda _: Library((book,))
         case "choose":
             choice = understood(book.document, detail)
             return lambda now: now.choose(index, choice)
@@ -91,20 +91,20 @@ def changes(shelf: Shelf, verb: str, key: str, detail: str) -> Callable[[Shelf],
             return None
 
 
-def build_library_tab() -> tuple[gr.Tab, LibraryParts, KeptParts]:
+def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts]:
     """The tab, its components, and those of the books on disk."""
     with gr.Tab("Library", id="library", elem_id="library-tab") as tab, gr.Row(elem_id="library"):
         act = gr.Textbox(visible=False, show_label=False)
         with gr.Column(elem_id="library-shelf", min_width=300, scale=1):
             drop = gr.File(
-                show_label=False, label="Add to the shelf", elem_id="library-drop", file_count="multiple", height=72
+                show_label=False, label="Add to the library", elem_id="library-drop", file_count="multiple", height=72
             )
             coming = gr.HTML("", elem_id="library-incoming", js_on_load=CLICKS)
-            shelf = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
-            kept = build_kept()
+            library = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
+            kept = build_saved()
         with gr.Column(elem_id="library-page", min_width=300, scale=1):
             page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS)
-    return tab, LibraryParts(act, coming, shelf, page, drop), kept
+    return tab, LibraryParts(act, coming, library, page, drop), kept
 
 
 def listen(
@@ -112,7 +112,7 @@ def listen(
 ) -> None:
     """Clicks on the tab and on the card beside the conversation. `stream`: how long events run."""
     parts = handlers._parts
-    for number, shown in enumerate((card, parts.incoming, parts.shelf, parts.preview)):
+    for number, shown in enumerate((card, parts.incoming, parts.library, parts.preview)):
         shown.click(
             handlers.act,
             [session, parts.act],

@@ -1,4 +1,4 @@
-"""What the tab "Library" shows: files on their way, the shelf with its choices, and one page of a document.
+"""What the tab "Library" shows: files on their way, the library with its choices, and one page of a document.
 
 A document's text reaches the browser one page at a time, and only when somebody asks for that page.
 """
@@ -13,9 +13,9 @@ from app.ui.reading.book_view import FORMATS, extent, failure, offer_button, pro
 from app.ui.reading.budget_view import budget, fit_of
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
-EMPTY = """<section class="card empty-shelf"><h3>Nothing on the shelf yet</h3>
+EMPTY = """<section class="card empty-shelf"><h3>Nothing in the library yet</h3>
 <p>Drop several files at once, or one after the other: PDF, EPUB, Word, HTML, Markdown, text. They are read in the order
-of the shelf, as one context. What is too long is never cut by itself: chapters and pages are offered with what they
+of the library, as one context. What is too long is never cut by itself: chapters and pages are offered with what they
 cost.</p></section>"""
 NO_PAGE = """<section class="card preview">
 <p class="quiet">Choose “Preview” to see the text as the model gets it.</p></section>"""
@@ -23,28 +23,28 @@ NO_PAGE = """<section class="card preview">
 
 def incoming(session: Session) -> str:
     """What is on its way or went wrong, and the budget."""
-    intake = session.intake
-    parts = [render.problem(intake.error)] if intake.error else []
-    parts += [failure(one) if one.stage == "failed" else progress(one) for one in intake.arrivals]
-    if intake.note:
-        parts.append(f'<p class="quiet">{render.escape(intake.note)}</p>')
+    uploads = session.uploads
+    parts = [render.problem(uploads.error)] if uploads.error else []
+    parts += [failure(one) if one.stage == "failed" else progress(one) for one in uploads.pending]
+    if uploads.note:
+        parts.append(f'<p class="quiet">{render.escape(uploads.note)}</p>')
     if fit := fit_of(session):
-        parts.append(budget(fit, len(intake.shelf.books)))
+        parts.append(budget(fit, len(uploads.library.books)))
     return f'<section class="card incoming">{"".join(parts)}</section>' if parts else ""
 
 
 def listing_state(session: Session) -> tuple[object, ...]:
     """Changes with everything that `listing` draws."""
-    intake, fit = session.intake, session.intake.fit
+    uploads, fit = session.uploads, session.uploads.fit
     opened = session.book.parts if session.book else ()
-    return (id(intake.shelf), intake.behind, id(fit), opened, session.is_read, intake.extracting)
+    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, uploads.extracting)
 
 
 def listing(session: Session) -> str:
-    """The shelf: every document with its facts, its warnings, its place, and what can be chosen of it."""
-    books = session.intake.shelf.books
+    """The library: every document with its facts, its warnings, its place, and what can be chosen of it."""
+    books = session.uploads.library.books
     if not books:
-        return "" if session.intake.arrivals else EMPTY
+        return "" if session.uploads.pending else EMPTY
     rows = "".join(_row(session, index, book) for index, book in enumerate(books))
     start_over = '<button type="button" class="link" data-act="start-over">Start over</button>'
     order = ", read in this order" if len(books) > 1 else ""
@@ -53,7 +53,7 @@ def listing(session: Session) -> str:
 
 
 def _row(session: Session, index: int, book: Book) -> str:
-    document, meter, last = book.document, session.intake.meter, len(session.intake.shelf.books) - 1
+    document, meter, last = book.document, session.uploads.meter, len(session.uploads.library.books) - 1
     title, key = render.escape(document.title), book.key
     tokens = formats.plural(meter.book(book), "token") if meter else ""
     name = document.name if document.title != document.name else ""
@@ -81,10 +81,10 @@ def _chapters(book: Book) -> str:
 
 def _state(session: Session, book: Book) -> str:
     """Whether the model has this document."""
-    opened, intake = session.book, session.intake
-    if intake.too_long:
-        return render.chip("waits for a choice", tone="warn", title="The shelf is longer than the context.")
-    if intake.behind or opened is None:
+    opened, uploads = session.book, session.uploads
+    if uploads.too_long:
+        return render.chip("waits for a choice", tone="warn", title="The library is longer than the context.")
+    if uploads.behind or opened is None:
         return render.chip("ready", title="Its text is there; the model has not begun with it.")
     if session.is_read:
         return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
@@ -97,11 +97,11 @@ def _tool(act: str, name: str, text: str, *, off: bool = False) -> str:
 
 
 def _choices(session: Session, index: int, book: Book) -> str:
-    intake, document = session.intake, book.document
-    fit, meter = intake.fit, intake.meter
+    uploads, document = session.uploads, book.document
+    fit, meter = uploads.fit, uploads.meter
     if fit is None or meter is None:
         return ""
-    found = [one for one in offers(intake.shelf, index, meter, room(fit)) if one.choice != book.choice]
+    found = [one for one in offers(uploads.library, index, meter, room(fit)) if one.choice != book.choice]
     buttons = "".join(offer_button((book,), _at_first(one)) for one in found[:MOST_SHOWN])
     more = (
         f'<p class="quiet">and {len(found) - MOST_SHOWN:,} more: type their numbers</p>'
@@ -111,7 +111,7 @@ def _choices(session: Session, index: int, book: Book) -> str:
     first, last = document.pages[0].label, document.pages[-1].label
     example = f"{first}-{last}" + (", or chapters 1, 3" if len(document.chapters) > 2 else "")
     return (
-        f'<details class="choices"{" open" if intake.too_long else ""}>'
+        f'<details class="choices"{" open" if uploads.too_long else ""}>'
         f"<summary>Read {render.escape(label(document, book.choice))}: choose pages or chapters</summary>"
         f'<div class="offers">{buttons}</div>{more}'
         f'<form data-choose="{book.key}"><label>Pages or chapters '
@@ -121,7 +121,7 @@ def _choices(session: Session, index: int, book: Book) -> str:
 
 
 def _at_first(offer: Offer) -> Offer:
-    """The same offer of a shelf of its book alone: buttons are named without its title then."""
+    """The same offer of a library of its book alone: buttons are named without its title then."""
     return Offer(
         book=0,
         choice=offer.choice,
@@ -134,11 +134,11 @@ def _at_first(offer: Offer) -> Offer:
 
 def preview(session: Session, key: str, wanted: int) -> str:
     """One page of a document as the model gets it."""
-    index = session.intake.shelf.index(key)
+    index = session.uploads.library.index(key)
     if index is None:
         return NO_PAGE
-    book = session.intake.shelf.books[index]
-    document, meter = book.document, session.intake.meter
+    book = session.uploads.library.books[index]
+    document, meter = book.document, session.uploads.meter
     number = min(max(wanted, 1), len(document.pages))
     page = document.pages[number - 1]
     text = page_text(document, number)

@@ -5,7 +5,7 @@ from app.context.context_documents import Book as Shelved
 from app.context.context_documents import label
 from app.context.offers import Offer
 from app.context.page_ranges import written
-from app.context.uploads import Arrival
+from app.context.uploads import Upload
 from app.runtime.error_text import told
 from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
@@ -35,33 +35,33 @@ class BookView:
     """What the card shows now."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._intake = session, session.intake
+        self._session, self._uploads = session, session.uploads
 
     @property
     def reading(self) -> bool:
         """Extracting, waiting or reading: there is something to stop."""
-        return self._intake.extracting or self._session.doing is not None
+        return self._uploads.extracting or self._session.doing is not None
 
     @property
     def paused(self) -> bool:
         """Stopped before the end."""
-        if self.reading or self._intake.too_long:
+        if self.reading or self._uploads.too_long:
             return False
         unread = self._session.book is not None and not self._session.is_read
-        return unread or (self._intake.behind and bool(self._intake.shelf.books or self._intake.extracted))
+        return unread or (self._uploads.behind and bool(self._uploads.library.books or self._uploads.extracted))
 
     def html(self) -> str:
         """The card."""
-        session, intake = self._session, self._intake
-        parts = [render.problem(intake.error)] if intake.error else []
-        parts += [failure(one) for one in intake.arrivals if one.stage == "failed"]
+        session, uploads = self._session, self._uploads
+        parts = [render.problem(uploads.error)] if uploads.error else []
+        parts += [failure(one) for one in uploads.pending if one.stage == "failed"]
         if parts and session.book:
-            stays = "books below stay" if len(session.book.shelf.books) > 1 else "book below stays"
+            stays = "books below stay" if len(session.book.library.books) > 1 else "book below stays"
             parts.append(f'<p class="quiet">The {stays} open.</p>')
-        if intake.shelf.books:
+        if uploads.library.books:
             parts.append(self._titles())
-        parts += [progress(one) for one in intake.arrivals if one.stage != "failed"]
-        if intake.too_long:
+        parts += [progress(one) for one in uploads.pending if one.stage != "failed"]
+        if uploads.too_long:
             parts.append(self._too_long())
         if (moving := disk_state(session).doing) is not None:
             parts.append(_running(*_moving(moving)))
@@ -69,19 +69,19 @@ class BookView:
             parts.append(_running(*_doing(self)))
         elif not self.reading and session.book:
             parts.append(self._rest())
-        if intake.note:
-            parts.append(f'<p class="quiet" role="status">{render.escape(intake.note)}</p>')
+        if uploads.note:
+            parts.append(f'<p class="quiet" role="status">{render.escape(uploads.note)}</p>')
         if fit := fit_of(session):
-            parts.append(budget(fit, len(intake.shelf.books)))
+            parts.append(budget(fit, len(uploads.library.books)))
         parts.append(_warnings(self._warned()))
-        if intake.shelf.books:
+        if uploads.library.books:
             parts.append(self._buttons())
         if not any(parts):
             parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
         return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
 
     def _titles(self) -> str:
-        books = self._intake.shelf.books
+        books = self._uploads.library.books
         if len(books) == 1:
             return _facts(books[0], self._num_tokens(books[0]))
         rows = "".join(
@@ -95,13 +95,13 @@ class BookView:
 
     def _num_tokens(self, book: Shelved) -> str:
         """Exact where the book is open alone, counted by pages elsewhere."""
-        opened, meter = self._session.book, self._intake.meter
-        if opened and opened.shelf is self._intake.shelf and len(opened.shelf.books) == 1:
+        opened, meter = self._session.book, self._uploads.meter
+        if opened and opened.library is self._uploads.library and len(opened.library.books) == 1:
             return formats.plural(opened.num_tokens, "token")
         return formats.plural(meter.book(book), "token") if meter else ""
 
     def _too_long(self) -> str:
-        fit, books = self._intake.fit, self._intake.shelf.books
+        fit, books = self._uploads.fit, self._uploads.library.books
         assert fit is not None, "too long by no measure"
         error = ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
         fitting = [offer for offer in fit.offers if offer.fits]
@@ -138,12 +138,12 @@ class BookView:
         return f'<div class="step done" role="status"><p>{how_read(session)} {told}</p></div>{on_disk(session)}'
 
     def _warned(self) -> list[str]:
-        books = self._intake.shelf.books
+        books = self._uploads.library.books
         several = len(books) > 1
         warned = [
             f"{one.document.title}: {text}" if several else text for one in books for text in one.document.warnings
         ]
-        if self._session.book and self._session.book.note and not self._intake.too_long:
+        if self._session.book and self._session.book.note and not self._uploads.too_long:
             warned.append(self._session.book.note)
         return warned
 
@@ -155,7 +155,7 @@ class BookView:
             )
         return (
             '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
-            f'<button type="button" class="link" data-act="start-over" title="Take everything off the shelf{talk}">'
+            f'<button type="button" class="link" data-act="start-over" title="Empty the library{talk}">'
             f"Start over{talk}</button></p>"
         )
 
@@ -191,14 +191,14 @@ def _running(step: str, detail: str, share: float | None) -> str:
     )
 
 
-def progress(arrival: Arrival) -> str:
+def progress(upload: Upload) -> str:
     """A file on its way: its name, what is being done, how far."""
     share, detail = None, ""
-    match arrival.stage:
+    match upload.stage:
         case "waiting":
             step = "Waits until the text before it is extracted"
         case "extracting":
-            step, done, pages = "Extracting text", arrival.num_done, arrival.num_pages
+            step, done, pages = "Extracting text", upload.num_done, upload.num_pages
             if pages is not None:
                 share, detail = done / max(pages, 1), f"page {min(done + 1, pages):,} of {pages:,}"
             elif done:
@@ -207,18 +207,18 @@ def progress(arrival: Arrival) -> str:
             step = "Waits to be counted"
         case _:
             step = "Counting tokens"
-    title = f'<h3 class="book-title">{render.escape(arrival.name)}</h3>'
+    title = f'<h3 class="book-title">{render.escape(upload.name)}</h3>'
     return f'<div class="arrival">{title}{_running(step, detail, share)}</div>'
 
 
-def failure(arrival: Arrival) -> str:
+def failure(upload: Upload) -> str:
     """A file that could not be read, and why."""
-    error = arrival.error or CoreError(f"{arrival.name} cannot be read.", hint="Choose another file.")
+    error = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file.")
     problem, hint = told(error)
     return (
         f'<div class="problem" role="alert"><strong>{render.escape(problem)}</strong>'
         f"<span>{render.escape(hint)}</span>"
-        f'<button type="button" class="close" data-act="dismiss:{arrival.number}" aria-label="Dismiss">×</button></div>'
+        f'<button type="button" class="close" data-act="dismiss:{upload.number}" aria-label="Dismiss">×</button></div>'
     )
 
 

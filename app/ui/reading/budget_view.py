@@ -21,8 +21,8 @@ class Part(NamedTuple):
 
 
 def fit_of(session: Session) -> Fit | None:
-    """The budget as it is now: the conversation grows after a shelf was opened, and another branch is shorter."""
-    fit = session.intake.fit
+    """The budget as it is now: the conversation grows after a library was opened, and another branch is shorter."""
+    fit = session.uploads.fit
     if fit is None or not fit.fits or session.book is None:
         return fit
     return replace(fit, talk=session.num_talk)

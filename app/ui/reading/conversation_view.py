@@ -99,12 +99,12 @@ def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:
     """Which book to open, if the shown conversation is about one that is not."""
     if session is None or session.dialogue is None or session.fits:
         return ""
-    book, there = session.dialogue.book, {one.document.name for one in session.intake.shelf.books}
+    book, there = session.dialogue.book, {one.document.name for one in session.uploads.library.books}
     files = ", ".join(render.escape(name) for name in book.files)
     number = next((at for at, sample in enumerate(samples) if (sample.file.name,) == book.names), None)
     way = "Open that book again to go on."
     if there and there >= set(book.names):
-        way = "It is on the shelf, but not like that: make the shelf as it was (Library) to go on."
+        way = "It is in the library, but not like that: make the library as it was (Library) to go on."
     offer = "" if number is None else f'<button type="button" data-sample="{number}">Open the sample</button>'
     return (
         '<div class="about-book" role="status"><span>This conversation is about '

@@ -14,7 +14,7 @@ from app.ui.retrieval_map.view import opened_quote, page_of, page_words
 def chips(session: Session, node: Node) -> dict[int, str]:
     """HTML by the character of a node's answer that it stands before.
 
-    Empty unless the conversation is about what is open. Of an answer about another shelf only what is found is shown:
+    Empty unless the conversation is about what is open. Of an answer about another library only what is found is shown:
     what is not there now may have been there.
     """
     book, exchange = session.book, node.exchange
@@ -32,7 +32,7 @@ def chips(session: Session, node: Node) -> dict[int, str]:
 def _chip(book: Book, node: Node, number: int, quote: Quote) -> str:
     """Only tags, classes, titles and values pass through the chat; the page's script acts on the value."""
     if quote.start is None:
-        books = "books" if len(book.shelf.books) > 1 else "book"
+        books = "books" if len(book.library.books) > 1 else "book"
         title = f"No page of the open {books} has these words in this order"
         return f'<span class="chip quote not-found" title="{title}">not in the {books}</span>'
     page = plain(page_words(book, page_of(book, quote.start)))

@@ -146,9 +146,9 @@ def decoding_choices(*, has_draft: bool) -> list[tuple[str, str]]:
 
 def variants(*, has_draft: bool) -> list[tuple[str, str]]:
     """Label and name of the kinds of speculation, exact ones only."""
-    usual = default_method(has_draft=True)  # it stands under Decoding
+    baseline = default_method(has_draft=True)  # it stands under Decoding
     usable = [method for method in METHODS.values() if has_draft or not method.needs_draft]
-    kinds = [method for method in usable if method.exact and method.speculative and method.name != usual]
+    kinds = [method for method in usable if method.exact and method.speculative and method.name != baseline]
     return [AS_CHOSEN_CHOICE, *((method.label, method.name) for method in kinds)]
 
 

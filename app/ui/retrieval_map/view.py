@@ -37,7 +37,7 @@ def where(session: Session) -> str:
         return _strip("This model’s tokenizer does not tell which characters a token stands for.")
     if loaded.num_seen == 0:
         return _strip("The pages show with the first words of the answer.", _room(book))
-    weights = Weights(book, loaded, session.usual_for(loaded))
+    weights = Weights(book, loaded, session.baseline_for(loaded))
     if loaded.all_held:
         return _strip("The book is so short that all of it is loaded for every question.")
     if not weights.tells:
@@ -60,13 +60,13 @@ def _room(book: Book) -> str:
     """Pages of which nothing is loaded yet, as high as the strip will be: nothing below it moves when it fills."""
     if not book.chunk_pages:
         return ""
-    return _bars(book, [0.0] * len(book.shelf.pages)) + '<p class="top"></p>'
+    return _bars(book, [0.0] * len(book.library.pages)) + '<p class="top"></p>'
 
 
 def _bars(book: Book, weights: Sequence[float]) -> str:
     per_bar = -(-len(weights) // MOST_BARS)
     bars = "".join(_bar(book, weights, first, per_bar) for first in range(0, len(weights), per_bar))
-    several = len(book.shelf.books) > 1
+    several = len(book.library.books) > 1
     first, last = (named(book, index, short=not several) for index in (0, len(weights) - 1))
     ends = f'<p class="ends" aria-hidden="true"><span>{first}</span><span>{last}</span></p>'
     return f'<div class="pages" role="group" aria-label="Pages, by what was loaded of them">{bars}</div>{ends}'
@@ -84,7 +84,7 @@ def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
     said = f"{name}: {level} loaded"
     if len(indices) > 1 and weight >= LEVELS[-2][0]:
         said += f", most on {named(book, strongest, short=True)}"
-    starts = first == 0 or book.shelf.pages[first].book != book.shelf.pages[first - 1].book
+    starts = first == 0 or book.library.pages[first].book != book.library.pages[first - 1].book
     kind = f"bar-page {level.split()[-1]}{' begins' if starts and first else ''}"
     return (
         f'<button type="button" class="{kind}" data-act="page:{strongest}" aria-label="{said}" title="{said}">'
@@ -103,23 +103,23 @@ def _top(book: Book, weights: Sequence[float]) -> str:
 
 
 def named(book: Book, index: int, *, short: bool) -> str:
-    """A page of the shelf by its own label, as HTML; with its document's title where there are several."""
+    """A page of the library by its own label, as HTML; with its document's title where there are several."""
     return render.escape(page_words(book, index, short=short))
 
 
 def page_words(book: Book, index: int, *, short: bool = True) -> str:
     """The same as text."""
-    placed = book.shelf.pages[index]
-    document = book.shelf.books[placed.book].document
-    label, alone = document.pages[placed.number - 1].label, len(book.shelf.books) == 1
+    placed = book.library.pages[index]
+    document = book.library.books[placed.book].document
+    label, alone = document.pages[placed.number - 1].label, len(book.library.books) == 1
     if short:
         return f"page {label}" if alone else f"page {label} of {document.title}"
     return f"Page {label}" if alone else f"{document.title}, page {label}"
 
 
 def page_of(book: Book, char: int) -> int:
-    """The index in `shelf.pages` of the page with a character of the joined text."""
-    return bisect_right(book.shelf.pages, char, key=lambda page: page.end)
+    """The index in `library.pages` of the page with a character of the joined text."""
+    return bisect_right(book.library.pages, char, key=lambda page: page.end)
 
 
 # -------------------- one page
@@ -128,13 +128,13 @@ def page_of(book: Book, char: int) -> int:
 def opened_page(session: Session, index: int) -> str:
     """A page with what was loaded of it marked."""
     book = session.book
-    if book is None or not book.shelf.pages:
+    if book is None or not book.library.pages:
         return ""
-    index = min(max(index, 0), len(book.shelf.pages) - 1)
-    placed, passages, loaded = book.shelf.pages[index], list[Passage](), session.where
+    index = min(max(index, 0), len(book.library.pages) - 1)
+    placed, passages, loaded = book.library.pages[index], list[Passage](), session.where
     known = loaded is not None and loaded.retrieves and loaded.num_seen > 0 and len(book.chunk_pages) > 0
     if loaded is not None and known:
-        passages = Weights(book, loaded, session.usual_for(loaded)).passages(placed)
+        passages = Weights(book, loaded, session.baseline_for(loaded)).passages(placed)
     marks = [(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
     line = f"{formats.plural(len(marks), 'passage')} of this page loaded more than for other questions"
     nothing = "Nothing of this page was loaded for this answer alone" if known else ""
@@ -146,15 +146,15 @@ def opened_quote(book: Book, quote: Quote) -> str:
     if quote.start is None or quote.end is None:
         return ""
     index = page_of(book, quote.start)
-    placed = book.shelf.pages[index]
+    placed = book.library.pages[index]
     goes_on = " It goes on on the next page." if quote.end > placed.end else ""
     marks = [(quote.start, quote.end, "quoted")]
     return _page(book, index, placed, marks, f"Quoted in the answer, word for word.{goes_on}")
 
 
 def _page(book: Book, index: int, placed: Placed, marks: list[tuple[int, int, str]], line: str) -> str:
-    last = len(book.shelf.pages) - 1
-    text = "".join(_marked(book.shelf.text, placed, marks))
+    last = len(book.library.pages) - 1
+    text = "".join(_marked(book.library.text, placed, marks))
     tools = _tool(index - 1, "Previous page", "&lt;", off=index == 0) + _tool(
         index + 1, "Next page", "&gt;", off=index == last
     )

@@ -34,7 +34,7 @@ def report(shot: Snapshot) -> str:
         ("Exactness", [fact for fact in exactness(shot) if fact.name != "Last race"]),
         ("Machine", machine_facts(shot)),
         ("Versions", [Fact(name, version) for name, version in shot.versions.items()]),
-        ("Data", [Fact("folder", "chosen by the user" if shot.folder_chosen else "the default"), *_kept_facts(shot)]),
+        ("Data", [Fact("folder", "chosen by the user" if shot.folder_chosen else "the default"), *_saved_facts(shot)]),
         ("Speculation", seen(shot)),
         ("Expected", expected_facts(shot.expected) if shot.expected else []),
         ("Last answer", _answer_facts(shot.exchanges)),
@@ -76,7 +76,7 @@ def _memory_facts(shot: Snapshot) -> list[Fact]:
     return rows
 
 
-def _kept_facts(shot: Snapshot) -> list[Fact]:
+def _saved_facts(shot: Snapshot) -> list[Fact]:
     return [Fact(kept.name, amount_of(kept)) for kept in shot.kept]
 
 

@@ -83,9 +83,9 @@ def test_books_are_kept_by_themselves_only_if_reading_them_took_long(
     monkeypatch.setattr(saved_books, "WORTH_SECONDS", 0.0)
     assert ask(run, book, "--no-saved")["shelf"]["kept"] is None
     kept = ask(run, book)
-    assert kept["shelf"]["kept"] and "Kept on the shelf: " in kept["stderr"]
+    assert kept["shelf"]["kept"] and "Kept among the saved books: " in kept["stderr"]
     again = ask(run, book)
-    assert again["shelf"]["kept"] is None and "From the shelf: " in again["stderr"]
+    assert again["shelf"]["kept"] is None and "From the saved books: " in again["stderr"]
 
 
 @pytest.mark.usefixtures("toy")

@@ -1,4 +1,4 @@
-"""The shelf: joined text, and the way back from it."""
+"""The library: joined text, and the way back from it."""
 
 from itertools import pairwise
 
@@ -12,8 +12,8 @@ from app.context.context_documents import (
     AlreadyThere,
     Chapters,
     Choice,
+    Library,
     Pages,
-    Shelf,
     Whole,
     label,
     page_text,
@@ -60,13 +60,13 @@ def choices(draw: st.DrawFn, document: Document) -> Choice:
 
 
 @st.composite
-def shelves(draw: st.DrawFn) -> Shelf:
-    shelf = Shelf()
+def shelves(draw: st.DrawFn) -> Library:
+    library = Library()
     for document in draw(st.lists(documents(), min_size=1, max_size=3, unique_by=lambda document: document.text)):
-        shelf = shelf.add(document)
-    for index, book in enumerate(shelf.books):
-        shelf = shelf.choose(index, draw(choices(book.document)))
-    return shelf
+        library = library.add(document)
+    for index, book in enumerate(library.books):
+        library = library.choose(index, draw(choices(book.document)))
+    return library
 
 
 # -------------------- the joined text
@@ -74,81 +74,81 @@ def shelves(draw: st.DrawFn) -> Shelf:
 
 @given(st.lists(documents(), min_size=1, max_size=4, unique_by=lambda document: document.text))
 def test_whole_books_are_joined_as_the_command_line_joins_them(books: list[Document]) -> None:
-    shelf = Shelf()
+    library = Library()
     for document in books:
-        shelf = shelf.add(document)
-    assert shelf.text == whole_text(books)
+        library = library.add(document)
+    assert library.text == whole_text(books)
 
 
 @given(shelves())
-def test_every_placed_page_and_chapter_is_the_document_s_own_text(shelf: Shelf) -> None:
-    for placed in shelf.pages:
-        document = shelf.books[placed.book].document
+def test_every_placed_page_and_chapter_is_the_document_s_own_text(library: Library) -> None:
+    for placed in library.pages:
+        document = library.books[placed.book].document
         page = document.pages[placed.number - 1]
-        assert shelf.text[placed.start : placed.end] in document.page_text(page)
-    for placed in shelf.chapters:
-        document = shelf.books[placed.book].document
+        assert library.text[placed.start : placed.end] in document.page_text(page)
+    for placed in library.chapters:
+        document = library.books[placed.book].document
         chapter = document.chapters[placed.number - 1]
-        assert shelf.text[placed.start : placed.end] in document.text[chapter.char_start : chapter.char_end]
-    chosen = [spans(book.document, book.choice) for book in shelf.books]
-    assert sum(p.end - p.start for p in shelf.pages) == sum(b - a for each in chosen for a, b in each)
+        assert library.text[placed.start : placed.end] in document.text[chapter.char_start : chapter.char_end]
+    chosen = [spans(book.document, book.choice) for book in library.books]
+    assert sum(p.end - p.start for p in library.pages) == sum(b - a for each in chosen for a, b in each)
 
 
 @given(shelves())
-def test_a_chosen_character_is_found_and_leads_back_to_its_page(shelf: Shelf) -> None:
-    for index, book in enumerate(shelf.books):
+def test_a_chosen_character_is_found_and_leads_back_to_its_page(library: Library) -> None:
+    for index, book in enumerate(library.books):
         chosen = spans(book.document, book.choice)
         for char, letter in enumerate(book.document.text):
-            joined = shelf.find(index, char)
+            joined = library.find(index, char)
             assert (joined is not None) == any(start <= char < end for start, end in chosen)
             if joined is not None:
-                assert shelf.text[joined] == letter
-                place = shelf.place(joined)
+                assert library.text[joined] == letter
+                place = library.place(joined)
                 assert (place.book, place.page) == (index, book.document.page_at(char))
 
 
 def test_titles_and_gaps_belong_to_the_page_that_follows() -> None:
-    shelf = Shelf().add(a_document("one", ["aa", "bb"])).add(a_document("two", ["cc"]))
+    library = Library().add(a_document("one", ["aa", "bb"])).add(a_document("two", ["cc"]))
     between = "\n\n[End of: one]\n\n# two\n\n"
-    assert shelf.text == f"aabb{between}cc"
-    where = [(shelf.place(char).book, shelf.place(char).page.number) for char in range(len(shelf.text))]
+    assert library.text == f"aabb{between}cc"
+    where = [(library.place(char).book, library.place(char).page.number) for char in range(len(library.text))]
     assert where == [(0, 1)] * 2 + [(0, 2)] * 2 + [(1, 1)] * (len(between) + 2)
 
 
 @given(documents(), documents().filter(lambda document: document.text))
 def test_a_book_at_the_end_changes_nothing_before_it(first: Document, second: Document) -> None:
     """What the model has read of the first book stays read: also part by part, as a tokenizer sees it."""
-    shelf = Shelf().add(first)
+    library = Library().add(first)
     if first.text == second.text:
         return
-    longer = shelf.add(second)
-    assert longer.text.startswith(shelf.text) and longer.parts[: len(shelf.parts)] == shelf.parts
+    longer = library.add(second)
+    assert longer.text.startswith(library.text) and longer.parts[: len(library.parts)] == library.parts
 
 
 def test_parts_that_do_not_touch_are_seen_to_be_parts() -> None:
     document = a_document("a", ["one two ", "three four"], [0, 4, 8])
-    shelf = Shelf().add(document).choose(0, Chapters((1, 3)))
-    assert shelf.text == f"one {LEFT_OUT}three four"
-    assert Shelf().add(document).choose(0, Chapters((1, 2, 3))).text == document.text
+    library = Library().add(document).choose(0, Chapters((1, 3)))
+    assert library.text == f"one {LEFT_OUT}three four"
+    assert Library().add(document).choose(0, Chapters((1, 2, 3))).text == document.text
 
 
 def test_books_move_and_go() -> None:
-    shelf = Shelf()
+    library = Library()
     for name in "abc":
-        shelf = shelf.add(a_document(name, [name]))
-    assert [book.document.name for book in shelf.move(0, 2).books] == ["b", "c", "a"]
-    assert [book.document.name for book in shelf.move(2, 0).books] == ["c", "a", "b"]
-    assert shelf.remove(2).remove(0).text == "b"
-    assert Shelf().text == ""
+        library = library.add(a_document(name, [name]))
+    assert [book.document.name for book in library.move(0, 2).books] == ["b", "c", "a"]
+    assert [book.document.name for book in library.move(2, 0).books] == ["c", "a", "b"]
+    assert library.remove(2).remove(0).text == "b"
+    assert Library().text == ""
 
 
 def test_the_same_text_is_refused_under_any_name() -> None:
-    shelf = Shelf().add(a_document("a.txt", ["words"]))
+    library = Library().add(a_document("a.txt", ["words"]))
     with pytest.raises(AlreadyThere, match=r"^b\.txt holds the same text as a\.txt\. Choose"):
-        shelf.add(a_document("b.txt", ["wo", "rds"]))
+        library.add(a_document("b.txt", ["wo", "rds"]))
     with pytest.raises(AlreadyThere, match=r"^a\.txt is already there\."):
-        shelf.add(a_document("a.txt", ["words"]))
-    assert len(shelf.add(a_document("a.txt", ["other words"])).books) == 2
+        library.add(a_document("a.txt", ["words"]))
+    assert len(library.add(a_document("a.txt", ["other words"])).books) == 2
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_same_text_is_refused_under_any_name() -> None:
 )
 def test_what_a_document_has_not_cannot_be_chosen(choice: Choice) -> None:
     with pytest.raises(ValueError, match="of 2"):
-        Shelf().add(a_document("a", ["one", "two"], [0, 3])).choose(0, choice)
+        Library().add(a_document("a", ["one", "two"], [0, 3])).choose(0, choice)
 
 
 def test_choices_are_named_by_the_document_s_own_page_labels() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.context.open_book import Book
 from app.context.quotes import Quote, quotes_in
 from app.context.retrieval_map import MOST_LOADS, Loaded, Loads, Weights, chunk_pages, mean
@@ -28,20 +28,20 @@ def a_book(*pages: str, title: str = "A") -> Book:
     starts = [sum(map(len, pages[:n])) for n in range(len(pages))]
     made = make_pages(starts, len(text))
     document = Document(name="a", title=title, format="pdf", text=text, pages=made, has_own_pages=True)
-    return book_of(Shelf().add(document))
+    return book_of(Library().add(document))
 
 
-def book_of(shelf: Shelf) -> Book:
-    starts = array("I", range(len(shelf.text)))
+def book_of(library: Library) -> Book:
+    starts = array("I", range(len(library.text)))
     return Book(
-        shelf.books[0].document,
+        library.books[0].document,
         len(starts),
         len(starts) + FRAME,
         9999,
-        shelf=shelf,
+        library=library,
         starts=starts,
         chunk_size=SIZE,
-        chunk_pages=chunk_pages(shelf, starts, FRAME, SIZE),
+        chunk_pages=chunk_pages(library, starts, FRAME, SIZE),
     )
 
 
@@ -53,8 +53,8 @@ def loaded(*chunks: int, at: float = 0.2) -> Loaded:
     return Loaded("Q?", "triforce", True).seen(weights)
 
 
-def a_session(book: Book, was: Loaded | None, usual: list[float] | None = None) -> Session:
-    session = Session("x", book=book, digest="d", usual=array("d", usual) if usual is not None else None)
+def a_session(book: Book, was: Loaded | None, baseline: list[float] | None = None) -> Session:
+    session = Session("x", book=book, digest="d", baseline=array("d", baseline) if baseline is not None else None)
     if was is not None:
         dialogue, node = Dialogue.begin(BookRef.of(book, "d"), "Q?").ask(ROOT, "Q?")
         session.dialogue = dialogue
@@ -91,11 +91,11 @@ def test_a_head_that_looks_a_fixed_way_back_tells_nothing() -> None:
     8 + 3 to 8 + 5 too, and 16, of which nothing is known to be usual, is of this question.
     """
     book = a_book("a" * 120, "b" * 120)
-    usual = [0.0] * 8 + [0.1] + [0.0] * 11
+    baseline = [0.0] * 8 + [0.1] + [0.0] * 11
     first, then = [0.0] * 23, [0.0] * 25
     first[11], then[13], then[16] = 0.12, 0.12, 0.05
     was = Loaded("Q?", "triforce", True).seen(first).seen(then)
-    assert [chunk for chunk, value in enumerate(Weights(book, was, usual).excess) if value] == [16]
+    assert [chunk for chunk, value in enumerate(Weights(book, was, baseline).excess) if value] == [16]
 
 
 def test_without_a_measured_usual_the_mean_chunk_is_the_measure() -> None:
@@ -122,9 +122,9 @@ def test_marked_passages_are_the_loaded_tokens_and_no_more_than_their_words(page
     real = [chunk for chunk in sorted(chunks) if chunk < len(book.chunk_pages)]
     weights = Weights(book, loaded(*(real or [0])), NOTHING)
     chosen = {char for c in real for char in range(c * SIZE - FRAME, (c + 1) * SIZE - FRAME) if char < len(book.starts)}
-    marked = {c for page in book.shelf.pages for one in weights.passages(page) for c in range(one.start, one.end)}
+    marked = {c for page in book.library.pages for one in weights.passages(page) for c in range(one.start, one.end)}
     assert marked >= chosen if weights.tells else not marked
-    text = book.shelf.text
+    text = book.library.text
     for char in marked - chosen:
         assert text[char].isalnum(), "only the rest of a word is added"
 
@@ -186,14 +186,14 @@ def test_what_was_loaded_is_kept_for_the_newest_answers() -> None:
 
 
 def test_pages_of_several_books_are_told_apart() -> None:
-    shelf = Shelf()
+    library = Library()
     for title in ("One & all", "Two"):
         text = title * 9
         document = Document(
             name=title, title=title, format="pdf", text=text, pages=make_pages([0], len(text)), has_own_pages=True
         )
-        shelf = shelf.add(document)
-    html = where(a_session(book_of(shelf), loaded(34), NOTHING))
+        library = library.add(document)
+    html = where(a_session(book_of(library), loaded(34), NOTHING))
     assert "Two, page 1: most loaded" in html and "One &amp; all, page 1: nothing loaded" in html and "begins" in html
 
 
@@ -202,7 +202,7 @@ def test_pages_of_several_books_are_told_apart() -> None:
 
 def test_an_opened_page_marks_what_was_loaded_and_turns() -> None:
     book = a_book("The first page. ", "Here is <b>the teapot</b>, lost. ", "The end.")
-    at = book.shelf.text.index("the teapot") + FRAME
+    at = book.library.text.index("the teapot") + FRAME
     session = a_session(book, loaded(at // SIZE, at // SIZE + 1), NOTHING)
     html = opened(session, "page:1")
     assert "<b>" not in html and re.search(r'<mark class="strong">[^<]*teapot', html)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from app.context.context_documents import LEFT_OUT, Chapters, Shelf, Span
+from app.context.context_documents import LEFT_OUT, Chapters, Library, Span
 from app.context.token_costs import Costs, Meter
 from app.documents.document import Document
 from tests.app.context.test_context_documents import a_document
@@ -28,30 +28,30 @@ def test_parts_cost_what_their_words_cost_and_each_stretch_is_counted_once() -> 
         counted.append(text)
         return count(text)
 
-    shelf, meter = Shelf().add(ten_pages()), Meter(recording)
-    book = shelf.books[0]
+    library, meter = Library().add(ten_pages()), Meter(recording)
+    book = library.books[0]
     for _ in range(3):
-        assert meter.shelf(shelf) == 100
+        assert meter.library(library) == 100
         assert [meter.page(book, n) for n in (1, 5, 10)] == [10, 10, 10]
         assert [meter.chapter(book, n) for n in (1, 2, 3, 4)] == [5, 30, 45, 15]
-        assert meter.shelf(shelf.choose(0, Chapters((1, 2)))) == 35
-        assert meter.shelf(shelf.choose(0, Chapters((1, 4)))) == 20 + count(LEFT_OUT)
+        assert meter.library(library.choose(0, Chapters((1, 2)))) == 35
+        assert meter.library(library.choose(0, Chapters((1, 4)))) == 20 + count(LEFT_OUT)
     assert "".join(counted).replace(LEFT_OUT, "") == book.document.text
 
 
 def test_several_books_cost_their_titles_too() -> None:
-    shelf = Shelf().add(a_document("one", ["a b"])).add(a_document("two", ["c"]))
-    assert Meter(count).shelf(shelf) == count(shelf.text) == 3 + 3 + 2
+    library = Library().add(a_document("one", ["a b"])).add(a_document("two", ["c"]))
+    assert Meter(count).library(library) == count(library.text) == 3 + 3 + 2
 
 
 def test_a_warm_meter_counts_nothing_more() -> None:
-    shelf = Shelf().add(ten_pages()).add(a_document("b", ["other " * 20]))
+    library = Library().add(ten_pages()).add(a_document("b", ["other " * 20]))
     counted: list[str] = []
     meter = Meter(lambda text: counted.append(text) or count(text))
-    meter.warm(shelf)
+    meter.warm(library)
     before = len(counted)
-    for one in (shelf, shelf.move(0, 1), shelf.choose(0, Chapters((1, 3)))):
-        assert meter.shelf(one) == count(one.text)
+    for one in (library, library.move(0, 1), library.choose(0, Chapters((1, 3)))):
+        assert meter.library(one) == count(one.text)
     assert len(counted) == before
 
 
@@ -66,9 +66,9 @@ def test_token_offsets_give_the_same_costs_without_counting_again() -> None:
     def fail(text: str) -> int:
         raise AssertionError(text)
 
-    shelf, meter = Shelf().add(document), Meter(fail)
-    meter.know(shelf.books[0], exact)
-    assert meter.shelf(shelf) == 100
-    meter.forget(Shelf())
+    library, meter = Library().add(document), Meter(fail)
+    meter.know(library.books[0], exact)
+    assert meter.library(library) == 100
+    meter.forget(Library())
     with pytest.raises(AssertionError, match="word"):
-        meter.shelf(shelf)
+        meter.library(library)

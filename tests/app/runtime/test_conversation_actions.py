@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from app.context.context_documents import Pages, Shelf
+from app.context.context_documents import Library, Pages
 from app.conversations.store import ConversationGone, Conversations
 from app.conversations.tree import ROOT, Dialogue, digest_of
 from app.documents import read_document
@@ -219,14 +219,14 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
     ids = list(told[0].finished.token_ids)
     assert any(engine.prompts[-1][at : at + len(ids)] == ids for at in range(len(engine.prompts[-1])))
     kept = session.dialogue
-    list(worker.arrange(session.id, lambda _: Shelf().add(read_document(other))))
+    list(worker.arrange(session.id, lambda _: Library().add(read_document(other))))
     assert session.dialogue is None and len(worker.conversations.listing().summaries) == 1
     assert kept is not None
     conversing.open(session.id, kept.id)
     assert not session.fits and shown(session) == ["One?", "Two?"]
     list(worker.open_book(session.id, same))
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
-    assert "Only what it is about" in session.intake.note, "beside the other book it would be another text"
+    assert "Only what it is about" in session.uploads.note, "beside the other book it would be another text"
 
 
 @pytest.mark.parametrize("wrong", [[600_000], [2**62] * 40, [10**400]])
@@ -416,7 +416,7 @@ def test_a_conversation_deleted_elsewhere_goes_on_as_a_new_one(
     assert [one.id for one in worker.conversations.listing().summaries] == [here.dialogue.id]
 
 
-# -------------------- conversations and the shelf
+# -------------------- conversations and the library
 
 
 ONE, OTHER = "It was a dark and stormy night. " * 8, "Another book. " * 9
@@ -435,7 +435,7 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     assert session.where is None and session.num_talk > 0
     ask(worker, engine, session.id, "Both?", "Second answer.")
     reference = session.dialogue.book
-    assert reference.digest == digest_of(session.book.shelf.text) == session.digest
+    assert reference.digest == digest_of(session.book.library.text) == session.digest
     assert reference.names == ("book.txt", "other.txt") and reference.title == "book and 1 more"
     first, second = session.exchanges
     assert first.digest == digest_of(ONE) != second.digest == session.digest
@@ -447,8 +447,8 @@ def test_a_conversation_goes_on_when_the_shelf_changes_and_knows_the_text_of_its
     assert shown(again) == ["One?", "Both?"] and not again.fits, "it waits for the rest of its shelf"
     list(worker.open_book(again.id, other))
     assert again.fits and again.num_talk == session.num_talk > 0
-    list(worker.arrange(again.id, lambda shelf: shelf.move(1, 0)))
-    assert again.fits and "goes on" in again.intake.note
+    list(worker.arrange(again.id, lambda library: library.move(1, 0)))
+    assert again.fits and "goes on" in again.uploads.note
     assert again.dialogue is not None
     for node in again.dialogue.path:  # the budget follows the branch that is shown
         conversing.branch(again.id, node.id)
@@ -460,8 +460,8 @@ def test_parts_of_a_book_are_another_text_than_the_whole(start: Start, engine: F
     worker, conversing = start()
     file = write_book(tmp_path, "\f".join(f"Page {number} has words. " * 20 for number in (1, 2)))
     session = worker.sessions.get(opened(worker, file))
-    list(worker.arrange(session.id, lambda shelf: shelf.choose(0, Pages(1, 1))))
-    assert session.book is not None and not session.book.shelf.books[0].is_whole
+    list(worker.arrange(session.id, lambda library: library.choose(0, Pages(1, 1))))
+    assert session.book is not None and not session.book.library.books[0].is_whole
     ask(worker, engine, session.id, "Of a part?", "Yes.")
     worker, conversing = start()
     session = worker.sessions.enter(session.id)
@@ -471,7 +471,7 @@ def test_parts_of_a_book_are_another_text_than_the_whole(start: Start, engine: F
     assert session.dialogue.book.files == ("book.txt: page 1",), "the page says what to choose"
     with pytest.raises(OtherBook):
         worker.answer(session.id, "More?", PLAIN)
-    list(worker.arrange(session.id, lambda shelf: shelf.choose(0, Pages(1, 1))))
+    list(worker.arrange(session.id, lambda library: library.choose(0, Pages(1, 1))))
     assert session.fits and len(session.exchanges) == 1
 
 
@@ -492,7 +492,7 @@ def test_an_answer_that_waits_while_its_book_goes_is_not_given_about_another(
     worker, _, session = reader
     ask(worker, engine, session.id, "One?", "Yes.")
     late = worker.regenerate(session.id, PLAIN)  # its turn comes when it is listened to
-    other = Shelf().add(read_document(write_book(tmp_path, OTHER, "other.txt")))
+    other = Library().add(read_document(write_book(tmp_path, OTHER, "other.txt")))
     list(worker.arrange(session.id, lambda _: other))
     with pytest.raises(OtherBook, match="book"):
         list(late)

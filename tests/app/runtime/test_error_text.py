@@ -9,7 +9,7 @@ import httpx
 import pytest
 from gradio_client import Client, handle_file
 
-from app.context.uploads import Arrival
+from app.context.uploads import Upload
 from app.runtime.error_text import told, without_paths
 from app.runtime.worker import EngineFault, EngineWorker
 from app.ui import render
@@ -29,8 +29,8 @@ ServeOn = Callable[[EngineWorker], str]
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("The shelf /srv/books/shelf cannot be made.", "The shelf …/shelf cannot be made."),
-        (r"The shelf D:\books\new\shelf cannot be made.", "The shelf …/shelf cannot be made."),
+        ("The library /srv/books/shelf cannot be made.", "The library …/shelf cannot be made."),
+        (r"The library D:\books\new\shelf cannot be made.", "The library …/shelf cannot be made."),
         (r"No share \\server\books\shelf.", "No share …/shelf."),
         ("~/.triforce-reader/shelf is full.", "…/shelf is full."),
         (f"{Path.home()}/a b/c", "…/c"),
@@ -52,9 +52,9 @@ def test_folders_are_left_out(text: str, shown: str | None) -> None:
 
 def test_everything_that_shows_an_error_leaves_them_out() -> None:
     error = DamagedAssets("The weights /srv/secret/a.bin are damaged.", hint="Remove /srv/secret/a.bin.")
-    arrival = Arrival(1, "a.txt")
-    arrival.fail(error)
-    for html in (render.problem(error), failure(arrival), not_loaded(error), refused(error)):
+    upload = Upload(1, "a.txt")
+    upload.fail(error)
+    for html in (render.problem(error), failure(upload), not_loaded(error), refused(error)):
         assert "secret" not in html and html.count("…/a.bin") == 2
     fault = EngineFault(OSError(2, "No such file", SECRET))
     assert told(fault)[0] == "The engine stopped with an error (FileNotFoundError)." and "terminal" in told(fault)[1]

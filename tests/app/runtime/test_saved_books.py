@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from app.runtime.events import BookMoving
-from app.runtime.saved_books import LOST, Keeping, disk_state
+from app.runtime.saved_books import LOST, SavedBooks, disk_state
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.saved_tab import KeptHandlers, KeptParts
-from app.ui.library.saved_view import KeptLine, kept_list
+from app.ui.library.saved_tab import SavedHandlers, SavedParts
+from app.ui.library.saved_view import SavedLine, saved_list
 from app.ui.reading.book_view import BookView
 from core.config import GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
-from core.kv_store.folder import Keeping as Mode
-from core.kv_store.folder import ShelfSettings
+from core.kv_store.folder import BookFolderSettings
+from core.kv_store.folder import SavedBooks as Mode
 from tests.app.fakes import opened, worker_of, write_book
 from tests.app.runtime.test_worker import wait_for
 from tests.app.ui.test_page import with_words
@@ -45,7 +45,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], EngineWorker]]:
 
     def begin() -> EngineWorker:
         engine = with_words(tiny_engine(context=2048, prefill_chunk=128))
-        workers.append(worker_of(engine, keeping=Keeping(tmp_path / "shelf")))
+        workers.append(worker_of(engine, keeping=SavedBooks(tmp_path / "shelf")))
         return workers[-1]
 
     yield begin
@@ -64,7 +64,7 @@ def kept(worker: EngineWorker) -> list[str]:
 
 def choose(worker: EngineWorker, mode: Mode) -> None:
     assert worker.keeping.folder is not None
-    worker.keeping.folder.choose(ShelfSettings(keeping=mode))
+    worker.keeping.folder.choose(BookFolderSettings(keeping=mode))
 
 
 def answer(worker: EngineWorker, session_id: str) -> Finished:
@@ -80,7 +80,7 @@ def test_a_book_is_offered_with_its_size_kept_on_request_and_opened_after_a_rest
     offer = disk_state(session).offer
     assert offer is not None and "Keep it on disk?" in card(session) and "KiB" in card(session) and kept(worker) == []
     first = answer(worker, session.id)  # an answer in between does not matter
-    moves = [event for event in worker.keep_book(session.id) if isinstance(event, BookMoving)]
+    moves = [event for event in worker.save_book(session.id) if isinstance(event, BookMoving)]
     assert moves[-1].done_tokens == moves[-1].total_tokens == len(offer.token_ids)
     assert (
         "Kept on disk: " in card(session) and "Keep it on disk?" not in card(session) and kept(worker) == ["book.txt"]
@@ -125,7 +125,7 @@ def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
     worker, file = start(), write_book(tmp_path, TEXT)
     session = read_by_an_answer(worker, file)
     assert "Keep it on disk?" in card(session) and session.read_seconds > 0
-    list(worker.keep_book(session.id))
+    list(worker.save_book(session.id))
     assert kept(worker) == ["book.txt"]
     wanted = session.exchanges[-1].finished.token_ids
     worker = start()
@@ -150,7 +150,7 @@ def test_no_is_an_answer_and_incognito_asks_nothing(start: Callable[[], EngineWo
     worker = start()
     session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT)))
     disk_state(session).decline()
-    list(worker.keep_book(session.id))
+    list(worker.save_book(session.id))
     assert "Keep it on disk?" not in card(session) and kept(worker) == []
     hidden = worker.sessions.enter("")
     hidden.incognito = True
@@ -174,13 +174,13 @@ def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
     worker = start()
     session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
     opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
-    list(worker.keep_book(session.id))
+    list(worker.save_book(session.id))
     assert LOST in card(session).replace("&#x27;", "'") and kept(worker) == []
 
 
-def a_read_book(tmp_path: Path) -> tuple[Keeping, Session, Engine]:
+def a_read_book(tmp_path: Path) -> tuple[SavedBooks, Session, Engine]:
     """Without a worker: what it does on the engine's thread, step by step."""
-    engine, keeping = with_words(tiny_engine(context=2048, prefill_chunk=128)), Keeping(tmp_path / "shelf")
+    engine, keeping = with_words(tiny_engine(context=2048, prefill_chunk=128)), SavedBooks(tmp_path / "shelf")
     session = Session("", incognito=False)
     session.book = type("Anything", (), {"names": ("one.txt",), "num_opening": 700})()
     ids = list(range(2, 60)) * 10
@@ -214,10 +214,10 @@ def test_writing_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
 def test_no_room_is_said_in_the_card(tmp_path: Path) -> None:
     keeping, session, engine = a_read_book(tmp_path)
     assert keeping.folder is not None
-    keeping.folder.choose(ShelfSettings(cap_bytes=1000))
+    keeping.folder.choose(BookFolderSettings(cap_bytes=1000))
     disk_state(session).wanted = True
     list(keeping.write(session, lambda: False, engine, threading.Event()))
-    assert "the shelf may take" in disk_state(session).note and not disk_state(session).wanted
+    assert "the saved books may take" in disk_state(session).note and not disk_state(session).wanted
 
 
 def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> No
     list(keeping.write(session, lambda: False, engine, threading.Event()))
     assert keeping.folder is not None
     (book,) = keeping.folder.books()
-    parts = KeptParts(*("act", "keeping", "cap", "listing"))  # type: ignore[arg-type]
-    handlers = KeptHandlers(keeping, parts)
+    parts = SavedParts(*("act", "keeping", "cap", "listing"))  # type: ignore[arg-type]
+    handlers = SavedHandlers(keeping, parts)
     (drawn,) = handlers.show("")
     assert "one.txt" in drawn["listing"] and f"unkeep:{book.id}" in drawn["listing"] and drawn["keeping"] == "ask"
     assert handlers.choose("", "always", 7)["cap"] == 7 and keeping.folder.settings.keeping == "always"
@@ -235,10 +235,10 @@ def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> No
     assert 'role="alert"' in handlers.choose("", "sometimes", 7)["listing"]
     assert "one.txt" not in handlers.act("", f"unkeep:{book.id}")["listing"] and keeping.folder.books() == []
     handlers.act("", "unkeep:../../etc")
-    assert "keeps no books" in next(iter(KeptHandlers(Keeping(), parts).drawn().values()))
+    assert "keeps no books" in next(iter(SavedHandlers(SavedBooks(), parts).drawn().values()))
 
 
 def test_names_of_documents_are_escaped() -> None:
-    line = KeptLine("ab12", "<script>alert(1)</script>", 10, 2048, 0.0, 1.0)
-    shown = kept_list([line], 1 << 30, ["<b>"], now=60.0)
+    line = SavedLine("ab12", "<script>alert(1)</script>", 10, 2048, 0.0, 1.0)
+    shown = saved_list([line], 1 << 30, ["<b>"], now=60.0)
     assert "<script>" not in shown and "&lt;b&gt;" in shown and "used 1 min" in shown

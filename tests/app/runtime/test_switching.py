@@ -109,7 +109,7 @@ def test_the_old_model_is_gone_before_the_new_one_is_loaded(begin: Begin, tmp_pa
         kept.append(error)
     assert kept
     list(worker.open_book(session_id, write_book(tmp_path, name="again.txt")))  # the same text: an error in the card
-    assert worker.sessions.get(session_id).intake.arrivals[-1].error is not None
+    assert worker.sessions.get(session_id).uploads.pending[-1].error is not None
     state = turned(worker, script)
     assert isinstance(state, Ready) and state.info.model == "other" and state.refused is None
     assert script.alive == [0, 0]
@@ -124,10 +124,10 @@ def test_books_are_counted_and_read_again_and_conversations_stay(begin: Begin, t
     assert session.book is not None and session.is_read
     before, dialogue = session.book.num_tokens, session.dialogue
     turned(worker, script)
-    assert session.is_stale and not session.is_read and session.intake.note == OTHER_MODEL
+    assert session.is_stale and not session.is_read and session.uploads.note == OTHER_MODEL
     assert session.dialogue is dialogue and session.fits and len(session.exchanges) == 1
     list(worker.read_book(session_id))
-    assert session.book.num_tokens == 2 * before and session.is_read and session.intake.note == OTHER_MODEL
+    assert session.book.num_tokens == 2 * before and session.is_read and session.uploads.note == OTHER_MODEL
     asked(worker, session_id, "And then?")
     assert [one.model for one in session.exchanges] == ["fake", "other"]
 
@@ -155,7 +155,7 @@ def test_a_page_without_books_keeps_its_conversation(begin: Begin) -> None:
     session = worker.sessions.enter("")
     turned(worker, script)
     list(worker.read_book(session.id))
-    assert not session.is_stale and session.intake.note == "" and not session.intake.behind
+    assert not session.is_stale and session.uploads.note == "" and not session.uploads.behind
 
 
 def test_a_book_that_is_too_long_for_the_new_model_stays_on_the_shelf(begin: Begin, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_book_that_is_too_long_for_the_new_model_stays_on_the_shelf(begin: Beg
     turned(worker, script)
     with pytest.raises(ContextTooSmall):
         asked(worker, session_id)
-    assert session.intake.too_long and session.intake.shelf.books and session.dialogue is not None
+    assert session.uploads.too_long and session.uploads.library.books and session.dialogue is not None
     turned(worker, script, "fake")
     list(worker.read_book(session_id))
     assert session.is_read and len(session.exchanges) == 1, "the conversation goes on where its book is open again"

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.documents import read_document
 from app.documents.errors import EmptyDocument
 from app.runtime.events import (
     AnswerBegun,
     BookOpened,
+    LibraryTooLong,
     LoadFailed,
     Loading,
     PagesLoaded,
     Pause,
     ReadingEnded,
     Ready,
-    ShelfTooLong,
     Waiting,
     WorkerEvent,
 )
@@ -231,8 +231,8 @@ def test_a_reading_makes_way_for_a_longer_shelf_and_goes_on_with_it(
     engine.reading.set()
     thread.join(SECONDS)
     session = worker.sessions.get(session_id)
-    assert session.is_read and session.book is not None and len(session.book.shelf.books) == 2
-    (failed,) = session.intake.arrivals
+    assert session.is_read and session.book is not None and len(session.book.library.books) == 2
+    (failed,) = session.uploads.pending
     assert failed.error is not None and "holds the same text as 1.txt" in failed.error.problem
 
 
@@ -242,7 +242,7 @@ def test_an_empty_file_is_told_and_leaves_what_is_open(worker: EngineWorker, tmp
     session = worker.sessions.get(session_id)
     book, exchanges = session.book, session.exchanges
     list(worker.open_book(session_id, write_book(tmp_path, "", "bad.txt")))
-    (failed,) = session.intake.arrivals
+    (failed,) = session.uploads.pending
     assert failed.stage == "failed" and isinstance(failed.error, EmptyDocument)
     assert session.book is book and session.exchanges == exchanges
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
@@ -256,14 +256,14 @@ def test_a_shelf_that_is_too_long_waits_for_a_choice_and_leaves_what_is_open(
     session = worker.sessions.get(session_id)
     book, exchanges = session.book, session.exchanges
     events = list(worker.open_book(session_id, write_book(tmp_path, "A long text. " * 2000, "long.txt")))
-    told = next(event for event in events if isinstance(event, ShelfTooLong))
-    assert session.book is book and session.exchanges == exchanges and session.intake.too_long
+    told = next(event for event in events if isinstance(event, LibraryTooLong))
+    assert session.book is book and session.exchanges == exchanges and session.uploads.too_long
     fitting = [offer for offer in told.fit.offers if offer.fits and offer.book == 1]
     assert fitting and told.fit.needed > told.fit.context
     assert isinstance(list(worker.answer(session_id, "Two?", PLAIN))[-1], Finished)
-    events = list(worker.arrange(session_id, lambda shelf: shelf.choose(1, fitting[0].choice)))
+    events = list(worker.arrange(session_id, lambda library: library.choose(1, fitting[0].choice)))
     assert session.book is not None and session.book is not book and session.is_read
-    assert session.intake.fit is not None and session.intake.fit.needed <= 4096
+    assert session.uploads.fit is not None and session.uploads.fit.needed <= 4096
     assert [one.question for one in session.exchanges] == ["One?", "Two?"], "the conversation goes on"
     progress = next(event for event in events if isinstance(event, PrefillProgress))
     assert book is not None and progress.reused_tokens >= book.num_tokens
@@ -276,15 +276,15 @@ def test_the_last_book_that_goes_takes_the_conversation_along_and_says_so(
     list(worker.answer(session_id, "One?", PLAIN))
     session = worker.sessions.get(session_id)
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 9, "other.txt")))
-    assert len(session.exchanges) == 1 and "goes on" in session.intake.note
-    list(worker.arrange(session_id, lambda shelf: shelf.remove(0)))
+    assert len(session.exchanges) == 1 and "goes on" in session.uploads.note
+    list(worker.arrange(session_id, lambda library: library.remove(0)))
     assert len(session.exchanges) == 1, "the other book was there when it was answered"
     engine.enqueue("One two | three")
     stream = worker.answer(session_id, "Long?", PLAIN)
     until(RoundDone, stream)
-    list(worker.arrange(session_id, lambda _: Shelf()))
+    list(worker.arrange(session_id, lambda _: Library()))
     list(stream)
-    assert session.book is None and session.dialogue is None and session.intake.shelf.books == ()
+    assert session.book is None and session.dialogue is None and session.uploads.library.books == ()
     assert worker.conversations.listing().summaries[0].num_exchanges == 2, "what was said stays in the list"
     with pytest.raises(NoBook):
         worker.answer(session_id, "Two?", PLAIN)
@@ -294,10 +294,10 @@ def test_a_shelf_of_other_books_begins_a_new_conversation(worker: EngineWorker, 
     session_id = opened(worker, write_book(tmp_path))
     list(worker.answer(session_id, "One?", PLAIN))
     session = worker.sessions.get(session_id)
-    other = Shelf().add(read_document(write_book(tmp_path, "Another book. " * 9, "other.txt")))
+    other = Library().add(read_document(write_book(tmp_path, "Another book. " * 9, "other.txt")))
     list(worker.arrange(session_id, lambda _: other))
-    assert session.exchanges == () and session.is_read and "A new conversation" in session.intake.note
-    assert "stays in the list" in session.intake.note and len(worker.conversations.listing().summaries) == 1
+    assert session.exchanges == () and session.is_read and "A new conversation" in session.uploads.note
+    assert "stays in the list" in session.uploads.note and len(worker.conversations.listing().summaries) == 1
 
 
 def test_an_order_that_is_changed_is_read_anew_from_where_it_changes(worker: EngineWorker, tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_an_order_that_is_changed_is_read_anew_from_where_it_changes(worker: Eng
     list(worker.open_books(session_id, files))
     session = worker.sessions.get(session_id)
     assert session.book is not None and session.book.names == ("a.txt", "b.txt", "c.txt")
-    events = list(worker.arrange(session_id, lambda shelf: shelf.move(2, 1)))
+    events = list(worker.arrange(session_id, lambda library: library.move(2, 1)))
     assert session.book.names == ("a.txt", "c.txt", "b.txt") and session.is_read
     progress = next(event for event in events if isinstance(event, PrefillProgress))
     assert len("Book a. " * 30) <= progress.reused_tokens < 2 * len("Book a. " * 30)
@@ -322,10 +322,10 @@ def test_stop_keeps_what_is_not_opened_yet_for_later(worker: EngineWorker, engin
     wait_for(lambda: Waiting("another page", 1) in events)
     worker.stop_reading(session.id)
     thread.join(SECONDS)
-    assert session.book is None and session.intake.behind
+    assert session.book is None and session.uploads.behind
     engine.writing.set()
     list(worker.read_book(session.id))
-    assert session.is_read and not session.intake.behind
+    assert session.is_read and not session.uploads.behind
 
 
 # -------------------- where in the book
@@ -355,39 +355,39 @@ def test_usual_questions_are_not_worth_reading_a_book_again(
     engine.forget()
     list(stream)
     wait_for(lambda: not worker._jobs)
-    assert session.usual is None
+    assert session.baseline is None
 
 
 def test_usual_questions_are_put_to_a_book_once_and_again_to_another(
     worker: EngineWorker, engine: FakeEngine, tmp_path: Path
 ) -> None:
-    engine.usual = [1.0, 0.5, 0.5]
+    engine.baseline = [1.0, 0.5, 0.5]
     session_id = opened(worker, write_book(tmp_path))
     session = worker.sessions.get(session_id)
-    wait_for(lambda: session.usual is not None)
-    assert list(session.usual or ()) == [1, 0.5, 0.5]
-    engine.usual = [1.0]
+    wait_for(lambda: session.baseline is not None)
+    assert list(session.baseline or ()) == [1, 0.5, 0.5]
+    engine.baseline = [1.0]
     list(worker.answer(session_id, "And?", PLAIN))
-    assert len(session.usual or ()) == 3
+    assert len(session.baseline or ()) == 3
     list(worker.open_book(session_id, write_book(tmp_path, "Another. " * 20, "other.txt")))
-    wait_for(lambda: session.usual is not None and len(session.usual) == 1)
+    wait_for(lambda: session.baseline is not None and len(session.baseline) == 1)
 
 
 def test_another_budget_has_usual_weights_of_its_own(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
-    engine.usual = [1.0]
+    engine.baseline = [1.0]
     session_id = opened(worker, write_book(tmp_path))
     session = worker.sessions.get(session_id)
-    wait_for(lambda: session.usual is not None)
-    assert session.usual_budget == engine.config.retrieval.budget
-    engine.usual, engine.weights = [1.0, 0.5], [0.5, 0.5]
+    wait_for(lambda: session.baseline is not None)
+    assert session.baseline_budget == engine.config.retrieval.budget
+    engine.baseline, engine.weights = [1.0, 0.5], [0.5, 0.5]
     events = worker.answer(session_id, "Where?", replace(PLAIN, budget=128))
     first, *_ = (event.loaded for event in events if isinstance(event, PagesLoaded))
     assert first.budget == 128
-    wait_for(lambda: session.usual_budget == 128)
-    assert len(session.usual_for(first) or ()) == 2
+    wait_for(lambda: session.baseline_budget == 128)
+    assert len(session.baseline_for(first) or ()) == 2
     list(worker.answer(session_id, "And now?", PLAIN))
-    wait_for(lambda: session.usual_budget == engine.config.retrieval.budget)
-    assert session.usual_for(first) is None, "they say nothing about a cache of another size"
+    wait_for(lambda: session.baseline_budget == engine.config.retrieval.budget)
+    assert session.baseline_for(first) is None, "they say nothing about a cache of another size"
 
 
 @pytest.mark.parametrize(

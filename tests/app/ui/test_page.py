@@ -25,7 +25,7 @@ from tests.core.toys import tiny_engine
 pytestmark = GRADIO_WARNINGS
 
 SETTINGS = ("triforce", 0.0, 1.0, 24)
-CARD, LIST, PREVIEW = 0, 4, 5  # among the outputs of a click on the shelf
+CARD, LIST, PREVIEW = 0, 4, 5  # among the outputs of a click in the library
 ServeOn = Callable[[EngineWorker], str]
 
 
@@ -58,7 +58,7 @@ def drop(client: Client, session_id: str, *files: Path) -> str:
 
 
 def click(client: Client, session_id: str, action: str) -> tuple[str, str, str]:
-    """Card, list and preview after a click on the shelf; empty where it does not change."""
+    """Card, list and preview after a click in the library; empty where it does not change."""
     outputs = run(client, session_id, action, api="/shelf")
     shown = ([update[at] for update in outputs if isinstance(update[at], str)] for at in (CARD, LIST, PREVIEW))
     card, listed, page = (found[-1] if found else "" for found in shown)
@@ -169,7 +169,7 @@ def test_several_files_are_one_shelf(served: Client, engine: FakeEngine, worker:
     card = drop(served, session_id, *files, write_book(tmp_path, "", "empty.txt"))
     assert "2 documents, read in this order" in card and "Read once" in card and "empty.txt is empty." in card
     session = worker.sessions.get(session_id)
-    first, second = (book.key for book in session.intake.shelf.books)
+    first, second = (book.key for book in session.uploads.library.books)
     card, listed, _ = click(served, session_id, f"up:{second}")
     assert listed.index(">b<") < listed.index(">a<") and "Read once" in card
     *_, page = click(served, session_id, f"preview:{first}:1")
@@ -180,7 +180,7 @@ def test_several_files_are_one_shelf(served: Client, engine: FakeEngine, worker:
     card, listed, _ = click(served, session_id, f"remove:{second}")
     assert "documents" not in card and ">b<" not in listed
     card, listed, page = click(served, session_id, "start-over")
-    assert "No book yet" in card and "Nothing on the shelf yet" in listed and "Choose “Preview”" in page
+    assert "No book yet" in card and "Nothing in the library yet" in listed and "Choose “Preview”" in page
     assert list((tmp_path / "data" / "uploads").rglob("*.txt")) == []
 
 
@@ -230,7 +230,7 @@ def test_a_reload_shows_the_conversation_again(served: Client, engine: FakeEngin
     again, card, chat, strip, *rest = served.predict(session_id, api_name="/enter")
     assert again == session_id and "Read once" in card and "Answer complete" in strip
     assert texts(chat["value"])[::2] == ["How was it?", "Dark. "]
-    assert any("book.txt" in str(one) and "Preview" in str(one) for one in rest), "the shelf"
+    assert any("book.txt" in str(one) and "Preview" in str(one) for one in rest), "the library"
 
 
 def test_a_model_that_does_not_load_is_explained_in_the_page(serve: ServeOn) -> None:

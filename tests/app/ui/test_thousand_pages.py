@@ -44,7 +44,7 @@ def test_what_is_drawn_stays_small_and_pages_come_one_by_one(start_worker: Calla
     document, engine = a_document(), FakeEngine(context=200_000)
     worker = start_worker(engine)
     session = worker.sessions.enter("")
-    list(worker.arrange(session.id, lambda shelf: shelf.add(document)))
+    list(worker.arrange(session.id, lambda library: library.add(document)))
     assert session.book is not None and session.is_read
     asked = (session.book.first_token + document.pages[776].char_start) // session.book.chunk_size + 1
     engine.weights = [0.0] * (asked + 2000)
@@ -56,7 +56,7 @@ def test_what_is_drawn_stays_small_and_pages_come_one_by_one(start_worker: Calla
     strip = where(session)
     assert strip.count("bar-page") <= MOST_BARS and strip.count('class="chip"') <= MOST_TOP
     assert 'data-act="page:776"' in strip and "most on page 777" in strip
-    key = session.intake.shelf.books[0].key
+    key = session.uploads.library.books[0].key
     for page in (opened(session, "page:776"), preview(session, key, 777)):
         assert page.count("Secret") == 1 and "Secret0776" in page
     assert listing(session).count('class="offer"') <= MOST_SHOWN
@@ -65,8 +65,8 @@ def test_what_is_drawn_stays_small_and_pages_come_one_by_one(start_worker: Calla
 def test_a_book_that_is_too_long_offers_a_few_parts(start_worker: Callable[..., EngineWorker]) -> None:
     worker = start_worker(FakeEngine(context=8000))
     session = worker.sessions.enter("")
-    list(worker.arrange(session.id, lambda shelf: shelf.add(a_document())))
-    assert session.book is None and session.intake.too_long
+    list(worker.arrange(session.id, lambda library: library.add(a_document())))
+    assert session.book is None and session.uploads.too_long
     html = drawn(session)
     assert "Secret" not in html and len(html) < MOST_CHARS
     assert "type their numbers" in html and html.count('class="offer"') <= MOST_SHOWN + 8

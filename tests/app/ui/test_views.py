@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.context.context_documents import Pages, Shelf, Whole
+from app.context.context_documents import Library, Pages, Whole
 from app.context.offers import Offer
 from app.context.open_book import Book
 from app.context.token_costs import Meter
@@ -43,12 +43,12 @@ def a_document(title: str = "A book", name: str = "book.pdf", warnings: tuple[st
 
 def a_session(document: Document | None = None, *, num_read: int = 8124) -> Session:
     """A page with an open book."""
-    shelf = Shelf().add(document or a_document())
-    book = Book(shelf.books[0].document, num_tokens=8123, num_opening=8125, context=131_072, shelf=shelf)
+    library = Library().add(document or a_document())
+    book = Book(library.books[0].document, num_tokens=8123, num_opening=8125, context=131_072, library=library)
     session = Session("x", book=book, num_read=num_read)
-    session.intake.shelf = session.intake.settled = shelf
-    session.intake.meter = Meter(len)
-    session.intake.fit = Fit(books=8123, frame=2, talk=0, reserve=512, context=131_072, possible=131_072)
+    session.uploads.library = session.uploads.settled = library
+    session.uploads.meter = Meter(len)
+    session.uploads.fit = Fit(books=8123, frame=2, talk=0, reserve=512, context=131_072, possible=131_072)
     return session
 
 
@@ -69,13 +69,13 @@ def progress(done: int, *, reused: int = 0, total: int = 8124) -> PrefillProgres
 def test_the_card_shows_every_state_of_a_book() -> None:
     session = Session("x")
     assert "No book yet" in BookView(session).html() and not BookView(session).reading
-    (arrival,) = session.intake.expect(["book.pdf"])
+    (upload,) = session.uploads.expect(["book.pdf"])
     assert "book.pdf" in BookView(session).html() and BookView(session).reading
-    arrival.stage, arrival.num_done, arrival.num_pages = "extracting", 2, 12
+    upload.stage, upload.num_done, upload.num_pages = "extracting", 2, 12
     assert "page 3 of 12" in BookView(session).html()
-    arrival.stage = "extracted"
+    upload.stage = "extracted"
     assert "Waits to be counted" in BookView(session).html()
-    arrival.stage = "counting"
+    upload.stage = "counting"
     assert "Counting tokens" in BookView(session).html()
     session = a_session(a_document(warnings=("2 pages are images.",)), num_read=0)
     session.doing = progress(0)
@@ -97,12 +97,12 @@ def test_the_card_says_how_far_a_stopped_reading_came() -> None:
 
 def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
     session = a_session(a_document("The old one"))
-    (arrival,) = session.intake.expect(["new.pdf"])
-    arrival.fail(EmptyDocument("new.pdf is empty.", hint="Choose a file with text in it."))
+    (upload,) = session.uploads.expect(["new.pdf"])
+    upload.fail(EmptyDocument("new.pdf is empty.", hint="Choose a file with text in it."))
     html = BookView(session).html()
     assert "new.pdf is empty." in html and "Choose a file with text" in html and "The book below stays open" in html
-    assert "The old one" in html and f"dismiss:{arrival.number}" in html
-    session.intake.dismiss(arrival.number)
+    assert "The old one" in html and f"dismiss:{upload.number}" in html
+    session.uploads.dismiss(upload.number)
     assert "new.pdf" not in BookView(session).html()
 
 
@@ -115,14 +115,14 @@ def test_the_card_says_what_it_waits_for(reason: Any) -> None:
 
 def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_read() -> None:
     session = a_session()
-    session.intake.shelf = session.intake.settled = session.intake.shelf.add(
+    session.uploads.library = session.uploads.settled = session.uploads.library.add(
         replace(a_document("Two"), text="xyz" * 10)
     )
     fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
     offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70, fits=True)
-    session.intake.fit = replace(fit, offers=(offer, replace(offer, choice=Whole(), label="everything", fits=False)))
+    session.uploads.fit = replace(fit, offers=(offer, replace(offer, choice=Whole(), label="everything", fits=False)))
     html = BookView(session).html()
-    key = session.intake.shelf.books[1].key
+    key = session.uploads.library.books[1].key
     assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
     assert f'data-act="choose:{key}:#1-#2"' in html and "Two: pages 1–2" in html and "20 tokens" in html
     assert "Read only A book" in html and 'data-act="fresh"' in html, "without the conversation it would fit"
@@ -141,17 +141,19 @@ def test_the_budget_is_told_in_tokens_and_percent() -> None:
 
 def test_nothing_of_a_book_is_html() -> None:
     session = a_session(a_document(EVIL, f"{EVIL}.pdf", (EVIL,)))
-    coming, failed = session.intake.expect([EVIL, EVIL])
+    coming, failed = session.uploads.expect([EVIL, EVIL])
     failed.fail(CoreError(EVIL, hint=EVIL))
-    session.intake.note = EVIL
+    session.uploads.note = EVIL
     for too_long in (False, True):
-        session.intake.shelf = session.intake.shelf.add(replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30))
+        session.uploads.library = session.uploads.library.add(
+            replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30)
+        )
         offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70, fits=True)
         fit = Fit(
             books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,)
         )
-        session.intake.settled, session.intake.fit = session.intake.shelf, fit
-        key = session.intake.shelf.books[0].key
+        session.uploads.settled, session.uploads.fit = session.uploads.library, fit
+        key = session.uploads.library.books[0].key
         html = BookView(session).html() + incoming(session) + listing(session) + preview(session, key, 1)
         assert "<img" not in html and html.count("&lt;img") > 8
     assert coming.stage == "waiting"

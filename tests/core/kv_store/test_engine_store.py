@@ -9,10 +9,10 @@ import torch
 from core.caches.full import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
-from core.errors import ShelfFull
+from core.errors import BookFolderFull
 from core.generation.events import Finished, PrefillProgress
-from core.kv_store.engine_store import Fetched, Keeper, Kept, Moving, ReadBook
-from core.kv_store.folder import ShelfFolder, ShelfSettings
+from core.kv_store.engine_store import BookStore, Fetched, Kept, Moving, ReadBook
+from core.kv_store.folder import BookFolder, BookFolderSettings
 from tests.core.toys import random_prompt, tiny_engine
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
@@ -26,20 +26,20 @@ def read(engine: Engine, prompt: list[int]) -> int:
     return last.total_tokens - last.reused_tokens
 
 
-def read_book(engine: Engine, folder: ShelfFolder, book: list[int] = BOOK) -> ReadBook:
+def read_book(engine: Engine, folder: BookFolder, book: list[int] = BOOK) -> ReadBook:
     read(engine, [*book, 0])
-    return Keeper(engine, folder).read_book(book, ["harbour.txt"], 7.0)
+    return BookStore(engine, folder).read_book(book, ["harbour.txt"], 7.0)
 
 
-def keep(engine: Engine, folder: ShelfFolder, book: list[int] = BOOK) -> Kept:
-    *_, kept = Keeper(engine, folder).keep(read_book(engine, folder, book))
+def keep(engine: Engine, folder: BookFolder, book: list[int] = BOOK) -> Kept:
+    *_, kept = BookStore(engine, folder).keep(read_book(engine, folder, book))
     assert isinstance(kept, Kept)
     return kept
 
 
-def fetch(engine: Engine, folder: ShelfFolder, prompt: list[int]) -> int:
-    """Tokens that came from the shelf."""
-    events = list(Keeper(engine, folder).fetch(prompt))
+def fetch(engine: Engine, folder: BookFolder, prompt: list[int]) -> int:
+    """Tokens that came from the saved books."""
+    events = list(BookStore(engine, folder).fetch(prompt))
     return events[-1].num_tokens if events and isinstance(events[-1], Fetched) else 0
 
 
@@ -53,12 +53,12 @@ def answer(engine: Engine, method: str = "triforce", temperature: float = 0.0, b
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> ShelfFolder:
-    return ShelfFolder(tmp_path / "shelf")
+def folder(tmp_path: Path) -> BookFolder:
+    return BookFolder(tmp_path / "shelf")
 
 
 @pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup", "h2o"])
-def test_an_engine_that_opens_a_kept_book_answers_as_one_that_has_read_it(method: str, folder: ShelfFolder) -> None:
+def test_an_engine_that_opens_a_kept_book_answers_as_one_that_has_read_it(method: str, folder: BookFolder) -> None:
     first, second = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
     keep(first, folder)
     assert fetch(second, folder, [*BOOK, *QUESTION]) == len(BOOK)
@@ -69,7 +69,7 @@ def test_an_engine_that_opens_a_kept_book_answers_as_one_that_has_read_it(method
         assert opened.prompt_tokens - opened.reused_tokens <= len(QUESTION), "no token of the book was read again"
 
 
-def test_everything_comes_back_to_the_last_bit(folder: ShelfFolder) -> None:
+def test_everything_comes_back_to_the_last_bit(folder: BookFolder) -> None:
     first, second = tiny_engine(), tiny_engine()
     keep(first, folder)
     fetch(second, folder, [*BOOK, *QUESTION])
@@ -82,25 +82,25 @@ def test_everything_comes_back_to_the_last_bit(folder: ShelfFolder) -> None:
         assert torch.equal(a.recent_queries(layer, 60), b.recent_queries(layer, 60))
 
 
-def test_what_was_asked_meanwhile_does_not_change_what_is_kept(folder: ShelfFolder) -> None:
+def test_what_was_asked_meanwhile_does_not_change_what_is_kept(folder: BookFolder) -> None:
     first, second = tiny_engine(), tiny_engine()
-    keeper = Keeper(first, folder)
+    store = BookStore(first, folder)
     book = read_book(first, folder)
     fresh = answer(first)
-    assert keeper.holds(book)
-    list(keeper.keep(book))
+    assert store.holds(book)
+    list(store.keep(book))
     fetch(second, folder, [*BOOK, *QUESTION])
     reread = tiny_engine()
     read(reread, [*BOOK, 0])
     assert torch.equal(second.full_cache.recent_queries(1, 100), reread.full_cache.recent_queries(1, 100))
     assert answer(second).token_ids == fresh.token_ids
     read(first, random_prompt(50, 9))
-    assert not keeper.holds(book), "another book was read: this one cannot be written any more"
+    assert not store.holds(book), "another book was read: this one cannot be written any more"
 
 
 @pytest.mark.parametrize("changed_at", [899, 700, 300])
 def test_a_changed_tail_costs_only_the_tail_and_answers_are_those_of_a_fresh_reading(
-    changed_at: int, folder: ShelfFolder
+    changed_at: int, folder: BookFolder
 ) -> None:
     changed = [*BOOK[:changed_at], BOOK[changed_at] ^ 1, *BOOK[changed_at + 1 :], 7, 8, 9]
     keep(tiny_engine(), folder)
@@ -113,19 +113,19 @@ def test_a_changed_tail_costs_only_the_tail_and_answers_are_those_of_a_fresh_rea
     assert answer(opened, book=changed).token_ids == answer(fresh, book=changed).token_ids
 
 
-def test_a_longer_text_goes_on_behind_the_kept_one_and_takes_its_place(folder: ShelfFolder) -> None:
+def test_a_longer_text_goes_on_behind_the_kept_one_and_takes_its_place(folder: BookFolder) -> None:
     longer = [*BOOK, *random_prompt(400, 3)]
     keep(tiny_engine(), folder)
     engine = tiny_engine()
     assert fetch(engine, folder, [*longer, 0]) == len(BOOK)
     read(engine, [*longer, 0])
-    keeper = Keeper(engine, folder)
-    list(keeper.keep(keeper.read_book(longer, ["longer.txt"], 1.0)))
+    store = BookStore(engine, folder)
+    list(store.keep(store.read_book(longer, ["longer.txt"], 1.0)))
     assert [book.name for book in folder.books()] == ["longer.txt"]
-    assert keeper.is_kept(longer) and keeper.is_kept(longer[:-1]) and not keeper.is_kept(longer[:-200])
+    assert store.is_saved(longer) and store.is_saved(longer[:-1]) and not store.is_saved(longer[:-200])
 
 
-def test_the_beginning_of_a_kept_book_is_opened_too(folder: ShelfFolder) -> None:
+def test_the_beginning_of_a_kept_book_is_opened_too(folder: BookFolder) -> None:
     keep(tiny_engine(), folder)
     engine = tiny_engine()
     assert fetch(engine, folder, BOOK) == len(BOOK) - 1, "the page reads all but the last token"
@@ -133,7 +133,7 @@ def test_the_beginning_of_a_kept_book_is_opened_too(folder: ShelfFolder) -> None
     assert fetch(engine, folder, [*BOOK[:600], *QUESTION]) == 256, "the queries of its end are not there"
 
 
-def test_books_of_other_weights_formats_and_portions_are_not_taken(folder: ShelfFolder) -> None:
+def test_books_of_other_weights_formats_and_portions_are_not_taken(folder: BookFolder) -> None:
     keep(tiny_engine(), folder)
     prompt = [*BOOK, *QUESTION]
     assert fetch(tiny_engine(), folder, prompt) == len(BOOK)
@@ -150,7 +150,7 @@ def test_books_of_other_weights_formats_and_portions_are_not_taken(folder: Shelf
     assert fetch(other, folder, prompt) == 0, "another tokenizer or template"
 
 
-def test_nothing_is_fetched_where_it_would_not_help(folder: ShelfFolder) -> None:
+def test_nothing_is_fetched_where_it_would_not_help(folder: BookFolder) -> None:
     keep(tiny_engine(), folder)
     engine = tiny_engine()
     assert fetch(engine, folder, random_prompt(900, 8)) == 0
@@ -162,7 +162,7 @@ def test_nothing_is_fetched_where_it_would_not_help(folder: ShelfFolder) -> None
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.97])
-def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, folder: ShelfFolder) -> None:
+def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, folder: BookFolder) -> None:
     kept = keep(tiny_engine(), folder)
     path = folder.path / f"{kept.id}.book"
     content = bytearray(path.read_bytes())
@@ -176,11 +176,11 @@ def test_a_flipped_bit_is_noticed_and_the_rest_is_read_again(share: float, folde
     assert answer(engine).token_ids == answer(fresh).token_ids
 
 
-def test_opening_stops_when_it_is_cancelled_and_what_came_counts(folder: ShelfFolder) -> None:
+def test_opening_stops_when_it_is_cancelled_and_what_came_counts(folder: BookFolder) -> None:
     keep(tiny_engine(), folder)
     engine, cancel = tiny_engine(), threading.Event()
     seen = []
-    for event in Keeper(engine, folder).fetch([*BOOK, *QUESTION], cancel):
+    for event in BookStore(engine, folder).fetch([*BOOK, *QUESTION], cancel):
         seen.append(event)
         if isinstance(event, Moving) and event.done_tokens >= 512:
             cancel.set()
@@ -188,7 +188,7 @@ def test_opening_stops_when_it_is_cancelled_and_what_came_counts(folder: ShelfFo
     assert answer(engine).token_ids == answer(tiny_engine()).token_ids
 
 
-def test_a_reading_of_another_book_is_replaced_by_the_kept_one(folder: ShelfFolder) -> None:
+def test_a_reading_of_another_book_is_replaced_by_the_kept_one(folder: BookFolder) -> None:
     engine = tiny_engine()
     keep(engine, folder)
     expected = answer(engine)
@@ -197,7 +197,7 @@ def test_a_reading_of_another_book_is_replaced_by_the_kept_one(folder: ShelfFold
     assert answer(engine).token_ids == expected.token_ids
 
 
-def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(folder: ShelfFolder) -> None:
+def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(folder: BookFolder) -> None:
     def offloaded() -> Engine:
         return tiny_engine(offload=Offload(num_resident=1, block_rows=64))
 
@@ -208,36 +208,36 @@ def test_layers_in_host_memory_are_kept_and_brought_back_like_resident_ones(fold
     assert answer(engine).token_ids == answer(resident).token_ids == answer(tiny_engine()).token_ids
 
 
-def test_the_size_is_known_before(folder: ShelfFolder) -> None:
+def test_the_size_is_known_before(folder: BookFolder) -> None:
     kept = keep(tiny_engine(kv_heads=2), folder)
     (book,) = folder.books()
     assert 0 < book.size_bytes - kept.size_bytes < 4096, "all but header and preamble"
     assert book.label.read_seconds == 7.0 and book.label.num_tokens == len(BOOK)
 
 
-def test_a_writing_that_is_given_up_leaves_nothing(folder: ShelfFolder) -> None:
+def test_a_writing_that_is_given_up_leaves_nothing(folder: BookFolder) -> None:
     engine = tiny_engine()
-    writing = Keeper(engine, folder).keep(read_book(engine, folder))
+    writing = BookStore(engine, folder).keep(read_book(engine, folder))
     next(writing)
     assert len(list(folder.path.glob("*.part"))) == 1 and folder.books() == []
     writing.close()  # type: ignore[attr-defined]
     assert list(folder.path.glob("*.part")) == [] and folder.books() == []
 
 
-def test_a_book_beyond_the_cap_is_refused_and_the_others_stay(folder: ShelfFolder) -> None:
+def test_a_book_beyond_the_cap_is_refused_and_the_others_stay(folder: BookFolder) -> None:
     engine = tiny_engine()
     keep(engine, folder)
-    folder.choose(ShelfSettings(cap_bytes=folder.books()[0].size_bytes + 1000))
+    folder.choose(BookFolderSettings(cap_bytes=folder.books()[0].size_bytes + 1000))
     other = random_prompt(1200, 6)
-    with pytest.raises(ShelfFull, match="shelf may take"):
+    with pytest.raises(BookFolderFull, match="shelf may take"):
         keep(engine, folder, other)
     assert [book.label.num_tokens for book in folder.books()] == [900]
     keep(engine, folder, random_prompt(800, 6))
     assert [book.label.num_tokens for book in folder.books()] == [800], "the older one went for it"
 
 
-def test_progress_counts_tokens(folder: ShelfFolder) -> None:
+def test_progress_counts_tokens(folder: BookFolder) -> None:
     engine = tiny_engine()
-    moves = [e for e in Keeper(engine, folder).keep(read_book(engine, folder)) if isinstance(e, Moving)]
+    moves = [e for e in BookStore(engine, folder).keep(read_book(engine, folder)) if isinstance(e, Moving)]
     assert [move.done_tokens for move in moves] == [256, 512, 768, 900] and moves[-1].total_tokens == 900
     assert isinstance(next(iter(engine.read([*BOOK, 0]))), PrefillProgress)

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from core.errors import InvalidSetting, ShelfFull, UnknownBook
+from core.errors import BookFolderFull, InvalidSetting, UnknownBook
 from core.kv_store import bookfile, folder
 from core.kv_store.bookfile import PREAMBLE, BookWriter, DamagedBook, Label
-from core.kv_store.folder import ShelfFolder, ShelfSettings
+from core.kv_store.folder import BookFolder, BookFolderSettings
 
 FAMILY = "ab" * 32
 ROOT = Path(__file__).parents[3]
@@ -43,7 +43,7 @@ def tokens_of(seed: int, num_tokens: int = 40) -> torch.Tensor:
     return torch.randint(0, 1000, (num_tokens,), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
 
 
-def write(shelf: ShelfFolder, seed: int = 0, num_tokens: int = 40, name: str = "harbour.txt") -> Path:
+def write(shelf: BookFolder, seed: int = 0, num_tokens: int = 40, name: str = "harbour.txt") -> Path:
     """A book of random rows; what they are depends on the seed alone."""
     tokens = tokens_of(seed, num_tokens)
     with shelf.writing(FAMILY, tokens) as file:
@@ -60,7 +60,7 @@ def rows_of(seed: int, num_tokens: int = 40) -> list[torch.Tensor]:
     return [torch.randn(300, generator=generator) for _ in range(2 + 2 * -(-num_tokens // 16))]
 
 
-def is_whole(shelf: ShelfFolder, path: Path, seed: int = 0) -> bool:
+def is_whole(shelf: BookFolder, path: Path, seed: int = 0) -> bool:
     with shelf.opened(path) as reader:
         rows = [part.clone().view(torch.float32) for part in reader.read(reader.header.blocks[1:])]
         return torch.equal(reader.tokens(), tokens_of(seed)) and all(map(torch.equal, rows, rows_of(seed)))
@@ -71,11 +71,11 @@ def age(path: Path, seconds: float) -> None:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> ShelfFolder:
-    return ShelfFolder(tmp_path / "shelf")
+def shelf(tmp_path: Path) -> BookFolder:
+    return BookFolder(tmp_path / "shelf")
 
 
-def test_what_is_written_comes_back(shelf: ShelfFolder) -> None:
+def test_what_is_written_comes_back(shelf: BookFolder) -> None:
     path = write(shelf)
     assert is_whole(shelf, path) and path.stat().st_mode & 0o077 == 0
     (book,) = shelf.books()
@@ -85,7 +85,7 @@ def test_what_is_written_comes_back(shelf: ShelfFolder) -> None:
         assert len(reader.header.row_blocks(20)) == 4 and len(reader.header.side_blocks) == 2
 
 
-def test_the_book_that_shares_most_is_found(shelf: ShelfFolder) -> None:
+def test_the_book_that_shares_most_is_found(shelf: BookFolder) -> None:
     write(shelf, 0)
     other = write(shelf, 1)
     wanted = torch.cat((tokens_of(1)[:30], tokens_of(5)))
@@ -95,7 +95,7 @@ def test_the_book_that_shares_most_is_found(shelf: ShelfFolder) -> None:
 
 
 @pytest.mark.parametrize("where", ["preamble", "middle", "header", "end", "tokens"])
-def test_every_flipped_bit_and_every_cut_is_noticed(where: str, shelf: ShelfFolder) -> None:
+def test_every_flipped_bit_and_every_cut_is_noticed(where: str, shelf: BookFolder) -> None:
     path = write(shelf)
     with shelf.opened(path) as reader:
         places = {
@@ -116,7 +116,7 @@ def test_every_flipped_bit_and_every_cut_is_noticed(where: str, shelf: ShelfFold
     assert not path.exists() and shelf.books() == [] and "damaged" in shelf.notices[0]
 
 
-def test_a_file_of_somebody_else_is_set_aside_and_not_deleted(shelf: ShelfFolder) -> None:
+def test_a_file_of_somebody_else_is_set_aside_and_not_deleted(shelf: BookFolder) -> None:
     stranger = shelf.path / "notes.book"
     stranger.write_text("not a book at all, but somebody may want it " * 9)
     assert shelf.books() == [] and not stranger.exists()
@@ -124,49 +124,49 @@ def test_a_file_of_somebody_else_is_set_aside_and_not_deleted(shelf: ShelfFolder
     assert aside.read_text().startswith("not a book") and "set aside" in shelf.notices[0]
 
 
-def test_a_book_of_another_version_is_left_alone(shelf: ShelfFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_book_of_another_version_is_left_alone(shelf: BookFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(bookfile, "FORMAT", bookfile.FORMAT + 1)
         path = write(shelf)
     assert shelf.books() == [] and path.exists() and shelf.notices == []
 
 
-def test_a_header_that_lies_about_its_blocks_is_damaged(shelf: ShelfFolder) -> None:
+def test_a_header_that_lies_about_its_blocks_is_damaged(shelf: BookFolder) -> None:
     header = {"label": {"num_tokens": 40}, "blocks": [[0, 1, 2]]}
     for broken in (json.dumps(header), "[]", '{"label": 3, "blocks": 4}', "\xff"):
         with pytest.raises(DamagedBook):
             bookfile.parsed(broken.encode("latin-1"))
 
 
-def test_the_books_unused_for_longest_make_way(shelf: ShelfFolder) -> None:
+def test_the_books_unused_for_longest_make_way(shelf: BookFolder) -> None:
     paths = [write(shelf, seed) for seed in range(4)]
     for number, path in enumerate(paths):
         age(path, 100 - number)
     shelf.touch(shelf.books()[-1])  # the oldest was just opened
     size = paths[0].stat().st_size
-    shelf.choose(ShelfSettings(cap_bytes=2 * size + 10))
+    shelf.choose(BookFolderSettings(cap_bytes=2 * size + 10))
     assert {book.path for book in shelf.books()} == {paths[0], paths[3]}
     shelf.room_for(size)
     assert {book.path for book in shelf.books()} == {paths[0]}
-    with pytest.raises(ShelfFull, match="may take"):
+    with pytest.raises(BookFolderFull, match="may take"):
         shelf.room_for(3 * size)
-    assert len(shelf.books()) == 1, "a book too large for the shelf drives nobody out"
+    assert len(shelf.books()) == 1, "a book too large for the saved books drives nobody out"
 
 
 def test_a_disk_without_room_is_told_before_anything_is_removed(
-    shelf: ShelfFolder, monkeypatch: pytest.MonkeyPatch
+    shelf: BookFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(shelf)
     usage = type("Usage", (), {"free": folder.SPARE_BYTES + 5})
     monkeypatch.setattr(folder.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(ShelfFull, match="the disk lacks"):
+    with pytest.raises(BookFolderFull, match="the disk lacks"):
         shelf.room_for(1 << 20)
     assert len(shelf.books()) == 1
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_fills_up_while_saving_leaves_nothing_and_says_so(
-    number: int, shelf: ShelfFolder, monkeypatch: pytest.MonkeyPatch
+    number: int, shelf: BookFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(shelf)
     before = path.read_bytes()
@@ -176,30 +176,30 @@ def test_a_disk_that_fills_up_while_saving_leaves_nothing_and_says_so(
 
     monkeypatch.setattr(bookfile.os, "fsync", fail)
     for seed in (0, 1):
-        with pytest.raises(ShelfFull, match="disk is full" if number == errno.ENOSPC else "could not be kept"):
+        with pytest.raises(BookFolderFull, match="disk is full" if number == errno.ENOSPC else "could not be kept"):
             write(shelf, seed)
     assert [file.name for file in shelf.path.iterdir()] == [path.name] and path.read_bytes() == before
 
 
 @posix
-def test_a_really_full_disk(shelf: ShelfFolder) -> None:
+def test_a_really_full_disk(shelf: BookFolder) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
         BookWriter(file, label())
 
 
-def test_settings_survive_nonsense(shelf: ShelfFolder) -> None:
-    shelf.choose(ShelfSettings(keeping="always", cap_bytes=5 << 30))
-    assert ShelfFolder(shelf.path).settings == ShelfSettings(keeping="always", cap_bytes=5 << 30)
+def test_settings_survive_nonsense(shelf: BookFolder) -> None:
+    shelf.choose(BookFolderSettings(keeping="always", cap_bytes=5 << 30))
+    assert BookFolder(shelf.path).settings == BookFolderSettings(keeping="always", cap_bytes=5 << 30)
     for nonsense in ("{", '{"keeping": "sometimes"}', "[1]", '{"cap_bytes": "much"}'):
         (shelf.path / folder.SETTINGS).write_text(nonsense)
-        assert shelf.settings == ShelfSettings()
+        assert shelf.settings == BookFolderSettings()
     with pytest.raises(InvalidSetting):
-        ShelfSettings(cap_bytes=-1)
+        BookFolderSettings(cap_bytes=-1)
 
 
-def test_a_book_is_named_by_its_id_or_its_document(shelf: ShelfFolder) -> None:
+def test_a_book_is_named_by_its_id_or_its_document(shelf: BookFolder) -> None:
     first = write(shelf, 0, name="a.txt")
     write(shelf, 1, name="b.txt")
     write(shelf, 2, name="b.txt")
@@ -213,12 +213,12 @@ def test_a_book_is_named_by_its_id_or_its_document(shelf: ShelfFolder) -> None:
 
 
 @posix
-def test_a_book_that_is_removed_while_it_is_read_is_read_to_its_end(shelf: ShelfFolder) -> None:
+def test_a_book_that_is_removed_while_it_is_read_is_read_to_its_end(shelf: BookFolder) -> None:
     path = write(shelf)
     with shelf.opened(path) as reader:
         parts = reader.read(reader.header.blocks[1:])
         first = next(parts).clone()
-        other = ShelfFolder(shelf.path)
+        other = BookFolder(shelf.path)
         assert other.remove(other.books()[0]) and not path.exists()
         write(other, 0)
         rows = [first, *(part.clone() for part in parts)]
@@ -227,12 +227,12 @@ def test_a_book_that_is_removed_while_it_is_read_is_read_to_its_end(shelf: Shelf
 
 
 @posix
-def test_the_draft_of_a_living_writer_is_not_swept(shelf: ShelfFolder) -> None:
+def test_the_draft_of_a_living_writer_is_not_swept(shelf: BookFolder) -> None:
     tokens = tokens_of(0)
     with shelf.writing(FAMILY, tokens) as file:
         writer = BookWriter(file, label())
         writer.add(tokens)
-        ShelfFolder(shelf.path)
+        BookFolder(shelf.path)
         done = subprocess.run(
             [sys.executable, "-c", SWEEP, str(shelf.path)], cwd=ROOT, capture_output=True, text=True, check=True
         )
@@ -257,12 +257,12 @@ print(sum(map(taken, drafts)))
 """
 
 
-def test_two_that_write_the_same_book_leave_one(shelf: ShelfFolder) -> None:
+def test_two_that_write_the_same_book_leave_one(shelf: BookFolder) -> None:
     tokens = tokens_of(0)
     with shelf.writing(FAMILY, tokens) as file:
         writer = BookWriter(file, label())
         writer.add(tokens)
-        path = write(ShelfFolder(shelf.path), 0)
+        path = write(BookFolder(shelf.path), 0)
         for part in rows_of(0):
             writer.add(part)
         writer.finish()
@@ -302,7 +302,7 @@ class Fuse:
 
 
 @posix
-def test_kill_9_at_every_step_of_saving_leaves_the_old_book_or_the_new_one(shelf: ShelfFolder) -> None:
+def test_kill_9_at_every_step_of_saving_leaves_the_old_book_or_the_new_one(shelf: BookFolder) -> None:
     old = write(shelf, 1)
     outcomes = []
     for steps in range(60):
@@ -315,7 +315,7 @@ def test_kill_9_at_every_step_of_saving_leaves_the_old_book_or_the_new_one(shelf
             write(shelf, 0)
 
         code = in_child(save)
-        after = ShelfFolder(shelf.path)  # a restart
+        after = BookFolder(shelf.path)  # a restart
         assert not list(shelf.path.glob("*.part")), "the killed writer's draft goes"
         new = [book for book in after.books() if book.path != old]
         assert is_whole(after, old, 1) and all(is_whole(after, book.path) for book in new) and after.notices == []
@@ -328,7 +328,7 @@ def test_kill_9_at_every_step_of_saving_leaves_the_old_book_or_the_new_one(shelf
 
 
 @posix
-def test_a_file_that_was_cut_at_a_random_byte_is_no_book(shelf: ShelfFolder) -> None:
+def test_a_file_that_was_cut_at_a_random_byte_is_no_book(shelf: BookFolder) -> None:
     """What a power cut leaves of a draft, had it got the name all the same."""
     path = write(shelf)
     content, dice = path.read_bytes(), random.Random(7)
@@ -352,7 +352,7 @@ while True:
 
 @pytest.mark.slow
 @posix
-def test_kill_9_at_random_moments(shelf: ShelfFolder) -> None:
+def test_kill_9_at_random_moments(shelf: BookFolder) -> None:
     dice = random.Random(3)
     for _ in range(8):
         with subprocess.Popen(
@@ -362,6 +362,6 @@ def test_kill_9_at_random_moments(shelf: ShelfFolder) -> None:
             writer.stdout.readline()
             time.sleep(dice.random() * 0.5)
             writer.kill()
-        after = ShelfFolder(shelf.path)
+        after = BookFolder(shelf.path)
         assert not list(shelf.path.glob("*.part")) and after.notices == []
         assert all(is_whole(after, book.path) for book in after.books())

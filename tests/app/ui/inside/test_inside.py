@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from app import formats
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
 from app.ui.assets import CSS
@@ -203,5 +203,5 @@ def test_an_empty_shelf_empties_the_tab(worker: EngineWorker, session_id: str, t
     list(worker.answer(session_id, "One?", GenerationConfig(max_new_tokens=2)))
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
     assert handlers(worker).draw(session_id, "answer")["view"] != EMPTY, "beside the first one it changes nothing"
-    list(worker.arrange(session_id, lambda _: Shelf()))
+    list(worker.arrange(session_id, lambda _: Library()))
     assert handlers(worker).draw(session_id, "answer")["view"] == EMPTY

@@ -1,4 +1,4 @@
-"""The shelf at work: what a click changes, states of files, and documents of any size."""
+"""The library at work: what a click changes, states of files, and documents of any size."""
 
 import threading
 import time
@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from app.context.context_documents import AlreadyThere, Chapters, Pages, Shelf
+from app.context.context_documents import AlreadyThere, Chapters, Library, Pages
 from app.context.token_costs import Meter
-from app.context.uploads import Intake
+from app.context.uploads import Uploads
 from app.documents.document import Chapter, Document, make_pages
 from app.documents.readers import extract_document
-from app.runtime.context_loader import _book, open_shelf, talk_tokens
+from app.runtime.context_loader import _book, open_library, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.drawing import LibraryParts, ShelfDrawing
+from app.ui.library.drawing import LibraryDrawing, LibraryParts
 from app.ui.library.tab import changes
 from app.ui.library.view import incoming, listing, preview
 from app.ui.reading.book_view import BookView
@@ -61,14 +61,14 @@ def parts() -> LibraryParts:
 
 
 def test_a_click_means_a_change_of_the_shelf() -> None:
-    shelf = Shelf()
+    library = Library()
     for number in (3, 4, 5):
-        shelf = shelf.add(a_long_document(number))
-    keys = [book.key for book in shelf.books]
+        library = library.add(a_long_document(number))
+    keys = [book.key for book in library.books]
 
     def after(verb: str, key: str, detail: str = "") -> list[str]:
-        change = changes(shelf, verb, key, detail)
-        return [book.key for book in change(shelf).books] if change else []
+        change = changes(library, verb, key, detail)
+        return [book.key for book in change(library).books] if change else []
 
     assert after("up", keys[2]) == [keys[0], keys[2], keys[1]]
     assert after("down", keys[0]) == [keys[1], keys[0], keys[2]]
@@ -77,20 +77,20 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
     assert after("only", keys[1]) == [keys[1]]
     assert after("start-over", "") == []
     assert after("remove", "gone") == after("hack", keys[0]) == []
-    change = changes(shelf, "choose", keys[1], "2-3")
-    assert change and change(shelf).books[1].choice == Pages(2, 3)
+    change = changes(library, "choose", keys[1], "2-3")
+    assert change and change(library).books[1].choice == Pages(2, 3)
     with pytest.raises(InvalidSetting, match="has no part"):
-        changes(shelf, "choose", keys[1], "chapter 1")
+        changes(library, "choose", keys[1], "chapter 1")
 
 
 def test_the_list_is_drawn_again_only_where_something_changed(parts: LibraryParts) -> None:
     session = Session("x")
-    drawing = ShelfDrawing(parts, session)
-    assert set(drawing.updates()) == {parts.shelf, parts.incoming} and drawing.updates() == {}
-    session.intake.expect(["a.pdf"])
-    assert set(drawing.updates()) == {parts.shelf, parts.incoming}
-    session.intake.arrivals[0].num_done = 3
-    session.intake.arrivals[0].stage = "extracting"
+    drawing = LibraryDrawing(parts, session)
+    assert set(drawing.updates()) == {parts.library, parts.incoming} and drawing.updates() == {}
+    session.uploads.expect(["a.pdf"])
+    assert set(drawing.updates()) == {parts.library, parts.incoming}
+    session.uploads.pending[0].num_done = 3
+    session.uploads.pending[0].stage = "extracting"
     assert set(drawing.updates()) == {parts.incoming}, "a list that is redrawn takes away what somebody types in it"
 
 
@@ -104,19 +104,19 @@ def test_every_file_has_a_state_of_its_own(worker: EngineWorker, tmp_path: Path,
     seen: list[tuple[str, ...]] = []
 
     def noting(path: Path) -> Iterator[Any]:
-        seen.append(tuple(one.stage for one in session.intake.arrivals))
+        seen.append(tuple(one.stage for one in session.uploads.pending))
         yield from extract_document(path)
 
     monkeypatch.setattr("app.runtime.reading_job.extract_document", noting)
     events = worker.open_books(session.id, files)
-    assert [one.stage for one in session.intake.arrivals] == ["waiting"] * 3, "at once, before anything is read"
+    assert [one.stage for one in session.uploads.pending] == ["waiting"] * 3, "at once, before anything is read"
     list(events)
     assert seen == [
         ("extracting", "waiting", "waiting"),
         ("extracted", "extracting", "waiting"),
         ("extracted", "failed", "extracting"),
     ]
-    assert session.is_read and [one.name for one in session.intake.arrivals] == ["empty.txt"]
+    assert session.is_read and [one.name for one in session.uploads.pending] == ["empty.txt"]
 
 
 def test_a_page_that_is_left_says_later_what_did_not_come(worker: EngineWorker, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_page_that_is_left_says_later_what_did_not_come(worker: EngineWorker, 
     events = worker.open_books(session.id, [write_book(tmp_path), write_book(tmp_path, "Other. " * 30, "other.txt")])
     next(events)
     events.close()  # type: ignore[attr-defined]
-    assert {one.stage for one in session.intake.arrivals} <= {"failed", "extracted"}
+    assert {one.stage for one in session.uploads.pending} <= {"failed", "extracted"}
     assert "other.txt was not opened" in BookView(session).html() and not BookView(session).reading
     assert "other.txt was not opened" in incoming(session)
 
@@ -133,10 +133,11 @@ def test_the_same_text_is_refused_in_one_line(worker: EngineWorker, tmp_path: Pa
     session_id = opened(worker, write_book(tmp_path))
     list(worker.open_book(session_id, write_book(tmp_path, name="copy.txt")))
     session = worker.sessions.get(session_id)
-    (refused,) = session.intake.arrivals
+    (refused,) = session.uploads.pending
     assert isinstance(refused.error, AlreadyThere)
     assert (
-        "copy.txt holds the same text as book.txt." in BookView(session).html() and len(session.intake.shelf.books) == 1
+        "copy.txt holds the same text as book.txt." in BookView(session).html()
+        and len(session.uploads.library.books) == 1
     )
 
 
@@ -157,13 +158,13 @@ def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
     list(worker.answer(session_id, "Q" * 1500, GenerationConfig()))
     assert session.num_talk > 1500
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 150, "other.txt")))
-    assert session.intake.too_long and len(session.exchanges) == 1
+    assert session.uploads.too_long and len(session.exchanges) == 1
     assert 'data-act="fresh"' in BookView(session).html()
     assert "Conversation 1," in BookView(session).html()
     worker.clear(session_id)
-    session.intake.settled = Shelf()
+    session.uploads.settled = Library()
     list(worker.read_book(session_id))
-    assert not session.intake.too_long and session.is_read and session.book and len(session.book.shelf.books) == 2
+    assert not session.uploads.too_long and session.is_read and session.book and len(session.book.library.books) == 2
 
 
 def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
@@ -171,9 +172,9 @@ def test_tokens_of_a_book_stay_what_they_are_when_another_follows() -> None:
     text = ChatText(load_tokenizer(catalog.find("harbour").target), frozenset())
     engine: Any = FakeEngine(context=9999)
     engine.text = text
-    one = Shelf().add(replace(a_long_document(1), text="The end of the first book", pages=make_pages([0], 25)))
+    one = Library().add(replace(a_long_document(1), text="The end of the first book", pages=make_pages([0], 25)))
     two = one.add(replace(a_long_document(1), title="Two", text="s begin to sing.", pages=make_pages([0], 16)))
-    (first, ids), (second, more) = (_book(shelf, Meter(len), engine) for shelf in (one, two))
+    (first, ids), (second, more) = (_book(library, Meter(len), engine) for library in (one, two))
     assert more[: len(ids)] == ids and len(more) > len(ids)
     assert list(second.starts[: len(first.starts)]) == list(first.starts)
     assert text.decode(more).split() == two.text.split()
@@ -191,36 +192,36 @@ def test_a_thousand_pages_neither_slow_the_page_nor_reach_it(num_chapters: int) 
     engine: Any = FakeEngine(context=4_000_000)
     session = Session("x")
     document = a_long_document(1000, num_chapters)
-    (arrival,) = session.intake.expect(["long.pdf"])
-    arrival.document, arrival.stage = document, "extracted"
+    (upload,) = session.uploads.expect(["long.pdf"])
+    upload.document, upload.stage = document, "extracted"
     for context in (4_000_000, 100_000):
         engine.context = context
-        session.intake.settled = Shelf()
-        list(open_shelf(session, engine, threading.Event()))
-        assert session.intake.too_long == (context == 100_000)
+        session.uploads.settled = Library()
+        list(open_library(session, engine, threading.Event()))
+        assert session.uploads.too_long == (context == 100_000)
         begun = time.process_time()
-        key = session.intake.shelf.books[0].key
+        key = session.uploads.library.books[0].key
         drawn = BookView(session).html() + incoming(session) + listing(session) + where(session)
         page = preview(session, key, 500)
         assert time.process_time() - begun < 0.5, "on a slow machine; 15 ms on a quick one"
         assert len(drawn) < 60_000 and "A page of some words" not in drawn
         assert page.count("A page of some words") == 40 and "of 1,000" in page
     if num_chapters:
-        fitting = [offer for offer in session.intake.fit.offers if offer.fits]  # type: ignore[union-attr]
+        fitting = [offer for offer in session.uploads.fit.offers if offer.fits]  # type: ignore[union-attr]
         assert any(isinstance(offer.choice, Chapters) and len(offer.choice.numbers) > 5 for offer in fitting)
 
 
 def test_a_page_beyond_the_last_is_the_last_and_an_unknown_book_none() -> None:
     session = Session("x")
-    session.intake.shelf = Shelf().add(a_long_document(3))
-    key = session.intake.shelf.books[0].key
+    session.uploads.library = Library().add(a_long_document(3))
+    key = session.uploads.library.books[0].key
     assert 'value="3"' in preview(session, key, 99) and 'value="1"' in preview(session, key, -4)
     assert "Choose “Preview”" in preview(session, "gone", 1)
 
 
 def test_an_intake_numbers_its_files_and_forgets_what_failed_before() -> None:
-    intake = Intake()
-    first, second = intake.expect(["a", "b"])
+    uploads = Uploads()
+    first, second = uploads.expect(["a", "b"])
     first.fail(InvalidSetting("No.", hint="Yes."))
-    (third,) = intake.expect(["c"])
-    assert intake.arrivals == (second, third) and third.number == 3
+    (third,) = uploads.expect(["c"])
+    assert uploads.pending == (second, third) and third.number == 3

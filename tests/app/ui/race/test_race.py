@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.trace import Judgement, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
@@ -154,7 +154,7 @@ def test_an_empty_shelf_forgets_the_race(worker: EngineWorker, session_id: str, 
     raced(worker, session_id, PAIR)
     run(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 20, "other.txt")))
     assert worker.sessions.get(session_id).race is not None, "beside the first one it changes nothing"
-    run(worker.arrange(session_id, lambda _: Shelf()))
+    run(worker.arrange(session_id, lambda _: Library()))
     assert worker.sessions.get(session_id).race is None
 
 

@@ -430,7 +430,7 @@ def test_the_strip_and_the_quotations_follow_the_chat(page: Page, engine: FakeEn
 def test_a_shelf_of_another_book_leaves_the_conversation_in_the_list(page: Page, tmp_path: Path) -> None:
     page.asks("One?")
     library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
-    key = page.session.intake.shelf.books[0].key
+    key = page.session.uploads.library.books[0].key
     *_, update = page.handlers.open_upload(
         page.session_id, [str(write_book(tmp_path, "Another book. " * 9, "other.txt"))]
     )
@@ -450,7 +450,7 @@ def test_a_new_conversation_can_make_room_for_the_shelf(page: Page, tmp_path: Pa
     library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
     first, *_ = library.act(page.session_id, "fresh")
     assert texts(first["chat"]) == [] and "QQQ" in first["listing"]
-    assert page.session.book is not None and len(page.session.book.shelf.books) == 2
+    assert page.session.book is not None and len(page.session.book.library.books) == 2
 
 
 def test_a_reload_ends_the_answer_it_lost_and_shows_it(page: Page, engine: FakeEngine) -> None:

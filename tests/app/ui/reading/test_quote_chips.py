@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.context.context_documents import Shelf
+from app.context.context_documents import Library
 from app.context.open_book import Book
 from app.conversations.exchange import Exchange
 from app.conversations.export import as_json, as_markdown
@@ -30,10 +30,10 @@ def a_document(title: str = "A", *pages: str) -> Document:
 
 def a_session(*answers: str, documents: tuple[Document, ...] = (), digest: str = "d") -> Session:
     """A conversation with these answers about these documents, or about PAGES."""
-    shelf = Shelf()
+    library = Library()
     for document in documents or (a_document(),):
-        shelf = shelf.add(document)
-    book = Book(shelf.books[0].document, 99, 99, 999, shelf=shelf)
+        library = library.add(document)
+    book = Book(library.books[0].document, 99, 99, 999, library=library)
     dialogue = Dialogue.begin(BookRef.of(book, "d"), "Q?")
     for answer in answers:
         dialogue, node = dialogue.ask(dialogue.tip, "Q?")
