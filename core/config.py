@@ -18,7 +18,7 @@ LEAST_TEMPERATURE = 1e-5  # below it logits over temperature leave float32; all 
 # recorded, and come out as each alone on a processor. Where layers come over the link nothing is recorded and rows are
 # next to free; query log, newest rows on the device and the end of the context leave 64 to a round.
 MOST_GUESSES, MOST_GUESSES_OVER_LINK = 24, 48
-MOST_HOST_SHARE = 0.9  # of the blocks in host memory: the link carries the rest
+MOST_CPU_SHARE = 0.9  # of the blocks in host memory: the link carries the rest
 
 
 def _require(condition: bool, problem: str, hint: str) -> None:
@@ -126,7 +126,7 @@ class EngineConfig:
     model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
     draft_model: str = "auto"  # the same, or "auto" (the one that goes with it, if it is here) or "none"
     bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: as wide as is computed with
-    drafting_bits: int = 16  # of the target's weights in passes over the retrieval cache: 4, or 16 for no others
+    self_draft_bits: int = 16  # of the target's weights in passes over the retrieval cache: 4, or 16 for no others
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
@@ -138,7 +138,7 @@ class EngineConfig:
     layerwise: bool = True  # read long prompts layer by layer where layers lie in host memory
     attention: AttentionWish = "auto"  # which code computes it; "auto": the fastest of what needs no compiling
     graphs: bool = True  # record passes as CUDA graphs where there is CUDA
-    host_share: float | None = None  # of what lies in host memory, attended to there; None: from a calibration
+    cpu_attention_share: float | None = None  # of what lies in host memory, attended to there; None: from a calibration
 
     def __post_init__(self) -> None:
         _require(
@@ -151,11 +151,11 @@ class EngineConfig:
             self.bits in (None, 16, 8, 4), f"Weights of {self.bits} bits are not usable.", "Use --bits 16, 8 or 4."
         )
         _require(
-            self.drafting_bits in (16, 4),
-            f"Drafting weights of {self.drafting_bits} bits are not usable.",
+            self.self_draft_bits in (16, 4),
+            f"Self-draft weights of {self.self_draft_bits} bits are not usable.",
             "Use --self-draft-bits 16 or 4.",
         )
-        if self.drafting_bits != 16:
+        if self.self_draft_bits != 16:
             _require(
                 self.bits != 4,
                 "Weights of 4 bits are drafted with already: --self-draft-bits 4 would only add to them.",
@@ -163,7 +163,7 @@ class EngineConfig:
             )
             _require(
                 self.num_gpus == 1,
-                "Drafting weights of 4 bits are not shared between GPUs.",
+                "Self-draft weights of 4 bits are not shared between GPUs.",
                 "Leave out --self-draft-bits or --gpus.",
             )
         _require(self.prefill_chunk > 0, "The prefill chunk must be positive.", "Use for example 1024.")
@@ -181,11 +181,11 @@ class EngineConfig:
             f"--gpu-memory {gib:g} is not usable." if gib is not None else "",
             "Give it in GiB, for example 24.",
         )
-        share = self.host_share
+        share = self.cpu_attention_share
         _require(
-            share is None or 0 <= share <= MOST_HOST_SHARE,
+            share is None or 0 <= share <= MOST_CPU_SHARE,
             f"--cpu-attention-share {share:g} is not usable." if share is not None else "",
-            f"Use 0 (off) to {MOST_HOST_SHARE:g}, or leave it out: then it is measured.",
+            f"Use 0 (off) to {MOST_CPU_SHARE:g}, or leave it out: then it is measured.",
         )
         _require(
             not share or self.num_gpus == 1,

@@ -80,7 +80,7 @@ class PairFiles:
 
     def counted(self, config: EngineConfig) -> ModelSize | None:
         """The target's parameters, counted, where a plan needs them: if any of its weights are to be quantised."""
-        return target_size(self.entry) if config.bits in FORMATS or config.drafting_bits == BITS else None
+        return target_size(self.entry) if config.bits in FORMATS or config.self_draft_bits == BITS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ class LoadedPair(LoadedModels):
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
-        self_draft = self_draft_of(target.module, device) if config.drafting_bits == BITS else None
+        self_draft = self_draft_of(target.module, device) if config.self_draft_bits == BITS else None
         return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
 
     @classmethod

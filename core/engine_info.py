@@ -9,7 +9,7 @@ from core.generation.capabilities import ALL, EngineCapabilities
 from core.generation.loaded import LoadedModels
 from core.models.hub.catalog import ModelEntry
 from core.models.quantised import FORMATS
-from core.models.self_draft import drafting_bytes
+from core.models.self_draft import self_draft_bytes
 from core.ops.graphs import MOST_ROWS, Graphs
 from core.planning.choices import Choice
 from core.planning.memory_plan import Plan
@@ -46,7 +46,7 @@ class EngineInfo:
     draft_layers: int  # 0: there is no draft
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
     link: Choice[float] | None  # bytes per second of a plain copy from there; of several GPUs' links the slowest
-    drafting_weight_bytes: int = (
+    self_draft_weight_bytes: int = (
         0  # the target's linear weights once more, in 4 bits, for its retrieval passes; 0: none
     )
     num_ranks: int = 1  # processes of this machine that share the target
@@ -90,7 +90,7 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> E
         draft_layers=draft.dims.num_layers if draft else 0,
         host_memory=None,
         link=None,
-        drafting_weight_bytes=0 if self_draft is None else drafting_bytes(self_draft),
+        self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
     )
 

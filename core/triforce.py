@@ -26,7 +26,7 @@ from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.planner import make_plan
 
 SAMPLING = ("temperature", "top_p", "top_k")  # settings of an answer that go into its `sampling`
-NOT_OF_MODULES = ("model", "draft_model", "bits", "drafting_bits", "num_gpus")  # what only files can be loaded with
+NOT_OF_MODULES = ("model", "draft_model", "bits", "self_draft_bits", "num_gpus")  # what only files can be loaded with
 
 
 class TriForce:

@@ -109,7 +109,7 @@ def test_a_met_environment_is_used_at_once_from_any_folder(run: Run, checkout: P
 
 def test_an_old_name_is_told_in_one_line(run: Run) -> None:
     done = run("doctor", "--draft-bits", "4")
-    assert json.loads(done.stdout)["draft_bits"] == 4
+    assert json.loads(done.stdout)["self_draft_bits"] == 4
     assert done.stderr == "note: --draft-bits is now called --self-draft-bits.\nlog\n"
 
 

@@ -13,7 +13,7 @@ DEFAULTS = {  # of the common options
     "model": None,
     "draft": "auto",
     "bits": None,
-    "draft_bits": 16,
+    "self_draft_bits": 16,
     "device": "auto",
     "gpus": None,
     "context": None,
@@ -23,7 +23,7 @@ DEFAULTS = {  # of the common options
     "layerwise": True,
     "attention": "auto",
     "graphs": True,
-    "host_share": None,
+    "cpu_attention_share": None,
     "offline": False,
     "venv": True,
     "remote": None,
@@ -149,7 +149,6 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--bits", type=int, choices=(16, 8, 4), help=text)
     options.add_argument(
         "--self-draft-bits",
-        dest="draft_bits",
         type=int,
         choices=(16, 4),
         help="of its weights while it guesses from the retrieval cache; answers stay exact for --bits (default: 16)",
@@ -179,7 +178,6 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
     options.add_argument(
         "--cpu-attention-share",
-        dest="host_share",
         type=float,
         metavar="F",
         help="part of what waits in host memory that the processor attends to there, 0 to 0.9 (default: measured)",

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         return bench_offload.run(args)
     info, config, shape, measured = start(args)
     rows, complete = follow(measured, args)
-    told = settings(args, info.model, info.plan, config.drafting_bits) | {
+    told = settings(args, info.model, info.plan, config.self_draft_bits) | {
         "placement": info.plan.placement.value,
         "attention": info.attention,
         "attention_because": info.attention_because,

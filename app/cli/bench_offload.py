@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     show(f"\n{PROJECTION}", args)
     for number, predicted in enumerate(projection):
         show(table_line(projection_cells(predicted), header=number == 0), args)
-    told = settings(args, bench.model, bench.plan, args.draft_bits)
+    told = settings(args, bench.model, bench.plan, args.self_draft_bits)
     told |= {"gpu_memory_gib": args.gpu_memory, "placements": list(placements), **shape}
     return finish(
         args,

@@ -59,13 +59,13 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def settings(args: argparse.Namespace, model: str, plan: Plan, drafting_bits: int) -> dict[str, Any]:
+def settings(args: argparse.Namespace, model: str, plan: Plan, self_draft_bits: int) -> dict[str, Any]:
     """What of the settings every document tells."""
     return {
         "suite": args.suite,
         "model": model,
         "bits": plan.bits.value,
-        "drafting_bits": drafting_bits,
+        "self_draft_bits": self_draft_bits,
         "device": plan.device.value,
         "dtype": str(plan.dtype.value).removeprefix("torch."),
     }

@@ -32,7 +32,7 @@ COLUMNS = {  # of a row -> head of its column, format of its value
     "triforce_ms": ("TriForce ms", "{:.0f}"),
     "projected_speedup": ("speedup", "{:.1f}x"),
     "prefill_link_bytes": ("read over link", "{:,}"),
-    "host_share": ("by host", "{:.2f}"),
+    "cpu_attention_share": ("by host", "{:.2f}"),
     "link_gb_per_second": ("link GB/s", "{:.2f}"),
     "link_share": ("of copy", "{:.2f}"),
     "identical_to_first": ("same", "{}"),

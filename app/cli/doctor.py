@@ -163,10 +163,10 @@ def report(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) ->
             "device": asdict(plan.device),
             "dtype": {"value": dtype_name(plan), "because": plan.dtype.because},
             "bits": asdict(plan.bits),
-            "drafting_bits": asdict(told.drafting_bits),
+            "self_draft_bits": asdict(told.self_draft_bits),
             "placement": asdict(plan.placement),
             "resident_layers": plan.resident_layers,
-            "coattention": asdict(plan.coattention),
+            "cpu_attention": asdict(plan.cpu_attention),
             "context": asdict(plan.context),
             "most_context": plan.most_context,
             "most_context_resident": told.most_resident,
@@ -217,7 +217,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
-        f"Drafting   {told.drafting_bits.value} bits: {told.drafting_bits.because}",
+        f"Drafting   {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
         f"Placement  {plan.placement.value}: {plan.placement.because}",
         *host_lines(told),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",
@@ -236,9 +236,9 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
 
 def host_lines(told: RigPlan) -> list[str]:
     """What the host attends to of what waits there; nothing where nothing does."""
-    if not told.host_share:
+    if not told.cpu_attention_share:
         return []
-    share, because = told.plan.coattention.value, told.plan.coattention.because
+    share, because = told.plan.cpu_attention.value, told.plan.cpu_attention.because
     if share is None:
         return [f"Host       its share of the attention is {because}; predicted without"]
     return [f"Host       attends to {share:.0%} of what waits there: {because}"]

@@ -51,7 +51,7 @@ class Opening:
         return {
             "book_tokens": self.num_tokens,
             "book_tokens_read": self.num_read,
-            "shelf": {
+            "saved": {
                 "fetched_tokens": self.num_fetched,
                 "fetch_seconds": round(self.fetch_seconds, 4),
                 "kept": self.kept.id if self.kept else None,
@@ -145,7 +145,7 @@ def worth_saving(opening: Opening, *, wanted: bool | None) -> bool:
 
 
 def keep(store: BookStore, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:
-    """Write a book, and say so in one line; the saved books without room is no reason to fail."""
+    """Write a book, and say so in one line; a full folder is no reason to fail."""
     try:
         for event in store.keep(store.read_book(ids, names, read_seconds)):
             if isinstance(event, Kept):

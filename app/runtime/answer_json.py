@@ -66,7 +66,7 @@ def offload_report(info: EngineInfo) -> dict[str, Any]:
         "placement_because": info.plan.placement.because,
         "resident_layers": info.plan.resident_layers,
         "prefill_block": {"value": info.plan.prefill_block.value, "because": info.plan.prefill_block.because},
-        "coattention": {"value": info.plan.coattention.value, "because": info.plan.coattention.because},
+        "cpu_attention": {"value": info.plan.cpu_attention.value, "because": info.plan.cpu_attention.because},
         "host_memory": {"value": host.value, "because": host.because},
         "link_calibration": {"gb_per_second": rounded(link.value / 1e9, 3), "because": link.because} if link else None,
     }

@@ -125,7 +125,7 @@ class EngineWorker:
     # -------------------- books
 
     def open_books(self, session_id: str, files: Sequence[Path]) -> Iterator[WorkerEvent]:
-        """Extract the texts of files, put them on the session's library, and let the model read it if it fits.
+        """Extract the texts of files, put them in the session's library, and let the model read it if it fits.
 
         A file that cannot be read is told in `Session.intake`, and the others come all the same. Where several of these
         streams run at once, the one whose last text comes last counts and reads for all.
@@ -157,7 +157,7 @@ class EngineWorker:
         return self._reading.catch_up(session)
 
     def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Open what is new on the session's library, and read what was not read. Yields nothing if there is nothing.
+        """Open what is new in the session's library, and read what was not read. Yields nothing if there is nothing.
 
         Raises:
             SessionGone; the error the model's loading ended with.

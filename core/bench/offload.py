@@ -67,7 +67,7 @@ class OffloadRow:
     link_calibration_gb_per_second: float | None
     link_share: float | None
     host_memory: str | None
-    host_share: float  # of the blocks there that the host attends to
+    cpu_attention_share: float  # of the blocks there that the host attends to
     planned_bytes: int  # on the device
     peak_memory_bytes: int  # on CUDA of the device, else of the process
     identical_to_first: bool  # to plain decoding with the first placement that ran at this length
@@ -199,7 +199,7 @@ def _row(
         link_calibration_gb_per_second=calibration / 1e9 if calibration is not None else None,
         link_share=stats.link_share,
         host_memory=engine.info.host_memory.value if engine.info.host_memory else None,
-        host_share=plan.coattention.value or 0.0,
+        cpu_attention_share=plan.cpu_attention.value or 0.0,
         planned_bytes=plan.total_bytes,
         peak_memory_bytes=peak,
         identical_to_first=last.token_ids == first,

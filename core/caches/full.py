@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
-from core.caches.layer_storage import SHORT_PASS, HostShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
+from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
 from core.errors import ContextTooSmall
@@ -60,7 +60,7 @@ class FullCache:
         self._possible = possible or capacity
         self._length, self._offload, self._staged = 0, offload, False
         self._ring = offload.ring(shape) if offload else None
-        self._help: HostShare | None = None
+        self._help: CpuShare | None = None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
         self._landmarks = [shape.allocate(chunks)[0] for _ in range(shape.num_layers)]  # each [H_kv, C, D]
@@ -109,7 +109,7 @@ class FullCache:
         self._help = None
         if share:
             helper = HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.dtype, shape.device)
-            self._help = HostShare(helper, share)
+            self._help = CpuShare(helper, share)
 
     def offload_one(self, block_rows: int) -> None:
         """Move the last resident layer to host memory, with what it has seen. Cost: a copy of its rows.
@@ -150,7 +150,7 @@ class FullCache:
         """Check that the tokens follow and fit; positions are plain indices."""
         return self._open(start, num_new, self._help if num_new <= SHORT_PASS else None)
 
-    def _open(self, start: int, num_new: int, help: HostShare | None) -> Tensor:
+    def _open(self, start: int, num_new: int, help: CpuShare | None) -> Tensor:
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         if start + num_new > self.capacity:
             raise ContextTooSmall(start + num_new, self.capacity, possible=self._possible)

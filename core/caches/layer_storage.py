@@ -37,7 +37,7 @@ def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
     return rows[:, : complete * chunk_size].view(heads, complete, chunk_size * dim)
 
 
-class HostShare(NamedTuple):
+class CpuShare(NamedTuple):
     """What the host does in short passes."""
 
     helper: HostAttention
@@ -51,7 +51,7 @@ class HostShare(NamedTuple):
 class LayerStore(Protocol):
     """Keys and values of one layer."""
 
-    def open(self, help: "HostShare | None") -> None:
+    def open(self, help: "CpuShare | None") -> None:
         """A pass begins, in which the host attends to a share of what lies with it; None: it brings everything."""
 
     def pieces(self) -> Sequence[Tensor]:
@@ -114,7 +114,7 @@ class ResidentLayer:
         """Keys and values as they lie, each [1, H_kv, capacity, D]."""
         return self._k, self._v
 
-    def open(self, help: "HostShare | None") -> None:
+    def open(self, help: "CpuShare | None") -> None:
         """Nothing to share."""
 
     def pieces(self) -> Sequence[Tensor]:
@@ -200,7 +200,7 @@ class OffloadedLayer:
         for tail, source in ((self._k, k), (self._v, v)):
             tail[0, :, : source.shape[1] - self._offloaded] = source[:, self._offloaded :]
 
-    def open(self, help: HostShare | None) -> None:
+    def open(self, help: CpuShare | None) -> None:
         """The host's part is the oldest blocks, which have lain there longest."""
         self._helper = help.helper if help else None
         self._helped = help.blocks_of(self._offloaded // self._block) if help else 0

@@ -28,7 +28,7 @@ from core.models.rotary import KeyShift
 from core.ops.graphs import Graphs
 from core.parallel.leader_caches import LedFullCache, LedRetrievalCache
 from core.planning.cache_sizes import CacheSizes
-from core.planning.choices import choose_coattention
+from core.planning.choices import choose_cpu_attention
 from core.planning.cost_model import PassReads, pass_cost
 from core.planning.hardware import free_memory_bytes
 from core.planning.memory_plan import Plan
@@ -233,7 +233,7 @@ class Levels:
                 weight_bytes = sum(parameter.nbytes for parameter in model.module.parameters())
             self._weights_read[model.name] = weight_bytes
         layers, away = loaded.dims.num_layers, model is self.parts.full
-        share = choose_coattention(self._config, device, away=True).value or 0.0
+        share = choose_cpu_attention(self._config, device, away=True).value or 0.0
         resident = plan.resident_layers if away else None
         reads = PassReads.of(layers, weight_bytes, model.cache.nbytes, resident, share)
         return pass_cost(device, reads, plan.nominal)

@@ -12,7 +12,7 @@ from core.caches.full import FullCache
 from core.config import EngineConfig
 from core.ops.transfer import pinning
 from core.parallel.rank_pool import RankPool
-from core.planning.choices import Choice, choose_coattention
+from core.planning.choices import Choice, choose_cpu_attention
 from core.planning.cost_model import measure_link, measure_sharing, share_of
 from core.planning.memory_plan import Plan, block_changed, placed
 
@@ -32,7 +32,7 @@ class Placement:
         self.plan, self._config, self._full, self._ranks, self._changed = plan, config, full, ranks, changed
         self.host_memory: Choice[str] | None = None  # None: nothing has gone there yet
         self.link: Choice[float] | None = None  # bytes per second of a plain copy from there; None: not measured
-        self._coattention: Choice[float | None] | None = None
+        self._cpu_attention: Choice[float | None] | None = None
 
     def layers_moved(self) -> None:
         """The device ran out of memory: fewer layers are resident than before."""
@@ -56,19 +56,19 @@ class Placement:
             self.host_memory = Choice(*pinning(self._full.host_memory))
             with suppress(torch.OutOfMemoryError):  # then its use cannot be told
                 self.link = self.link or self._measured_link()
-            if self._coattention is None:
-                self._coattention = self._choose_coattention()
-                self._full.let_host_attend(self._coattention.value or 0.0)
-            self.plan = replace(self.plan, coattention=self._coattention)
+            if self._cpu_attention is None:
+                self._cpu_attention = self._choose_cpu_attention()
+                self._full.let_host_attend(self._cpu_attention.value or 0.0)
+            self.plan = replace(self.plan, cpu_attention=self._cpu_attention)
         self._changed()
 
     def _measured_link(self) -> Choice[float]:
         own = partial(measure_link, self._full.shape.device)
         return self._ranks.link(own) if self._ranks else own()
 
-    def _choose_coattention(self) -> Choice[float | None]:
+    def _choose_cpu_attention(self) -> Choice[float | None]:
         shape = self._full.shape
-        choice = choose_coattention(self._config, shape.device.type, away=True)
+        choice = choose_cpu_attention(self._config, shape.device.type, away=True)
         if choice.value is not None:
             return choice
         piece = self._full.host_memory[0].rows.shape[1:]

@@ -47,15 +47,15 @@ class ModelSize:
         return self.dims.vocab_size * self.dims.hidden_size
 
     @property
-    def drafting_bytes(self) -> int:
+    def self_draft_bytes(self) -> int:
         """Bytes of all linear weights once more, the output layer's too, for drafting."""
         return int((self.layer_parameters + self.output_parameters) * self_draft.STORED_BITS / 8)
 
     @property
-    def drafting_pass_bytes(self) -> int:
-        """Bytes of the weights that a pass with drafting weights reads."""
+    def self_draft_pass_bytes(self) -> int:
+        """Bytes of the weights that a pass with self-draft weights reads."""
         rest = max(0, self.other_parameters - self.output_parameters)
-        return self.drafting_bytes + rest * UNQUANTISED_BITS // 8
+        return self.self_draft_bytes + rest * UNQUANTISED_BITS // 8
 
     def weight_bytes(self, bits: int) -> int:
         """Bytes of the weights."""

@@ -130,7 +130,7 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
     """
     if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
         raise InvalidSetting(
-            f"Drafting weights of 4 bits need a GPU of compute capability 8.0, this one has {found[0]}.{found[1]}.",
+            f"Self-draft weights of 4 bits need a GPU of compute capability 8.0, this one has {found[0]}.{found[1]}.",
             hint=LEAVE_OUT,
         )
     own: dict[int, object] = {id(shared): shared for shared in (*module.parameters(), *module.buffers())}
@@ -141,7 +141,7 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
             elif isinstance(part, FewRowsNorm | FewRowsSiLU):
                 own[id(part)] = part
     except torch.OutOfMemoryError as error:
-        raise NotEnoughMemory("The drafting weights do not fit beside the model's own.", hint=LEAVE_OUT) from error
+        raise NotEnoughMemory("The self-draft weights do not fit beside the model's own.", hint=LEAVE_OUT) from error
     except RuntimeError as error:  # how torch says that a kernel was not built, or not for this device
         raise _no_kernel(error, device) from error
     return copy.deepcopy(module, own)  # takes what `own` has for a part instead of copying it
@@ -156,6 +156,6 @@ def _no_kernel(error: RuntimeError, device: torch.device) -> CoreError:
     return UnsupportedModel(f"This torch has no 4-bit kernel for the {device.type} device: {first}.", hint=LEAVE_OUT)
 
 
-def drafting_bytes(twin: nn.Module) -> int:
+def self_draft_bytes(twin: nn.Module) -> int:
     """What a twin takes beside the model it was made of."""
     return sum(part.size_bytes for part in twin.modules() if isinstance(part, SelfDraftLinear))

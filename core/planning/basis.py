@@ -81,7 +81,7 @@ class Basis:
             device=device,
             dtype=dtype,
             bits=bits or choose_bits(config, device.value, dtype.value),
-            drafts_apart=config.drafting_bits == DRAFTING_BITS if drafts_apart is None else drafts_apart,
+            drafts_apart=config.self_draft_bits == DRAFTING_BITS if drafts_apart is None else drafts_apart,
             usable=Usable.of(device.value, config, machine),
         )
 
@@ -112,8 +112,8 @@ class Basis:
         if bits in FORMATS and self.size is not None:
             rows.append(widened_row(self.size, dtype))
         if self.drafts_apart:
-            assert self.size is not None, "drafting weights are planned from counted parameters"
-            rows.append(PlanRow(DRAFTING_WEIGHTS, self.size.drafting_bytes))
+            assert self.size is not None, "self-draft weights are planned from counted parameters"
+            rows.append(PlanRow(DRAFTING_WEIGHTS, self.size.self_draft_bytes))
         return tuple(rows)
 
     def fixed_bytes(self, *, offloaded: bool) -> int:

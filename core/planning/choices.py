@@ -84,7 +84,7 @@ def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *
     return Choice(config.prefill_chunk, "progress and Stop come after each piece")
 
 
-def choose_coattention(config: EngineConfig, device: str, *, away: bool) -> Choice[float | None]:
+def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Choice[float | None]:
     """Share of the blocks in host memory that the host attends to in short passes; None: to be measured.
 
     Args:
@@ -92,8 +92,8 @@ def choose_coattention(config: EngineConfig, device: str, *, away: bool) -> Choi
     """
     if not away:
         return NOTHING_SHARED
-    if config.host_share is not None:
-        return Choice(config.host_share, "asked for")
+    if config.cpu_attention_share is not None:
+        return Choice(config.cpu_attention_share, "asked for")
     if device != "cuda":
         return Choice(0.0, "the processor is the device itself")
     if config.num_gpus > 1:

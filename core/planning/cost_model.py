@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from core.config import MOST_GUESSES, MOST_HOST_SHARE
+from core.config import MOST_CPU_SHARE, MOST_GUESSES
 from core.decoding.adaptive import PassCost
 from core.ops.host_attention import HostAttention
 from core.ops.link import LINK_BYTES, link_rate
@@ -118,7 +118,7 @@ def share_of(seconds: Sharing) -> Choice[float | None]:
     With a share s the link needs (1 - s) of its time and the host s of its own, beside each other.
     """
     best = seconds.link / (seconds.link + seconds.host)
-    share = min(MOST_HOST_SHARE, round(int(best / SHARE_STEP + 1e-9) * SHARE_STEP, 2))
+    share = min(MOST_CPU_SHARE, round(int(best / SHARE_STEP + 1e-9) * SHARE_STEP, 2))
     times = f"the link carries a block in {1e3 * seconds.link:.3g} ms, the host attends to it in "
     times += f"{1e3 * seconds.host:.3g} ms"
     if share < LEAST_GAIN:

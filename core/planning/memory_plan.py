@@ -28,7 +28,7 @@ class Plan:
     prefill_chunk: Choice[int]  # tokens read in one pass
     prefill_block: Choice[int] = NO_BLOCK  # read layer by layer; 0: chunk by chunk
     # Share of the blocks in host memory that the host attends to; None: the engine measures it at its start.
-    coattention: Choice[float | None] = NOTHING_SHARED
+    cpu_attention: Choice[float | None] = NOTHING_SHARED
     rows: tuple[PlanRow, ...]  # on the device
     available_bytes: int  # free on the device, or what it may hold
     cache_sizes: CacheSizes

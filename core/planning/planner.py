@@ -12,7 +12,7 @@ from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import LEAVE_OUT
 from core.planning.basis import Basis
-from core.planning.choices import Choice, choose_coattention
+from core.planning.choices import Choice, choose_cpu_attention
 from core.planning.hardware import Machine
 from core.planning.machine_spec import nominal_bandwidths
 from core.planning.memory_plan import Placement, Plan
@@ -78,7 +78,7 @@ def plan_from(basis: Basis, words: Words) -> Plan:
         prefill_block=choose_prefill_block(
             sizes, fit, context.value, basis.rooms, config, layerwise=basis.target.layerwise
         ),
-        coattention=choose_coattention(config, device, away=away),
+        cpu_attention=choose_cpu_attention(config, device, away=away),
         rows=(
             *basis.fixed_rows(offloaded=away),
             *sizes.reading_rows(context.value, fit.block, basis.rooms.lent),

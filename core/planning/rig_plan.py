@@ -2,7 +2,7 @@
 
 From configurations alone, without weights. The figures are those of the plan that loading makes (`planner`): of one
 device, or of what each of several ranks holds (`tp_planning`), with the draft on the first. Also planned is what this
-version does not run, and told as such: any width of weights, quantised or drafting weights for several GPUs.
+version does not run, and told as such: any width of weights, quantised or self-draft weights for several GPUs.
 """
 
 from dataclasses import dataclass, replace
@@ -59,14 +59,14 @@ class RigPlan:
     """A plan, and the memories of the machine that it was made for."""
 
     plan: Plan  # of one device, or of the first rank
-    drafting_bits: Choice[int]  # of the weights that passes over the retrieval cache multiply with
+    self_draft_bits: Choice[int]  # of the weights that passes over the retrieval cache multiply with
     most_resident: int  # tokens that would fit beside the weights, without the host's memory
     num_gpus: int  # 0: the processor computes
     tiers: tuple[Tier, ...]  # GPUs first, the host last
     runs: Choice[bool]  # whether this version can do it
 
     @property
-    def host_share(self) -> float:
+    def cpu_attention_share(self) -> float:
         """Part of the full cache that waits in host memory, from where every pass over it needs it."""
         return 1 - self.plan.resident_layers / self.plan.num_layers
 
@@ -85,10 +85,10 @@ def plan_rig(
     """
     asked = _Asked(target, draft, config, rig, bits)
     basis = asked.basis()
-    drafting = Choice(basis.bits.value, "the target's own weights")
+    self_draft = Choice(basis.bits.value, "the target's own weights")
     if basis.drafts_apart:
         because = "asked for: a second copy of the linear weights, which guesses and never decides"
-        drafting = Choice(DRAFTING_BITS, because)
+        self_draft = Choice(DRAFTING_BITS, because)
     plan = plan_from(basis, asked)
     if rig.assumed:
         plan = replace(plan, device=Choice(plan.device.value, "as described"))
@@ -96,7 +96,7 @@ def plan_rig(
         plan = replace(plan, nominal=nominal_bandwidths(plan.device.value, rig.kind.name))
     return RigPlan(
         plan=plan,
-        drafting_bits=drafting,
+        self_draft_bits=self_draft,
         most_resident=basis.most_resident(),
         num_gpus=asked.num_gpus,
         tiers=_tiers(plan, rig.machine, asked.num_gpus),
@@ -126,7 +126,7 @@ def _runs(plan: Plan, basis: Basis, rig: Rig, num_gpus: int) -> Choice[bool]:
     if num_gpus > 1 and bits in FORMATS:
         return Choice(False, "this version does not share quantised weights between GPUs")
     if num_gpus > 1 and basis.drafts_apart:
-        return Choice(False, "this version does not share drafting weights of 4 bits between GPUs")
+        return Choice(False, "this version does not share self-draft weights of 4 bits between GPUs")
     if bits not in (width, *FORMATS):
         return Choice(False, f"this version loads weights of {width} bits here")
     if num_gpus > 1:
@@ -171,15 +171,15 @@ class _Asked:
             replace(
                 self.config,
                 bits=None,
-                drafting_bits=16,
+                self_draft_bits=16,
                 num_gpus=ranks,
                 gpu_memory_gib=None,
-                host_share=self.config.host_share if ranks == 1 else None,
+                cpu_attention_share=self.config.cpu_attention_share if ranks == 1 else None,
             ),
             machine_share(self.rig.machine, ranks, on_gpus=self.device == "cuda"),
             target,
             bits=Choice(self.bits, "asked for") if self.bits else Choice(width, f"what the {self.place} computes in"),
-            drafts_apart=self.config.drafting_bits == DRAFTING_BITS,
+            drafts_apart=self.config.self_draft_bits == DRAFTING_BITS,
         )
 
     # -------------------- words

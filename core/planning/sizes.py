@@ -21,7 +21,7 @@ USABLE_SHARE = 0.9
 USUAL_MLP = 4  # times as wide as hidden states, where the configuration does not say
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
-DRAFTING_WEIGHTS = f"drafting weights, {DRAFTING_BITS} bit"
+DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
 
 
 @dataclass(frozen=True, slots=True)

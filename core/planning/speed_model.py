@@ -65,7 +65,7 @@ def bandwidths(plan: Plan, rig: Rig) -> Bandwidths:
     """Measured where the machine is this one, nominal where it is described."""
     if plan.device.value == "cpu":
         return Bandwidths(Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor"), None)
-    host = plan.nominal.host if plan.coattention.value else None
+    host = plan.nominal.host if plan.cpu_attention.value else None
     if host and not rig.assumed:
         host = Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor, in 32 bit")
     if rig.kind is None:
@@ -98,11 +98,11 @@ def predict(
     """
     context, layers, kv = plan.context.value, plan.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
     guessing = weights = plan.bytes_of(TARGET_WEIGHTS)
-    drafting = plan.bytes_of(DRAFTING_WEIGHTS)
-    if drafting and plan.device.value == "cuda":  # a processor gains nothing
-        guessing = drafting + target.drafting_pass_bytes - target.drafting_bytes
+    self_draft = plan.bytes_of(DRAFTING_WEIGHTS)
+    if self_draft and plan.device.value == "cuda":  # a processor gains nothing
+        guessing = self_draft + target.self_draft_pass_bytes - target.self_draft_bytes
     reads = Reads(
-        full=PassReads.of(layers, weights, kv * context, plan.resident_layers, plan.coattention.value or 0.0),
+        full=PassReads.of(layers, weights, kv * context, plan.resident_layers, plan.cpu_attention.value or 0.0),
         retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget)),
     )
     if draft is not None:

@@ -93,7 +93,9 @@ def test_a_share_left_to_the_host_changes_no_greedy_token() -> None:
     text = read_document(BOOKS / "harbour-8k.pdf").text
     written: dict[tuple[float, str], Finished] = {}
     for share in (0.0, 0.5):
-        config = EngineConfig(context=2048, device="cpu", placement="offloaded", gpu_memory_gib=1.0, host_share=share)
+        config = EngineConfig(
+            context=2048, device="cpu", placement="offloaded", gpu_memory_gib=1.0, cpu_attention_share=share
+        )
         plan = make_plan(files.target, files.draft, config, MACHINE)
         engine = Engine.of(LoadedPair.load(files, config, plan, torch.device("cpu")), config, plan)
         opened = Conversation(tuple(engine.text.encode(text)[:1200]))

@@ -21,7 +21,7 @@ from core.models.cached_model import CachedModel
 from core.ops import transfer
 from core.ops.backend import STOCK
 from core.ops.transfer import HostRows, pinning
-from core.planning.choices import Choice, choose_coattention
+from core.planning.choices import Choice, choose_cpu_attention
 from core.planning.cost_model import Sharing, measure_sharing, share_of
 from tests.core.toys import random_prompt, tiny_engine, tiny_shape
 
@@ -76,8 +76,8 @@ def test_bytes_over_the_link_are_those_of_the_blocks_there() -> None:
 @pytest.mark.parametrize("placement", ["split", "offloaded"])
 def test_with_a_share_left_to_the_host_every_method_writes_the_same_text(placement: PlacementWish) -> None:
     resident = tiny_engine(prefill_chunk=300)
-    ours = tiny_engine(prefill_chunk=300, placement=placement, host_share=0.5)
-    assert ours.info.plan.coattention == Choice(0.5, "asked for")
+    ours = tiny_engine(prefill_chunk=300, placement=placement, cpu_attention_share=0.5)
+    assert ours.info.plan.cpu_attention == Choice(0.5, "asked for")
     prompt = random_prompt(900)
     for turn, method in enumerate(METHODS):
         a, b = answer(resident, prompt, method, 20), answer(ours, prompt, method, 20)
@@ -88,7 +88,7 @@ def test_with_a_share_left_to_the_host_every_method_writes_the_same_text(placeme
 
 
 def test_the_link_s_figures_count_only_what_crossed() -> None:
-    engine, prompt = tiny_engine(placement="offloaded", host_share=0.4), random_prompt(900)
+    engine, prompt = tiny_engine(placement="offloaded", cpu_attention_share=0.4), random_prompt(900)
     before = engine.full_cache.link_traffic[0]
     stats = answer(engine, prompt, "autoregressive", 10).stats
     # as in the test above, but two of six blocks stay where they are
@@ -120,7 +120,9 @@ def test_the_share_makes_both_end_together_where_that_saves_a_tenth(link: float,
 
 
 def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.generation.placement.choose_coattention", lambda *_, **__: Choice(None, "to be measured"))
+    monkeypatch.setattr(
+        "core.generation.placement.choose_cpu_attention", lambda *_, **__: Choice(None, "to be measured")
+    )
     asked: list[object] = []
 
     def measured(*shape: object) -> Sharing:
@@ -130,8 +132,8 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
     monkeypatch.setattr("core.generation.placement.measure_sharing", measured)
     engine, prompt = tiny_engine(placement="offloaded"), random_prompt(700)
     found = answer(engine, prompt, "triforce")
-    assert engine.plan.coattention == engine.info.plan.coattention
-    assert engine.plan.coattention.value == 0.5 and "both end together" in engine.plan.coattention.because
+    assert engine.plan.cpu_attention == engine.info.plan.cpu_attention
+    assert engine.plan.cpu_attention.value == 0.5 and "both end together" in engine.plan.cpu_attention.because
     assert asked == [((2, 4, 128, 16), 4, torch.float32, torch.device("cpu"))]
     assert found.token_ids == answer(tiny_engine(), prompt, "triforce").token_ids
 
@@ -139,7 +141,7 @@ def test_the_share_is_measured_where_a_device_would_wait_for_the_link(monkeypatc
         raise torch.OutOfMemoryError("injected")
 
     monkeypatch.setattr("core.generation.placement.measure_sharing", no_room)
-    assert tiny_engine(placement="offloaded").plan.coattention == Choice(0.0, "the device had no room to measure it")
+    assert tiny_engine(placement="offloaded").plan.cpu_attention == Choice(0.0, "the device had no room to measure it")
 
 
 def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,25 +152,25 @@ def test_a_calibration_takes_the_real_shape_and_both_times(monkeypatch: pytest.M
 
 
 def test_who_attends_is_told_before_anything_is_loaded() -> None:
-    asked = EngineConfig(host_share=0.3)
-    assert choose_coattention(asked, "cuda", away=True) == Choice(0.3, "asked for")
-    assert choose_coattention(asked, "cuda", away=False).value == 0
-    assert choose_coattention(EngineConfig(), "cuda", away=True).value is None
-    assert choose_coattention(EngineConfig(), "cpu", away=True) == Choice(0.0, "the processor is the device itself")
-    assert choose_coattention(EngineConfig(num_gpus=2), "cuda", away=True).value == 0
+    asked = EngineConfig(cpu_attention_share=0.3)
+    assert choose_cpu_attention(asked, "cuda", away=True) == Choice(0.3, "asked for")
+    assert choose_cpu_attention(asked, "cuda", away=False).value == 0
+    assert choose_cpu_attention(EngineConfig(), "cuda", away=True).value is None
+    assert choose_cpu_attention(EngineConfig(), "cpu", away=True) == Choice(0.0, "the processor is the device itself")
+    assert choose_cpu_attention(EngineConfig(num_gpus=2), "cuda", away=True).value == 0
     for share in (-0.1, 0.95, float("nan")):
         with pytest.raises(InvalidSetting, match="--cpu-attention-share"):
-            EngineConfig(host_share=share)
+            EngineConfig(cpu_attention_share=share)
     with pytest.raises(InvalidSetting, match="several processes"):
-        EngineConfig(host_share=0.5, num_gpus=2)
+        EngineConfig(cpu_attention_share=0.5, num_gpus=2)
 
 
 def test_layers_that_move_at_work_find_the_host_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prompt = tiny_engine(prefill_chunk=200, host_share=0.5), random_prompt(900)
-    assert engine.plan.coattention.value == 0
+    engine, prompt = tiny_engine(prefill_chunk=200, cpu_attention_share=0.5), random_prompt(900)
+    assert engine.plan.cpu_attention.value == 0
     fail(monkeypatch, engine._levels.full, "attend", 5, 1)
     found = answer(engine, prompt, "autoregressive")
-    assert engine.info.plan.coattention == Choice(0.5, "asked for") and engine.info.plan.resident_layers == 1
+    assert engine.info.plan.cpu_attention == Choice(0.5, "asked for") and engine.info.plan.resident_layers == 1
     assert found.token_ids == answer(tiny_engine(prefill_chunk=200), prompt, "autoregressive").token_ids
     assert found.stats.link_bytes == found.stats.full_passes * 3 * 128 * (2 * 4 * 16 * 4)
 

@@ -64,14 +64,14 @@ def engine_on(
     *,
     graphs: bool = False,
     self_draft: bool = False,
-    host_share: float | None = 0.0,
+    cpu_attention_share: float | None = 0.0,
     dtype: torch.dtype = torch.float32,
     layerwise: bool = True,
 ) -> Engine:
     config = EngineConfig(
         context=512,
         prefill_chunk=64,
-        host_share=host_share,
+        cpu_attention_share=cpu_attention_share,
         layerwise=layerwise,
         retrieval=RetrievalConfig(budget=96, chunk_size=8, local_window=32),
         draft=DraftConfig(window=72),
@@ -97,7 +97,9 @@ def written(engine: Engine, method: str, sampling: SamplingParams = SamplingPara
     return finished.token_ids
 
 
-def assert_parts_were_used(engine: Engine, offload: Offload | None = None, host_share: float | None = None) -> None:
+def assert_parts_were_used(
+    engine: Engine, offload: Offload | None = None, cpu_attention_share: float | None = None
+) -> None:
     """After an answer of a method that speculates: chunks were chosen, and host parts brought and attended to."""
     chosen, config = engine._levels.retrieval.held_chunks(), engine.config.retrieval
     eligible = (PROMPT - config.local_window) // config.chunk_size
@@ -109,7 +111,7 @@ def assert_parts_were_used(engine: Engine, offload: Offload | None = None, host_
         assert min(layer.chunks_away(8) for layer in away) > 0, "nothing lies on the host"
         assert engine._levels.full.link_traffic[0] > 8 * engine._levels.full.link_bytes > 0, "passes brought nothing"
     helped = [layer._helped for layer in away]
-    assert bool(host_share) == any(helped) == bool(helped and all(helped)), "who attended to host parts?"
+    assert bool(cpu_attention_share) == any(helped) == bool(helped and all(helped)), "who attended to host parts?"
 
 
 @pytest.fixture(scope="module")
@@ -189,9 +191,9 @@ def test_waits_are_counted_and_pinned_copies_are_none(gpu: PretendedGpu) -> None
     [
         {},
         {"offload": Offload(block_rows=64, num_slots=2)},
-        {"offload": Offload(num_resident=1, block_rows=64, num_slots=2), "host_share": 0.7},
+        {"offload": Offload(num_resident=1, block_rows=64, num_slots=2), "cpu_attention_share": 0.7},
         {"graphs": True},
-        {"drafting": True, "graphs": True},
+        {"self_draft": True, "graphs": True},
     ],
     ids=["resident", "offloaded", "shared with the host", "recorded", "drafting with 4 bits"],
 )
@@ -202,7 +204,7 @@ def test_every_way_writes_there_what_the_processor_writes(
     engine = engine_on("cuda", **how)  # type: ignore[arg-type]
     for method in ("autoregressive", "triforce", "triforce-lookup"):
         assert written(engine, method) == expected, method
-    assert_parts_were_used(engine, how.get("offload"), how.get("host_share"))  # type: ignore[arg-type]
+    assert_parts_were_used(engine, how.get("offload"), how.get("cpu_attention_share"))  # type: ignore[arg-type]
     if "graphs" in how:
         assert engine.info.graphs.value and gpu.replays > 5, engine.info.graphs
     if "offload" in how:

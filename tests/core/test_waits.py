@@ -20,7 +20,7 @@ SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, top_k=20)
 WAYS = {
     "resident": {},
     "offloaded": {"offload": Offload(block_rows=64, num_slots=2)},
-    "shared with the host": {"offload": Offload(block_rows=64, num_slots=2), "host_share": 0.5},
+    "shared with the host": {"offload": Offload(block_rows=64, num_slots=2), "cpu_attention_share": 0.5},
 }
 
 

@@ -116,7 +116,7 @@ def tiny_engine(
     placement: PlacementWish = "auto",
     graphs: Graphs | None = None,
     ranks: Any = None,
-    host_share: float | None = None,
+    cpu_attention_share: float | None = None,
     self_draft: bool = False,
     query_window: int = 8,
 ) -> Engine:
@@ -128,7 +128,7 @@ def tiny_engine(
         context=context,
         prefill_chunk=prefill_chunk,
         placement=placement,
-        host_share=host_share,
+        cpu_attention_share=cpu_attention_share,
         gpu_memory_gib=None if placement in ("auto", "resident") else 1.0,
         retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64, query_window=query_window),
         draft=DraftConfig(window=128),

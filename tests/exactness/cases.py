@@ -55,7 +55,7 @@ class Setup:
     draft: DraftConfig
     placement: PlacementWish = "resident"
     block_rows: int | None = None  # that cross from host memory at a time; None: as planned
-    host_share: float | None = None
+    cpu_attention_share: float | None = None
     graphs: bool = False  # passes as they would be recorded, called instead
     self_draft: bool = False  # passes over the retrieval cache multiply by weights of 4 bits
     eos_ids: frozenset[int] = frozenset()
@@ -380,7 +380,7 @@ class _Tiny(_Drawing):
             draft=DraftConfig(num_sink=num_sink, window=num_sink + rng.choice((64, 64, 96, 160))),
             placement=placement,
             block_rows=rng.choice((None, 32, 64)) if placement != "resident" else None,
-            host_share=rng.choice((None, 0.5)) if placement != "resident" else None,
+            cpu_attention_share=rng.choice((None, 0.5)) if placement != "resident" else None,
             graphs=placement == "resident" and rng.random() < 0.15,
             self_draft=rng.random() < 0.1,
             eos_ids=frozenset() if self.flavour == "continued" else eos,
@@ -438,7 +438,7 @@ class _Bundled(_Drawing):
             retrieval=self.retrieval,
             draft=DraftConfig(window=rng.choice((80, 128, 256))),
             placement=placement,
-            host_share=rng.choice((None, 0.5)) if placement != "resident" else None,
+            cpu_attention_share=rng.choice((None, 0.5)) if placement != "resident" else None,
             graphs=placement == "resident" and rng.random() < 0.1,
             self_draft=rng.random() < 0.1,
         )

@@ -127,7 +127,7 @@ class _Playing:
         self.outcome.setups[setup.placement] += 1
         for name, is_so in (("graphs' twin", setup.graphs), ("4-bit drafting", setup.self_draft)):
             self.outcome.setups[name] += is_so
-        self.outcome.setups["host attends"] += bool(setup.host_share)
+        self.outcome.setups["host attends"] += bool(setup.cpu_attention_share)
 
     def wrong(self, what: str) -> None:
         self.outcome.mismatches.append(f"case {self.case.name}, {self.step}: {what}")
@@ -239,7 +239,7 @@ class _Playing:
                 file.write_bytes(content)
         self.setup = replace(self.setup, placement=action.placement)
         if action.placement == "resident":
-            self.setup = replace(self.setup, host_share=None)
+            self.setup = replace(self.setup, cpu_attention_share=None)
         else:
             self.setup = replace(self.setup, graphs=False)
         self.engine = self.world.engine(self.setup)

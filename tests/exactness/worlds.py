@@ -75,7 +75,7 @@ def config_of(setup: Setup) -> EngineConfig:
         device="cpu",
         prefill_chunk=setup.prefill_chunk,
         placement=setup.placement,
-        host_share=setup.host_share,
+        cpu_attention_share=setup.cpu_attention_share,
         gpu_memory_gib=None if setup.placement == "resident" else 1.0,
         retrieval=setup.retrieval,
         draft=setup.draft,

@@ -35,12 +35,12 @@ def moved(model: LoadedModel, device: torch.device) -> LoadedModel:
     return LoadedModel(model.module.to(device), model.dims, model.dims.shape(torch.float32, device), model.eos_ids)
 
 
-def toy(device: torch.device, offload: Offload | None, host_share: float = 0.0) -> Engine:
+def toy(device: torch.device, offload: Offload | None, cpu_attention_share: float = 0.0) -> Engine:
     """A random target and a draft that often agrees, with small caches."""
     config = EngineConfig(
         context=2048,
         prefill_chunk=256,
-        host_share=host_share,
+        cpu_attention_share=cpu_attention_share,
         retrieval=RetrievalConfig(budget=256, chunk_size=8, local_window=64),
         draft=DraftConfig(window=128),
     )

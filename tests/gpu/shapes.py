@@ -75,7 +75,7 @@ def big(here: Here) -> None:
             "resident layers": engine.plan.resident_layers,
             "read by": {"chunk": engine.plan.prefill_chunk, "block": engine.plan.prefill_block},
             "host memory": engine.info.host_memory,
-            "host share": engine.info.plan.coattention,
+            "host share": engine.info.plan.cpu_attention,
             "link, bytes a second": engine.info.link,
             "planned bytes": {row.name: row.size_bytes for row in engine.plan.rows},
             "published": PUBLISHED["one card, offloaded"],

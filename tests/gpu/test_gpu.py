@@ -49,11 +49,11 @@ def cuda_engine(
     *,
     offload: Offload | None = None,
     graphs: Graphs | None = None,
-    host_share: float | None = None,
+    cpu_attention_share: float | None = None,
     self_draft: bool = False,
 ) -> Engine:
     config = EngineConfig(
-        host_share=host_share,
+        cpu_attention_share=cpu_attention_share,
         context=2048,
         prefill_chunk=256,
         retrieval=RetrievalConfig(budget=256, chunk_size=8, local_window=64),
@@ -114,15 +114,15 @@ def test_the_host_answers_what_the_slow_twin_answers(dtype: torch.dtype) -> None
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_a_share_left_to_the_host_gives_the_text_that_the_cpu_writes(share: float) -> None:
     expected = written(tiny_engine(kv_heads=2), "autoregressive")
-    engine = cuda_engine(2, offload=Offload(block_rows=64, num_slots=2), host_share=share)
-    assert engine.info.plan.coattention == Choice(share, "asked for")
+    engine = cuda_engine(2, offload=Offload(block_rows=64, num_slots=2), cpu_attention_share=share)
+    assert engine.info.plan.cpu_attention == Choice(share, "asked for")
     for method in ("autoregressive", "triforce", "retrieval", "draft"):
         assert written(engine, method) == expected, method
 
 
 def test_the_host_s_share_is_measured_at_the_start() -> None:
     engine = cuda_engine(2, offload=Offload(block_rows=64, num_slots=2))
-    found = engine.info.plan.coattention
+    found = engine.info.plan.cpu_attention
     assert found.value is not None and 0 <= found.value <= 0.9 and found.because.startswith("measured")
     assert written(engine, "triforce") == written(tiny_engine(kv_heads=2), "autoregressive")
 
@@ -264,7 +264,7 @@ def test_drafting_with_four_bits_on_the_device_writes_what_the_cpu_writes(record
 
 
 def test_a_widened_model_in_half_precision_drafts_with_four_bits() -> None:
-    engine = Engine.load(EngineConfig(model="widened:768x5", device="cuda", context=4096, drafting_bits=4))
+    engine = Engine.load(EngineConfig(model="widened:768x5", device="cuda", context=4096, self_draft_bits=4))
     planned = {row.name: row.size_bytes for row in engine.plan.rows}
-    assert planned["drafting weights, 4 bit"] == pytest.approx(engine.info.drafting_weight_bytes, rel=0.1)
+    assert planned["self-draft weights, 4 bit"] == pytest.approx(engine.info.self_draft_weight_bytes, rel=0.1)
     writes_alike_recorded(engine)

@@ -151,7 +151,7 @@ def bits(here: Here) -> None:
     tokens, new = here.sized((8192, 64), (1024, 12))
     config = EngineConfig(context=tokens + ROOM, device=here.device)
     greedy = GenerationConfig(max_new_tokens=new, method="autoregressive")
-    changed = {"16": config, "drafting 4": replace(config, drafting_bits=4)}
+    changed = {"16": config, "drafting 4": replace(config, self_draft_bits=4)}
     if importlib.util.find_spec("bitsandbytes"):
         changed |= {"8": replace(config, bits=8), "4": replace(config, bits=4)}
     else:
@@ -166,7 +166,7 @@ def bits(here: Here) -> None:
             name,
             {
                 "weights": engine.info.target_weight_bytes,
-                "drafting weights": engine.info.drafting_weight_bytes,
+                "self-draft weights": engine.info.self_draft_weight_bytes,
                 "graphs": engine.info.graphs,
                 "plain": figures(plain),
                 "triforce": figures(fast),

@@ -234,7 +234,8 @@ def subject(document: dict[str, Any]) -> str:
     gpus = [f"{names.count(name)}\u00a0× {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     machine = ", ".join([*gpus, f"{hardware['cpu']} ({formats.plural(hardware['num_cores'], 'core')})"])
     bits = [f"{config['bits']}-bit weights"] if config.get("bits", 16) < 16 else []
-    bits += [f"{config['drafting_bits']}-bit drafting"] if (config.get("drafting_bits") or 16) < 16 else []
+    self_draft = config.get("self_draft_bits", config.get("drafting_bits"))  # as older documents call it
+    bits += [f"{self_draft}-bit self-draft"] if (self_draft or 16) < 16 else []
     return f"{', '.join([config['model'], config['dtype'], *bits])}, on {machine}"
 
 

@@ -1,4 +1,4 @@
-"""The tab "Library", and every click in the library wherever it is shown: order, removal, parts, preview."""
+"""The tab "Library", and every click on it, wherever it is shown: order, removal, parts, preview."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LibraryHandlers:
-    """What a click in the library does."""
+    """What a click there does."""
 
     def __init__(self, worker: EngineWorker, parts: LibraryParts, page: "Handlers") -> None:
         self._worker, self._parts, self._page = worker, parts, page

@@ -178,7 +178,7 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
             draft,
             config,
             machine,
-            _counted(name) if config.bits in (8, 4) or config.drafting_bits == 4 else None,
+            _counted(name) if config.bits in (8, 4) or config.self_draft_bits == 4 else None,
         )
     except ContextTooSmall as error:
         return _shorter(

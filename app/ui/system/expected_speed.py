@@ -42,11 +42,11 @@ def reads_of(info: EngineInfo, context: int) -> Reads:
     weights, kv = info.target_weight_bytes, context * info.kv_bytes_per_token
     resident = None if info.host_memory is None else info.plan.resident_layers
     # Linear layers and output layer in 4 bits: all that such a pass reads but norms. A processor gains nothing by them
-    drafting = info.drafting_weight_bytes if info.plan.device.value == "cuda" else 0
+    self_draft = info.self_draft_weight_bytes if info.plan.device.value == "cuda" else 0
     layers, held = info.target_layers, planned.get("retrieval cache", 0)
     reads = Reads(
-        full=PassReads.of(layers, weights, kv, resident, info.plan.coattention.value or 0.0),
-        retrieval=PassReads.of(layers, drafting or weights, held),
+        full=PassReads.of(layers, weights, kv, resident, info.plan.cpu_attention.value or 0.0),
+        retrieval=PassReads.of(layers, self_draft or weights, held),
     )
     if not info.draft_layers:
         return reads

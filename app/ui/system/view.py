@@ -211,7 +211,7 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Model", info.model, info.description),
         Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
         Fact("Weights", f"{plan.bits.value} bits", plan.bits.because),
-        *drafting_facts(info),
+        *self_draft_facts(info),
         Fact("Device", plan.device.value, plan.device.because),
         Fact("Precision", dtype_of(ready), plan.dtype.because),
         Fact("Full cache", plan.placement.value, plan.placement.because),
@@ -223,12 +223,12 @@ def model_facts(ready: Ready) -> list[Fact]:
     ]
 
 
-def drafting_facts(info: "EngineInfo") -> list[Fact]:
+def self_draft_facts(info: "EngineInfo") -> list[Fact]:
     """The weights of 4 bits for guessing; nothing where there are none."""
-    if not info.drafting_weight_bytes:
+    if not info.self_draft_weight_bytes:
         return []
     because = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
-    return [Fact("Drafting weights", formats.amount(info.drafting_weight_bytes), because)]
+    return [Fact("Self-draft weights", formats.amount(info.self_draft_weight_bytes), because)]
 
 
 def host_facts(info: "EngineInfo") -> list[Fact]:
@@ -237,7 +237,7 @@ def host_facts(info: "EngineInfo") -> list[Fact]:
         return []
     size = formats.amount(info.plan.host_bytes)
     link = [Fact("Link", f"{info.link.value / 1e9:.1f} GB/s", info.link.because)] if info.link else []
-    share = info.plan.coattention
+    share = info.plan.cpu_attention
     return [
         Fact("Host memory", f"{size}, {info.host_memory.value}", info.host_memory.because),
         *link,

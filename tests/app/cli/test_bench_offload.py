@@ -39,7 +39,7 @@ def test_all_placements_write_the_same_and_the_projection_is_marked(
     for row in rows:
         away = row["placement"] != "resident"
         assert (row["link_bytes"] > 0) == away and (row["link_gb_per_second"] is not None) == away
-        assert row["prefill_link_bytes"] >= 0 and row["host_share"] == 0
+        assert row["prefill_link_bytes"] >= 0 and row["cpu_attention_share"] == 0
         assert row["placement"] != "resident" or row["prefill_link_bytes"] == 0
         assert row["peak_memory_bytes"] > 0 and row["planned_bytes"] > 0
     projection = document["projection"]

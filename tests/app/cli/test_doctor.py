@@ -47,11 +47,11 @@ def test_a_machine_that_is_not_there_is_planned_and_named_as_assumed(capsys: pyt
 def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "128", "--context", "16384"]
     report = told(capsys, *options, "--self-draft-bits", 4)
-    assert report["plan"]["memory"]["drafting weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
-    assert report["plan"]["drafting_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
+    assert report["plan"]["memory"]["self-draft weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
+    assert report["plan"]["self_draft_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
     assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--no-venv"]) == 0
     shown = capsys.readouterr().out
-    assert "Drafting   4 bits: asked for" in shown and "3.46 GiB  drafting weights, 4 bit" in shown
+    assert "Drafting   4 bits: asked for" in shown and "3.46 GiB  self-draft weights, 4 bit" in shown
     assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--bits", "4", "--no-venv"]) == 1
     assert "would only add" in capsys.readouterr().err
 

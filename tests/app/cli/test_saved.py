@@ -63,14 +63,14 @@ def token_ids(report: dict[str, Any]) -> list[int]:
 def test_after_a_restart_the_bundled_model_reads_no_token_of_the_book(run: Run, tmp_path: Path) -> None:
     book = write_book(tmp_path, "Martha Voss kept the light at Gull Point. " * 30)
     plain = ask(run, book, "--no-saved")
-    assert plain["shelf"] == {"fetched_tokens": 0, "fetch_seconds": 0.0, "kept": None, "kept_bytes": None}
+    assert plain["saved"] == {"fetched_tokens": 0, "fetch_seconds": 0.0, "kept": None, "kept_bytes": None}
     first, second = ask(run, book, "--saved"), ask(run, book)  # each loads the model anew
-    assert first["book_tokens_read"] == first["book_tokens"] > 200 and first["shelf"]["kept"]
-    assert second["book_tokens_read"] == 0 and second["shelf"]["fetched_tokens"] == second["book_tokens"]
-    assert second["prompt_tokens"] - second["reused_tokens"] < 30 and second["shelf"]["kept"] is None
+    assert first["book_tokens_read"] == first["book_tokens"] > 200 and first["saved"]["kept"]
+    assert second["book_tokens_read"] == 0 and second["saved"]["fetched_tokens"] == second["book_tokens"]
+    assert second["prompt_tokens"] - second["reused_tokens"] < 30 and second["saved"]["kept"] is None
     assert token_ids(plain) == token_ids(first) == token_ids(second)
     (kept,) = run("saved")["books"]
-    assert kept["names"] == ["book.txt"] and kept["id"] == first["shelf"]["kept"]
+    assert kept["names"] == ["book.txt"] and kept["id"] == first["saved"]["kept"]
     assert {"weights", "config", "text", "dtype", "format"} <= set(kept["identity"])
 
 
@@ -83,9 +83,9 @@ def test_books_are_kept_by_themselves_only_if_reading_them_took_long(
     monkeypatch.setattr(saved_books, "WORTH_SECONDS", 0.0)
     assert ask(run, book, "--no-saved")["shelf"]["kept"] is None
     kept = ask(run, book)
-    assert kept["shelf"]["kept"] and "Kept among the saved books: " in kept["stderr"]
+    assert kept["saved"]["kept"] and "Saved: " in kept["stderr"]
     again = ask(run, book)
-    assert again["shelf"]["kept"] is None and "From the saved books: " in again["stderr"]
+    assert again["saved"]["kept"] is None and "From the saved books: " in again["stderr"]
 
 
 @pytest.mark.usefixtures("toy")
@@ -93,8 +93,8 @@ def test_a_book_whose_end_has_changed_is_read_from_there(run: Run, tmp_path: Pat
     ask(run, write_book(tmp_path, TEXT * 4), "--saved")
     changed = write_book(tmp_path, TEXT * 4 + "Then it was day.", "changed.txt")
     opened, fresh = ask(run, changed), ask(run, changed, "--no-saved")
-    assert 0 < opened["book_tokens_read"] < 300 and opened["shelf"]["fetched_tokens"] % 128 == 0
-    assert opened["shelf"]["fetched_tokens"] > 0
+    assert 0 < opened["book_tokens_read"] < 300 and opened["saved"]["fetched_tokens"] % 128 == 0
+    assert opened["saved"]["fetched_tokens"] > 0
     assert token_ids(opened) == token_ids(fresh)
 
 
@@ -126,7 +126,7 @@ def test_no_room_is_one_line_and_the_answer_comes_all_the_same(run: Run, tmp_pat
     run("saved", "cap", "0.0001")
     report = ask(run, write_book(tmp_path, TEXT), "--saved")
     (line,) = (line for line in report["stderr"].splitlines() if line.startswith("Not kept"))
-    assert "saved cap GIB" in line and token_ids(report) and report["shelf"]["kept"] is None
+    assert "saved cap GIB" in line and token_ids(report) and report["saved"]["kept"] is None
 
 
 @pytest.mark.usefixtures("toy")

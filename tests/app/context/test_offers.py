@@ -1,4 +1,4 @@
-"""What could be chosen of the books on a library for it to fit."""
+"""What could be chosen of the books of a library for it to fit."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -80,12 +80,14 @@ def answer(engine: Engine, prompt: list[int], tokens: int, **settings: object) -
     return finished
 
 
-@pytest.mark.parametrize("host_share", [None, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cpu_attention_share", [None, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_rounds_of_48_guesses_write_plain_text_and_choose_by_all_queries(
-    host_share: float | None, monkeypatch: pytest.MonkeyPatch
+    cpu_attention_share: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offload = Offload(num_resident=0, block_rows=64)
-    engine = tiny_engine(noise=0.0, budget=384, offload=offload, query_window=MOST_QUERIES, host_share=host_share)
+    engine = tiny_engine(
+        noise=0.0, budget=384, offload=offload, query_window=MOST_QUERIES, cpu_attention_share=cpu_attention_share
+    )
     plain = answer(engine, PROMPT, 30, method="autoregressive")
     voted, ask = [], FullCache.recent_queries
 

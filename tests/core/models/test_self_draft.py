@@ -1,4 +1,4 @@
-"""Drafting weights: the kernel is its slow twin, full passes know nothing of them, the output law is the target's.
+"""Self-draft weights: the kernel is its slow twin, full passes know nothing of them, the output law is the target's.
 
 The negative control of the last: a level 1 that draws from the 4-bit law and states the 16-bit one.
 """
@@ -31,8 +31,8 @@ from core.models.self_draft import (
     GROUP,
     STORED_BITS,
     SelfDraftLinear,
-    drafting_bytes,
     round_to_levels,
+    self_draft_bytes,
     self_draft_of,
     widened,
 )
@@ -107,7 +107,7 @@ def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
     assert kinds["lm_head"] is SelfDraftLinear and kinds["model.layers.1.mlp.down_proj"] is SelfDraftLinear
     linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
     parameters = sum(part.weight.numel() for part in linear)  # 64 columns and 96, which are padded to 128
-    assert STORED_BITS / 8 <= drafting_bytes(twin) / parameters < 1.2 * STORED_BITS / 8
+    assert STORED_BITS / 8 <= self_draft_bytes(twin) / parameters < 1.2 * STORED_BITS / 8
 
 
 def test_layers_with_a_kernel_for_few_rows_get_a_twin_too() -> None:
@@ -117,7 +117,7 @@ def test_layers_with_a_kernel_for_few_rows_get_a_twin_too() -> None:
     expected = self_draft_of(model, CPU)
     use_few_rows_linear(model, functional.linear)
     twin = self_draft_of(model, CPU)
-    assert drafting_bytes(twin) == drafting_bytes(expected)
+    assert self_draft_bytes(twin) == self_draft_bytes(expected)
     assert not any(isinstance(part, FewRowsLinear) for part in twin.modules())
 
 
@@ -136,7 +136,7 @@ def test_greedy_text_is_plain_decoding_s_with_the_target_s_own_weights(recorded:
     plain = answered(tiny_engine(kv_heads=2), "autoregressive", random_prompt(300), 30)
     graphs = Graphs(CPU, record=False) if recorded else None
     engine = tiny_engine(kv_heads=2, self_draft=True, graphs=graphs)
-    assert engine.info.drafting_weight_bytes > 0 and tiny_engine().info.drafting_weight_bytes == 0
+    assert engine.info.self_draft_weight_bytes > 0 and tiny_engine().info.self_draft_weight_bytes == 0
     for method in ("triforce", "retrieval", "triforce-lookup", "autoregressive"):
         assert answered(engine, method, random_prompt(300), 30).token_ids == plain.token_ids, method
     assert graphs is None or (graphs.num_kept > 5 and not graphs.failure)
@@ -251,9 +251,9 @@ def test_sampled_text_follows_the_target_exactly_and_a_misquoted_law_does_not(wi
 
 
 def test_the_bundled_pair_writes_what_it_writes_without_them() -> None:
-    engines = [Engine.load(EngineConfig(context=2048, device="cpu", drafting_bits=bits)) for bits in (16, 4)]
+    engines = [Engine.load(EngineConfig(context=2048, device="cpu", self_draft_bits=bits)) for bits in (16, 4)]
     planned = {row.name: row.size_bytes for row in engines[1].plan.rows}
-    assert planned["drafting weights, 4 bit"] == pytest.approx(engines[1].info.drafting_weight_bytes, rel=0.2)
+    assert planned["self-draft weights, 4 bit"] == pytest.approx(engines[1].info.self_draft_weight_bytes, rel=0.2)
     text = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")[:9000]
     for number, method in enumerate(("triforce", "retrieval", "triforce")):
         prompt = engines[0].text.encode(text)[97 * number : 97 * number + 700]
@@ -265,7 +265,7 @@ def test_the_bundled_pair_writes_what_it_writes_without_them() -> None:
 def test_weights_of_eight_bits_are_drafted_with_in_four(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     config = EngineConfig(
-        model=str(save(tmp_path / "m")), bits=8, drafting_bits=4, device="cpu", context=512, draft_model="none"
+        model=str(save(tmp_path / "m")), bits=8, self_draft_bits=4, device="cpu", context=512, draft_model="none"
     )
     engine, prompt = Engine.load(config), [3 + n % 50 for n in range(100)]
     assert (
@@ -278,16 +278,16 @@ def test_weights_of_eight_bits_are_drafted_with_in_four(tmp_path: Path) -> None:
 
 def test_what_cannot_be_combined_is_refused_with_an_action(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidSetting, match="8 bits are not usable"):
-        EngineConfig(drafting_bits=8)
+        EngineConfig(self_draft_bits=8)
     with pytest.raises(InvalidSetting, match="would only add") as pointless:
-        EngineConfig(bits=4, drafting_bits=4)
+        EngineConfig(bits=4, self_draft_bits=4)
     assert "--draft-bits" in pointless.value.hint
     with pytest.raises(InvalidSetting, match="not shared between GPUs"):
-        EngineConfig(num_gpus=2, drafting_bits=4)
+        EngineConfig(num_gpus=2, self_draft_bits=4)
     args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--draft-bits", "4"])
     with pytest.raises(InvalidSetting, match="this machine"):
         connector(args)
-    assert launch.parse_arguments(["doctor"]).draft_bits == 16
+    assert launch.parse_arguments(["doctor"]).self_draft_bits == 16
     with pytest.raises(SystemExit):
         launch.parse_arguments(["doctor", "--draft-bits", "8"])
 

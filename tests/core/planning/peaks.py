@@ -104,7 +104,12 @@ def on_device(model: LoadedModel) -> LoadedModel:
 def config(**changes: Any) -> EngineConfig:
     """Sizes of the small world."""
     base = EngineConfig(
-        context=500, prefill_chunk=64, retrieval=RETRIEVED, draft=DraftConfig(window=72), graphs=False, host_share=0.0
+        context=500,
+        prefill_chunk=64,
+        retrieval=RETRIEVED,
+        draft=DraftConfig(window=72),
+        graphs=False,
+        cpu_attention_share=0.0,
     )
     return replace(base, **changes)
 

@@ -52,14 +52,14 @@ class Case:
     model: str
     machine: str  # as `doctor --assume` takes it
     context: int = 131072
-    host_share: float | None = None
-    drafting_bits: int = 16
+    cpu_attention_share: float | None = None
+    self_draft_bits: int = 16
     bits: int | None = None  # of the target's weights; None: as they are on disk
 
     @property
     def name(self) -> str:
-        extra = "" if self.host_share is None else f", host attends to {self.host_share:.0%}"
-        extra += "" if self.drafting_bits == 16 else f", drafting in {self.drafting_bits} bits"
+        extra = "" if self.cpu_attention_share is None else f", host attends to {self.cpu_attention_share:.0%}"
+        extra += "" if self.self_draft_bits == 16 else f", drafting in {self.self_draft_bits} bits"
         return f"{self.model} {self.context // 1024}K on {self.machine}{extra}"
 
     @property
@@ -71,8 +71,8 @@ class Case:
         return EngineConfig(
             context=self.context,
             retrieval=RetrievalConfig(budget=BUDGET),
-            host_share=self.host_share,
-            drafting_bits=self.drafting_bits,
+            cpu_attention_share=self.cpu_attention_share,
+            self_draft_bits=self.self_draft_bits,
             bits=self.bits,
         )
 
@@ -115,13 +115,13 @@ def on_disk(size: ModelSize) -> ModelDims:
 
 CASES = [
     Case("llama2-7b-128k", "1x4090"),
-    Case("llama2-7b-128k", "1x4090", host_share=0.25),
+    Case("llama2-7b-128k", "1x4090", cpu_attention_share=0.25),
     Case("llama2-7b-128k", "2x4090"),
     Case("llama2-7b-128k", "1xa100"),
     Case("llama2-7b-128k", "1xh200"),
     Case("llama-3.1-8b", "1x4090"),
     Case("llama-3.1-8b", "1xa100"),
-    Case("llama-3.1-8b", "1xa100", drafting_bits=4),
+    Case("llama-3.1-8b", "1xa100", self_draft_bits=4),
     Case("llama-3.1-8b", "1xh100"),
     Case("harbour", "cpu"),
     Case("harbour", "cpu", context=8192),
@@ -132,7 +132,7 @@ def forecast(case: Case, level1: float, level2: float) -> Prediction:
     """`doctor`'s prediction, from the plan's nominal bandwidths."""
     target, draft = case.sizes
     plan = case.told.plan
-    rates = replace(plan.nominal, host=plan.nominal.host if plan.coattention.value else None)
+    rates = replace(plan.nominal, host=plan.nominal.host if plan.cpu_attention.value else None)
     return predict(target, draft, case.config, plan, rates, Acceptance(level1, level2, "chosen"))
 
 
@@ -152,7 +152,7 @@ def decoder(case: Case, plan: Plan) -> Decoder:
     shares = max(1, case.told.num_gpus)
     kv = kv_bytes_per_token(target.dims, plan.dtype.value)
     weights = share_of(target, shares).weight_bytes(plan.bits.value)
-    guessing = target.drafting_pass_bytes // shares if case.drafting_bits == 4 else weights
+    guessing = target.self_draft_pass_bytes // shares if case.self_draft_bits == 4 else weights
 
     def judge(name: str, kv_bytes: int, weight_bytes: int) -> CachedModel:
         cache = SimpleNamespace(nbytes=kv_bytes)
@@ -272,15 +272,15 @@ def test_costs_know_nothing_that_was_measured(tmp_path: Path) -> None:
     """The engine's link and the host's share are readings: two starts on one machine may take different ones."""
     case = CASES[0]
     plan = case.plan(tmp_path)
-    assert plan.coattention.value is None, "measured when the model is loaded"
-    measured = replace(plan, coattention=Choice(0.4, "measured"))
+    assert plan.cpu_attention.value is None, "measured when the model is loaded"
+    measured = replace(plan, cpu_attention=Choice(0.4, "measured"))
     one, other = (decoder(case, p)._parts for p in (plan, measured))
     assert one.nominal_cost(one.full) == other.nominal_cost(other.full)
     asked = CASES[1]
     given = decoder(asked, asked.plan(tmp_path))._parts
     cost = given.nominal_cost(given.full)
     assert cost.of(0) == pytest.approx(48 * GIB / 25e9 + fixed_seconds("cuda", 32), rel=1e-6)
-    busy = replace(asked, host_share=0.5)
+    busy = replace(asked, cpu_attention_share=0.5)
     slow = decoder(busy, busy.plan(tmp_path))._parts
     expected = 32 * GIB / HOST_BANDWIDTH + fixed_seconds("cuda", 32)
     assert slow.nominal_cost(slow.full).of(0) == pytest.approx(expected, rel=1e-6), "the host is the slower one"

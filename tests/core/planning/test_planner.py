@@ -114,17 +114,17 @@ def test_drafting_weights_are_counted_and_refused_where_they_do_not_fit() -> Non
     shape = find_shape("llama2-7b-128k")
     assert shape is not None
     size = size_of(shape.config, shape.name)
-    config = EngineConfig(context=4096, drafting_bits=4)
-    plain = make_plan(LLAMA2_7B, None, replace(config, drafting_bits=16), GAMER)
+    config = EngineConfig(context=4096, self_draft_bits=4)
+    plain = make_plan(LLAMA2_7B, None, replace(config, self_draft_bits=16), GAMER)
     plan = make_plan(LLAMA2_7B, None, config, GAMER, size)
     # 6,476,005,376 linear weights of 32 layers and 32000 * 4096 of the output layer at 4.5 bits: 4, and bfloat16 scale
     # and offset for 64 of them
     rows = {row.name: row.size_bytes for row in plan.rows}
-    assert rows["drafting weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
-    assert plan.total_bytes == plain.total_bytes + rows["drafting weights, 4 bit"]
-    assert plan.most_context < make_plan(LLAMA2_7B, None, replace(config, drafting_bits=16), GAMER).most_context
+    assert rows["self-draft weights, 4 bit"] == (6_476_005_376 + 131_072_000) * 9 // 16
+    assert plan.total_bytes == plain.total_bytes + rows["self-draft weights, 4 bit"]
+    assert plan.most_context < make_plan(LLAMA2_7B, None, replace(config, self_draft_bits=16), GAMER).most_context
     tight = replace(GAMER, gpus=(Gpu("small", 17 * GIB, 17 * GIB),))
-    assert make_plan(LLAMA2_7B, None, replace(config, context=None, drafting_bits=16), tight).context.value > 0
+    assert make_plan(LLAMA2_7B, None, replace(config, context=None, self_draft_bits=16), tight).context.value > 0
     with pytest.raises(NotEnoughMemory, match="weights and what lies beside them") as refused:
         make_plan(LLAMA2_7B, None, config, tight, size)
     assert refused.value.hint == "Leave out --self-draft-bits."

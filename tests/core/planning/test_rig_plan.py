@@ -118,7 +118,7 @@ def test_llama2_7b_at_128k_takes_64_gib_of_keys_and_values_and_a_24_gb_card_cann
     # as much, five pieces of 512 rows of 16 KiB and 3968 rows of a layer on their way to the host, 32 recorded passes
     # of half a MiB a layer, and for each layer 512 + 192 + 1 newest rows and 512 + 127 of a long pass: 144.9 left, less
     # than 2048 - 21, which a layer takes more.
-    assert told.plan.placement.value == "offloaded" and told.plan.resident_layers == 0 and told.host_share == 1
+    assert told.plan.placement.value == "offloaded" and told.plan.resident_layers == 0 and told.cpu_attention_share == 1
     gpu, host = ({row.name: row.size_bytes / (1 << 20) for row in tier.rows} for tier in told.tiers)
     assert gpu == pytest.approx(
         {
@@ -147,7 +147,7 @@ def test_some_layers_stay_where_there_is_room_for_them(size: Write) -> None:
     told = planned(size("llama2-7b"), make_rig(HOST, gpu_gib=32.2, host_gib=128))
     # 8.2 * 1024 * 0.9 = 7557.1 MiB more than above: 7702.0 / 2027 = 3 layers
     assert told.plan.placement.value == "split" and told.plan.resident_layers == 3
-    assert told.host_share == pytest.approx(29 / 32)
+    assert told.cpu_attention_share == pytest.approx(29 / 32)
     assert "3 of 32 layers" in told.plan.placement.because and told.runs.value
     rows = {row.name: row.size_bytes for tier in told.tiers for row in tier.rows}
     kept = 3 * (131072 + 1) * 16 * KIB  # an odd number of rows
@@ -177,7 +177,7 @@ def test_two_cards_share_layers_and_caches_by_heads(size: Write) -> None:
     # 1024 + 193 newest rows of 8 KiB and 1024 + 127 of a long pass = 18.5, and takes 1024 - 18.5 more:
     # (10998.3 - 32 * 18.5) / 1005.5 = 10.3
     assert first["prefill buffers"] == 3968 * (4 * 8192 + 3 * 22016 + 544)
-    assert told.plan.resident_layers == 10 and told.num_gpus == 2 and told.host_share == pytest.approx(22 / 32)
+    assert told.plan.resident_layers == 10 and told.num_gpus == 2 and told.cpu_attention_share == pytest.approx(22 / 32)
     assert "--gpus 2" in told.runs.because
 
 
@@ -226,7 +226,7 @@ def test_what_would_help_is_the_smallest_change_that_does(size: Write) -> None:
 )
 def test_what_fits_stays_on_the_gpu(size: Write, name: str, count: int, gib: float) -> None:
     told = planned(size(name), make_rig(HOST, gpu_gib=gib, num_gpus=count))
-    assert told.plan.placement.value == "resident" and told.host_share == 0
+    assert told.plan.placement.value == "resident" and told.cpu_attention_share == 0
     assert told.most_resident == told.plan.most_context == 131072
     assert all("ring" not in row.name for tier in told.tiers for row in tier.rows)
     assert told.runs.value and ("--gpus 2" in told.runs.because) is (count == 2)
@@ -413,18 +413,18 @@ def test_the_link_is_what_bounds_an_offloaded_pass(size: Write) -> None:
 
 def test_what_the_host_attends_to_does_not_cross_and_bounds_a_pass_too(size: Write) -> None:
     llama, rig = size("llama2-7b"), rig_4090()
-    config = EngineConfig(context=131072, host_share=0.25, retrieval=RetrievalConfig(budget=4096))
+    config = EngineConfig(context=131072, cpu_attention_share=0.25, retrieval=RetrievalConfig(budget=4096))
     told = plan_rig(llama, None, config, rig)
-    assert told.plan.coattention == Choice(0.25, "asked for") and planned(llama, rig).plan.coattention.value is None
+    assert told.plan.cpu_attention == Choice(0.25, "asked for") and planned(llama, rig).plan.cpu_attention.value is None
     found = predict(llama, None, config, told.plan, bandwidths(told.plan, rig), PUBLISHED)
     assert (found.link_bytes_per_full_pass, found.host_bytes_per_full_pass) == (48 * GIB, 16 * GIB)
     # 48 GiB at 25 GB/s = 2062 ms, beside 16 GiB at 12 GB/s = 1432 ms
     assert found.plain_ms_per_token == pytest.approx(2062 + 8, abs=1) and "nominal" in (found.host_because or "")
-    told = plan_rig(llama, None, replace(config, host_share=0.5), rig)
+    told = plan_rig(llama, None, replace(config, cpu_attention_share=0.5), rig)
     found = predict(llama, None, config, told.plan, bandwidths(told.plan, rig), PUBLISHED)
     assert found.plain_ms_per_token == pytest.approx(2863 + 8, abs=1), "the host is the slower one"
     two = plan_rig(llama, None, EngineConfig(context=131072), rig_4090(2))
-    assert two.plan.coattention.value == 0 and "several processes" in two.plan.coattention.because
+    assert two.plan.cpu_attention.value == 0 and "several processes" in two.plan.cpu_attention.because
 
 
 def test_more_acceptance_is_more_speed_and_its_source_is_told(size: Write) -> None:
@@ -453,12 +453,12 @@ def test_the_modelled_speedup_grows_with_the_context() -> None:
 
 def test_drafting_weights_lie_on_the_device_and_make_guessing_cheaper(size: Write) -> None:
     llama = size("llama-3.1-8b")
-    configs = [EngineConfig(context=65536, drafting_bits=bits) for bits in (16, 4)]
+    configs = [EngineConfig(context=65536, self_draft_bits=bits) for bits in (16, 4)]
     plans = [plan_rig(llama, None, config, make_rig(HOST, gpu_gib=48)) for config in configs]
     rows = {row.name: row.size_bytes for row in plans[1].tiers[0].rows}
-    assert rows["drafting weights, 4 bit"] == (llama.layer_parameters + 128256 * 4096) * 9 // 16
-    assert plans[1].tiers[0].used_bytes == plans[0].tiers[0].used_bytes + rows["drafting weights, 4 bit"]
-    assert plans[1].drafting_bits.value == 4 and plans[0].drafting_bits.value == 16 and plans[1].runs.value
+    assert rows["self-draft weights, 4 bit"] == (llama.layer_parameters + 128256 * 4096) * 9 // 16
+    assert plans[1].tiers[0].used_bytes == plans[0].tiers[0].used_bytes + rows["self-draft weights, 4 bit"]
+    assert plans[1].self_draft_bits.value == 4 and plans[0].self_draft_bits.value == 16 and plans[1].runs.value
     rig, seen = make_rig(HOST, gpu_gib=48), Acceptance(0.3, 0.9, "seen")
     slow, fast = (
         predict(llama, None, config, told.plan, bandwidths(told.plan, rig), seen)
@@ -471,4 +471,4 @@ def test_drafting_weights_lie_on_the_device_and_make_guessing_cheaper(size: Writ
         plan_rig(llama, None, configs[1], make_rig(HOST, gpu_gib=20))
     assert refused.value.hint == "Leave out --self-draft-bits."
     two = plan_rig(llama, None, configs[1], rig_4090(2))
-    assert not two.runs.value and "drafting weights" in two.runs.because
+    assert not two.runs.value and "self-draft weights" in two.runs.because

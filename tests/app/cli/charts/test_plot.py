@@ -260,7 +260,7 @@ def test_the_machine_is_told_in_words() -> None:
     document["hardware"] = {**document["hardware"], "gpus": [gpu, gpu]}
     cpu = document["hardware"]["cpu"]
     assert plot.subject(document) == f"harbour, bfloat16, 4-bit weights, on 2\u00a0× RTX 4090, {cpu} (2 cores)"
-    document["config"] |= {"device": "cpu", "bits": 16, "drafting_bits": 4}
+    document["config"] |= {"device": "cpu", "bits": 16, "self_draft_bits": 4}
     assert plot.subject(document) == f"harbour, bfloat16, 4-bit drafting, on {cpu} (2 cores)", "the GPUs did nothing"
     assert "Commit" not in plot.remarks({**document, "commit": None}, spread=False)
 

@@ -229,7 +229,7 @@ def test_the_pair_that_comes_along_is_expected_to_accept_what_was_measured(ready
 
 def test_what_the_host_attends_to_is_told_with_its_reason(ready: Ready, engine: FakeEngine) -> None:
     engine.info.host_memory = SimpleNamespace(value="pinned", because="copies run beside computing")
-    engine.info.plan.coattention = SimpleNamespace(value=0.35, because="measured: both end together")
+    engine.info.plan.cpu_attention = SimpleNamespace(value=0.35, because="measured: both end together")
     engine.info.plan.resident_layers = 0
     html = text_of(system(shot(ready)))
     assert "Host attends to 35% of it measured: both end together" in html
