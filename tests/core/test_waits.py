@@ -61,7 +61,7 @@ def test_no_piece_of_work_waits_more_often_than_it_may(way: str, sampling: Sampl
 
 def test_a_token_of_plain_decoding_waits_once_for_itself_its_time_and_its_chance() -> None:
     ledger = counted("resident", SamplingParams(), 4, "autoregressive")
-    assert ledger.most == {"a pass of the full judge": 0, OUTSIDE: 3}, dict(ledger.why)
+    assert ledger.most == {"a pass of the full model": 0, OUTSIDE: 3}, dict(ledger.why)
 
 
 def test_a_lookup_waits_no_more_often() -> None:
@@ -80,7 +80,7 @@ def test_one_more_wait_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(CachedModel, "feed_tokens", feed_tokens)
-        assert over(counted("resident", SamplingParams(), 3), RESIDENT) == {"a pass of the retrieval judge": 1}
+        assert over(counted("resident", SamplingParams(), 3), RESIDENT) == {"a pass of the retrieval model": 1}
     for wait in (lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: x.equal(x), lambda x: bool(x.sum() > 0)):
         with monkeypatch.context() as patch:
             patch.setattr(

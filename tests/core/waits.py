@@ -70,7 +70,7 @@ def watch(ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
 
         patch.setattr(owner, name, call)
 
-    wrap(CachedModel, "feed_tokens", lambda judge: f"a pass of the {judge.name} judge")
+    wrap(CachedModel, "feed_tokens", lambda model: f"a pass of the {model.name} model")
     wrap(Speculative, "round", lambda level: f"a round verified by {level._verifier.name}")
     wrap(AutoregressiveProposer, "propose", lambda sampler: "a proposal of the draft")
     wrap(RetrievalCache, "select", lambda _: "choosing chunks")
@@ -79,17 +79,17 @@ def watch(ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
 
 # What a piece of work may wait for at most, and why
 RESIDENT = {
-    "a pass of the draft judge": 0,
-    "a pass of the retrieval judge": 0,
-    "a pass of the full judge": 0,
+    "a pass of the draft model": 0,
+    "a pass of the retrieval model": 0,
+    "a pass of the full model": 0,
     "a proposal of the draft": GAMMA1,  # each token is fed to the next pass
     "a round verified by retrieval": 2,  # how many guesses hold, and the token drawn
     "a round verified by full": 2,
     "choosing chunks": 3,  # which chunks come, which slots they take, and both on the host
-    OUTSIDE: 4,  # the newest pass of each judge, whose time is asked for, and the chances of the tokens for display
+    OUTSIDE: 4,  # the newest pass of each model, whose time is asked for, and the chances of the tokens for display
 }
 LAYERS = 2
 # Beside that what was stored must be there, and in each layer a buffer must be free for keys and one for values
 OFFLOADED = {**RESIDENT, "choosing chunks": 3 + 1 + 2 * LAYERS}
-SHARED = {**OFFLOADED, "a pass of the full judge": 1}  # the host reads what was stored
+SHARED = {**OFFLOADED, "a pass of the full model": 1}  # the host reads what was stored
 BUDGETS = {"resident": RESIDENT, "offloaded": OFFLOADED, "shared with the host": SHARED}

@@ -1,0 +1,76 @@
+"""Selection policies by name: those that ship, those of others, and that no text depends on them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from core.caches import policies
+from core.caches.policies import SELECTION_POLICIES, TopChunks, check_policy, register_policy, selection_policy
+from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
+from core.engine import Engine
+from core.errors import InvalidSetting
+from core.generation.events import Finished
+from tests.core.toys import random_prompt, tiny_engine
+
+ROOT = Path(__file__).parents[3]
+
+
+class Oldest(TopChunks):
+    """The first chunks, whatever is asked."""
+
+    def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        return torch.arange(num_eligible, 0, -1).float().expand(self.full.shape.num_kv_heads, -1)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "SELECTION_POLICIES", dict(SELECTION_POLICIES))
+
+
+def chosen(engine: Engine, name: str) -> tuple[tuple[int, ...], Tensor]:
+    """The text, and the chunks that were held at its end."""
+    engine._levels.chunks = RetrievalConfig(budget=96, chunk_size=8, local_window=32, policy=name)
+    engine._levels._chooser = selection_policy(engine._levels.full, engine._levels.chunks)
+    engine._levels.retrieval.set_policy(engine._levels._chooser)
+    fixed = SpeculationConfig(gamma1=2, gamma2=4, adaptive=False)
+    config = GenerationConfig(method="triforce", max_new_tokens=16, speculation=fixed)
+    object.__setattr__(engine.config, "retrieval", engine._levels.chunks)
+    *_, finished = engine.generate(random_prompt(400), config)
+    assert isinstance(finished, Finished)
+    return finished.token_ids, engine.held_chunks()
+
+
+def test_a_policy_of_one_s_own_chooses_and_texts_stay() -> None:
+    register_policy("oldest", Oldest)
+    register_policy("oldest", Oldest)  # a module that is imported twice
+    plain, built_in = chosen(tiny_engine(budget=96), "landmark")
+    own, held = chosen(tiny_engine(budget=96), "oldest")
+    assert own == plain
+    assert torch.equal(held[0, 0], torch.arange(held.shape[2])) and not torch.equal(held, built_in)
+
+
+def test_names_are_taken_once_and_unknown_ones_refused() -> None:
+    with pytest.raises(InvalidSetting, match="already"):
+        register_policy("landmark", Oldest)
+    with pytest.raises(InvalidSetting, match="no selection policy 'newest'") as unknown:
+        check_policy("newest")
+    assert "landmark, attention" in unknown.value.hint
+    register_policy("oldest", Oldest)
+    check_policy("attention", shared=True)
+    with pytest.raises(InvalidSetting, match="other processes"):
+        check_policy("oldest", shared=True)
+
+
+def test_the_example_runs_and_both_policies_write_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    file = ROOT / "assets" / "docs" / "examples" / "own_policy.py"
+    spec = importlib.util.spec_from_file_location("own_policy", file)
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    text = (ROOT / "assets" / "books" / "harbour-32k.txt").read_text(encoding="utf-8")[:9000]
+    answers = example.main(text, "Tell what the book says about the harbour.")
+    assert answers["landmark"] == answers["strongest-vote"] != ""
+    assert "strongest-vote" in capsys.readouterr().out
