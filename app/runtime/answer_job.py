@@ -81,7 +81,7 @@ class AnswerJob:
         recording = Recording(session, self.conversations, self.place, config, model=info.model, weights=info.weights)
         before = recording.before
         if before is not None and before.seed is not None and self.seed is not None:
-            recording.config = replace(config, seed=before.seed)  # so plain decoding draws the tokens it would have drawn without the cut
+            recording.config = replace(config, seed=before.seed)  # plain decoding then draws as if uncut
         recording.written = answer_ids(before, engine) if before else ()
         return recording
 

@@ -46,8 +46,8 @@ class Conversing:
     def arrive(self, session: Session) -> None:
         """The page has loaded: stop what it can no longer follow, and restore what it had before a restart.
 
-        A page that is new to this program shows its own newest conversation. If it has none and is the first page to load,
-        it shows the newest of all.
+        A page that is new to this program shows its own newest conversation. The first page to load shows the newest
+        of all if it has none of its own.
         """
         if session.entered:
             self._worker.stop_answer(session.id)

@@ -25,7 +25,7 @@ def prompt_of(conversation: "Conversation", past: Sequence[Exchange], question: 
 def answer_ids(exchange: Exchange, engine: "TextEngine") -> tuple[int, ...]:
     """The tokens an answer was written with; the tokens of its text where another model wrote it.
 
-    Also the tokens of its text if an id does not exist in this model: the file or the model behind the name has changed.
+    Also the tokens of its text if this model lacks one of the ids: the file or the model behind the name has changed.
     """
     token_ids = exchange.finished.token_ids
     if exchange.model == engine.info.model and engine.knows(token_ids):

@@ -1,4 +1,4 @@
-"""A race on the engine's thread: one question about the book, answered by several methods, and how the texts compare."""
+"""A race on the engine's thread: several methods answer one question about the book, and their texts are compared."""
 
 import threading
 from collections.abc import Iterator

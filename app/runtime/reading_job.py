@@ -1,4 +1,4 @@
-"""Brings a book to the model, as jobs for the engine's thread: extract, count, read, save to disk, measure the baseline.
+"""Jobs that bring a book to the model, on the engine's thread: extract, count, read, save to disk, baseline.
 
 Pages call `Reading`; the functions below it run on the engine's thread.
 """

@@ -87,7 +87,7 @@ class SavedBooks:
             state.doing = None
 
     def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "TextEngine") -> None:
-        """The engine holds exactly the book's tokens: if reading took long, offer to save them, or save them unasked."""
+        """The engine holds exactly the book's tokens: if reading took long, offer to save them, or save unasked."""
         store = self._of(engine)
         if store is None or session.incognito or session.book is None:
             return

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
 
 log = logging.getLogger(__name__)
 
-MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread when the program ends; the short one while it loads a model
+MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread to end; SHORT while it loads a model
 MOST_WAIT_SECONDS = 30.0  # long enough for a pass over a long book on a slow machine
 
 
@@ -112,8 +112,8 @@ class EngineWorker:
     def switch(self, load: Load, model: str) -> None:
         """Load another model in place of the present one; returns at once, `states` reports the rest.
 
-        The present model is freed first, and loaded again if the other cannot be loaded. Reading and counting end; books are
-        counted and read again, conversations stay.
+        The present model is freed first, and loaded again if the other cannot be loaded. Reading and counting end;
+        books are counted and read again, conversations stay.
 
         Args:
             model: its name, for display.
@@ -127,8 +127,8 @@ class EngineWorker:
     def open_books(self, session_id: str, files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract the texts of files, put them in the session's library, and let the model read it if it fits.
 
-        A file that cannot be read is reported in `Session.uploads`; the others are added all the same. Where several of these
-        streams run at once, the one whose text comes last counts and reads for all.
+        A file that cannot be read is reported in `Session.uploads`; the others are added all the same. Where several of
+        these streams run at once, the one whose text comes last counts and reads for all.
 
         Raises:
             SessionGone: at once. While iterating: the error of the model's loading.
@@ -250,7 +250,7 @@ class EngineWorker:
         Args:
             seconds: a budget on every lane's clock; None for none.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once. Other errors of the engine: when its turn comes.
+            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once. Other engine errors: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
         if len(configs) < 2:
