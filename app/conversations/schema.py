@@ -297,6 +297,6 @@ def _number(data: Mapping[str, Any], key: str) -> float:
     value = data.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Damaged(key)
-    if not -MOST_NUMBER <= value <= MOST_NUMBER:  # false for NaN too
+    if not -MOST_NUMBER <= value <= MOST_NUMBER:  # the comparison is false for NaN too
         raise Damaged(key)
     return float(value)

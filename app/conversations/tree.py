@@ -167,8 +167,8 @@ class Dialogue:
     def joined(self, other: "Dialogue") -> "Dialogue":
         """Join another state of the same conversation; the shown branch and the book stay those of `self`.
 
-        No answer is lost: a removed node stays as long as a node that was not removed follows it, with the newest answer
-        of the two states.
+        No answer is lost: a removed node stays as long as a node that was not removed follows it, with the newest
+        answer of the two states.
         """
         theirs, have = {node.id: node for node in other.nodes}, {node.id for node in self.nodes}
         nodes = [max(node, theirs.get(node.id, node), key=lambda one: one.age) for node in self.nodes]

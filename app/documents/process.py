@@ -4,6 +4,7 @@ The process limits itself where the system can (`parsing_worker.py`). The watch 
 address space cannot be limited (macOS) or nothing can (Windows), and while the process does not respond. The process
 ends with this one: only this one holds the pipe of its standard input, and on Windows its job ends it.
 """
+
 import queue
 import subprocess
 import sys

@@ -66,8 +66,8 @@ def build_page(
     )
     with page:
         session = gr.Textbox(visible=False, show_label=False)
-        # Gradio sends progress to every output of an event and deep-copies its value every time: a third of the page's work
-        # during an answer. So only one component, which shows nothing, gets progress.
+        # Gradio sends progress to every output of an event and deep-copies its value every time: a third of the page's
+        # work during an answer. So only one component, which shows nothing, gets progress.
         quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": session, "js": WITH_SESSION}
         # The worker has the one queue; Gradio's own must not delay an event before the page can show that it waits.
         stream: dict[str, Any] = {**quiet, "concurrency_limit": None}

@@ -51,9 +51,7 @@ class Doors:
             if message["type"] == "http.response.start":
                 added = MutableHeaders(scope=message)
                 added["X-Content-Type-Options"] = "nosniff"
-                added["Cross-Origin-Resource-Policy"] = (
-                    "same-origin"  # for pages that send no CORS request
-                )
+                added["Cross-Origin-Resource-Policy"] = "same-origin"  # for pages that send no CORS request
                 if origin is not None and self._known(origin):
                     added["Access-Control-Allow-Origin"], added["Vary"] = origin, "Origin"
             await send(message)

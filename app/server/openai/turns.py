@@ -33,7 +33,7 @@ RETRY_SECONDS = 5
 
 @dataclass(slots=True)
 class Timing:
-    """One request's times and counts, in time.perf_counter's seconds. The engine's thread writes, the event loop reads."""
+    """Times and counts of one request, by time.perf_counter. The engine's thread writes, the event loop reads."""
 
     arrived: float
     begun: float | None = None  # when its turn came
