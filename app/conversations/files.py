@@ -21,11 +21,7 @@ NO_FILE: Stamp = (0, 0, 0)
 
 
 def parsed(file: Path, status: os.stat_result) -> Dialogue:
-    """Read the conversation in a file.
-
-    Raises:
-        OSError, UnicodeError, Damaged, NewerVersion.
-    """
+    """Read the conversation in a file. Raises OSError, UnicodeError, Damaged, NewerVersion."""
     if not stat.S_ISREG(status.st_mode):
         raise Damaged("no ordinary file")
     if status.st_size > MOST_BYTES:

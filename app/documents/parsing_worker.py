@@ -1,7 +1,7 @@
 """The part of a parsing process that is common to all formats: its limits, its messages, its end.
 
 Books are hostile input to parsers with a history of denial-of-service reports, so parsers run in their own process,
-under limits, and can be killed. It prints one JSON object a line (see `messages.py`); `parsing.py` is its parent.
+under limits, and can be killed. The process prints one JSON object a line (see `messages.py`) to `parsing.py`.
 """
 
 import json

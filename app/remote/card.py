@@ -17,11 +17,7 @@ from core.planning.memory_plan import Placement, Plan
 
 
 def find_card(client: Client, model: str | None) -> Mapping[str, Any]:
-    """The server's data about the model of that name, or about its only one.
-
-    Raises:
-        UnknownModel, RemoteError.
-    """
+    """The server's data about the model of that name, or about its only one. Raises UnknownModel, RemoteError."""
     found = client.get(f"{client.address.base}/models")
     rows = found.get("data") if isinstance(found, dict) else None
     cards = [row for row in rows or () if isinstance(row, dict) and isinstance(row.get("id"), str) and row["id"]]

@@ -50,11 +50,7 @@ class RemoteEngine:
     def connect(
         cls, url: str, *, key: str | None, model: str | None, context: int | None, patience: Patience | None = None
     ) -> "RemoteEngine":
-        """Query a server about its model.
-
-        Raises:
-            InvalidSetting, UnknownModel, ContextTooSmall, RemoteError.
-        """
+        """Query a server about its model. Raises InvalidSetting, UnknownModel, ContextTooSmall, RemoteError."""
         client = Client(Address.of(url), key, patience)
         try:
             card = find_card(client, model)

@@ -67,11 +67,7 @@ class Conversing:
                 return
 
     def open(self, session_id: str, dialogue_id: str) -> None:
-        """Show a conversation. It can continue if its book is open.
-
-        Raises:
-            SessionGone, ConversationGone.
-        """
+        """Show a conversation. It can continue if its book is open. Raises SessionGone, ConversationGone."""
         session = self._leave(session_id)
         dialogue = self._store.open(dialogue_id)
         with session.lock:
@@ -94,11 +90,7 @@ class Conversing:
     # -------------------- the whole conversation
 
     def rename(self, session_id: str, dialogue_id: str, title: str) -> None:
-        """Give a conversation another title; an empty one changes nothing.
-
-        Raises:
-            SessionGone, ConversationGone.
-        """
+        """Give a conversation another title; an empty one changes nothing. Raises SessionGone, ConversationGone."""
         session = self._worker.sessions.get(session_id)
         renamed = None
         with session.lock:
@@ -110,22 +102,14 @@ class Conversing:
             self._store.save(renamed)
 
     def delete(self, session_id: str, dialogue_id: str) -> None:
-        """Delete a conversation for good.
-
-        Raises:
-            SessionGone.
-        """
+        """Delete a conversation for good. Raises SessionGone."""
         session = self._worker.sessions.get(session_id)
         if session.dialogue is not None and session.dialogue.id == dialogue_id:
             self._leave(session_id)
         self._store.delete(dialogue_id)
 
     def export(self, session_id: str, dialogue_id: str, kind: Kind) -> Parcel:
-        """A conversation as a file to save.
-
-        Raises:
-            SessionGone, ConversationGone.
-        """
+        """A conversation as a file to save. Raises SessionGone, ConversationGone."""
         session = self._worker.sessions.get(session_id)
         dialogue = session.dialogue
         if dialogue is None or dialogue.id != dialogue_id:

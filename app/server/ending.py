@@ -19,10 +19,7 @@ class Ending:
     """Inside this context the first signal raises KeyboardInterrupt in the main thread; later ones change nothing.
 
     An interrupt can get lost, if it is raised while a library catches every exception or while an object is freed.
-    So it is remembered too: LONGEST_SECONDS after the signal, the process is ended if it has not left this context.
-
-    Args:
-        longest_seconds: replaces LONGEST_SECONDS.
+    So it is remembered too: `longest_seconds` after the signal, the process is ended if it has not left this context.
     """
 
     def __init__(self, longest_seconds: float = LONGEST_SECONDS) -> None:

@@ -83,11 +83,7 @@ class Turns:
             yield events
 
     async def do(self, job: "Callable[[TextEngine], T]") -> T:
-        """Run a short job that needs the engine, when its turn comes.
-
-        Raises:
-            RequestError.
-        """
+        """Run a short job that needs the engine, when its turn comes. Raises RequestError."""
         found: list[T] = []
 
         def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[WorkerEvent]:
