@@ -9,19 +9,19 @@ def count(number: int) -> str:
 
 
 def plural(number: int, noun: str, several: str = "") -> str:
-    """1 page, 2 pages; `several` for nouns that want more than an s."""
+    """1 page, 2 pages; `several` for irregular plurals."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {several or noun + 's'}"
 
 
 def compact(number: float) -> str:
-    """A count where there is little room: 950, 1.2k, 34k."""
+    """A count in little space: 950, 1.2k, 34k."""
     if number < 1000:
         return f"{number:.0f}"
     return f"{number / 1000:.1f}k" if number < 9950 else f"{number / 1000:.0f}k"
 
 
 def figure(value: float | None) -> str:
-    """Three digits that matter: 0.42, 4.21, 42.1, 421, 4,210."""
+    """Three significant digits: 0.42, 4.21, 42.1, 421, 4,210."""
     if value is None:
         return NONE_YET
     if value >= 99.95:
@@ -30,7 +30,7 @@ def figure(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """0.934 -> 93%. Neither 0% nor 100% unless it is exactly that."""
+    """0.934 -> 93%. 0% and 100% only for exact values."""
     if share is None:
         return NONE_YET
     if 0 < share < 0.01:
@@ -58,7 +58,7 @@ def size(size_bytes: int) -> str:
 
 
 def amount(num_bytes: float) -> str:
-    """Bytes with three digits that matter: 310 KiB, 4.21 MiB, 1.20 GiB."""
+    """Bytes with three significant digits: 310 KiB, 4.21 MiB, 1.20 GiB."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
         if num_bytes >= 0.9995 * unit:
             return f"{figure(num_bytes / unit)} {name}"
@@ -74,7 +74,7 @@ def disk_size(size_bytes: int) -> str:
 
 
 def probability(value: float) -> str:
-    """0.93, 1, 0, and under 0.01 where rounding would hide that it is not 0."""
+    """0.93, 1, 0, and "under 0.01" for positive values that would round to 0."""
     if value in (0, 1):
         return f"{value:.0f}"
     if value < 0.01:

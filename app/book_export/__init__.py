@@ -1,6 +1,6 @@
-"""Books out: from a generated book to a text, Markdown, PDF or EPUB file, with questions beside it.
+"""Export of books: from a generated book to a text, Markdown, PDF or EPUB file, with questions beside it.
 
-Equal books give equal bytes. Knows the world's books, files and a way to count tokens; knows nothing of models.
+Equal books give equal bytes. Knows generated books, files and a function that counts tokens, but no models.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ FORMATS: Mapping[str, Callable[[Book], bytes]] = {
 
 
 def as_read(book: Book, suffix: str) -> str:
-    """The text that the app reads back from a file of that format."""
+    """The text that the app reads from a file of that format."""
     readings: Mapping[str, Callable[[Book], str]] = {".txt": to_text, ".md": to_markdown}
     return readings[suffix](book) if suffix in readings else book.text
 

@@ -1,6 +1,6 @@
 """A book as EPUB 3 (EPUB 3.3): a title page, one XHTML file for each chapter, and a table of contents.
 
-Times and identifiers do not depend on when or where it is written, so that equal books give equal bytes.
+Times and identifiers do not depend on when or where it is written, so equal books give equal bytes.
 """
 
 import io
@@ -12,7 +12,7 @@ from html import escape
 from core.synthetic.book import Book
 
 MIMETYPE = "application/epub+zip"
-MODIFIED = "1980-01-01T00:00:00Z"  # the first moment that a ZIP archive can tell
+MODIFIED = "1980-01-01T00:00:00Z"  # the earliest time of a ZIP archive
 ENTRY_TIME = (1980, 1, 1, 0, 0, 0)
 UNIX, MODE = 3, 0o644
 CONTAINER = """<?xml version="1.0" encoding="UTF-8"?>
@@ -101,7 +101,7 @@ def pack(files: dict[str, str]) -> bytes:
 
 
 def entry(name: str, method: int) -> zipfile.ZipInfo:
-    """An entry of the archive that is the same on every system and on every day."""
+    """An archive entry that is equal on every system at any time."""
     info = zipfile.ZipInfo(name, ENTRY_TIME)
     info.compress_type, info.create_system, info.external_attr = method, UNIX, MODE << 16
     return info

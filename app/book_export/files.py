@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and never in the place of others unless that is wanted."""
+"""Writes files all together or not at all; replaces existing ones only on request."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -8,16 +8,16 @@ from core.errors import CoreError
 
 
 class NotWritten(CoreError):
-    """A file cannot be written, or must not be."""
+    """A file cannot or must not be written."""
 
 
 def check_free(paths: Iterable[Path], *, force: bool) -> None:
-    """See before any work is done that files can be written.
+    """Check before any work that files can be written.
 
     Args:
-        force: files that exist may be replaced.
+        force: existing files may be replaced.
     Raises:
-        NotWritten: a folder is missing, or something else has the name.
+        NotWritten: a folder is missing, or the name is taken.
     """
     for path in paths:
         if not path.parent.is_dir():
@@ -29,10 +29,10 @@ def check_free(paths: Iterable[Path], *, force: bool) -> None:
 
 
 def write_together(contents: Mapping[Path, bytes]) -> None:
-    """Write files so that all of them appear, or none does.
+    """Write all files or none.
 
     Raises:
-        NotWritten: the system refused; nothing is left behind.
+        NotWritten: the system refused; no file is left.
     """
     parts = {path: path.with_name(f".{os.getpid()}-{number}.part") for number, path in enumerate(contents)}
     path = next(iter(contents))

@@ -1,4 +1,4 @@
-"""A book of a wanted number of tokens, whatever the tokenizer, from a generator that counts words."""
+"""Fits a book to a number of tokens, for any tokenizer, with a generator that counts words."""
 
 import itertools
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from typing import NamedTuple
 from core.errors import CoreError
 from core.synthetic.book import Book, write_book
 
-FEWEST_WORDS = 60  # that write_book takes
-FIRST_GUESS = 0.8  # words for a token; the bundled tokenizer has 0.84, large ones have 0.75
-MAX_TRIES = 6  # usual are two or three
-TRIED_TOKENS = 20_000  # short books jump by a larger share of their length and are quickly counted: more tries for them
-SPREAD = 0.618  # of the golden section: no two tries have nearly the same goal
-CLOSE_TOKENS, CLOSE_SHARE = 40, 200  # close enough: within 40 tokens, or a two-hundredth, of what is wanted
+FEWEST_WORDS = 60  # minimum of write_book
+FIRST_GUESS = 0.8  # words per token; the bundled tokenizer has 0.84, large ones have 0.75
+MAX_TRIES = 6  # two or three are usual
+TRIED_TOKENS = 20_000  # below, a paragraph changes the length by a larger share and counting is quick: more tries
+SPREAD = 0.618  # of the golden section: no two tries have nearly the same target
+CLOSE_TOKENS, CLOSE_SHARE = 40, 200  # close enough: within 40 tokens, or a two-hundredth, of the target
 
 
 class Fitted(NamedTuple):
@@ -23,7 +23,7 @@ class Fitted(NamedTuple):
 
 
 class BookTooShort(CoreError):
-    """No book is as short as that."""
+    """No book is that short."""
 
     def __init__(self, wanted: int, shortest: int) -> None:
         super().__init__(
@@ -34,13 +34,13 @@ class BookTooShort(CoreError):
 def fit_book(seed: int, num_tokens: int, count: Callable[[Book], int]) -> Fitted:
     """The book of `seed` with at most `num_tokens` tokens and hardly fewer.
 
-    A book of another length is another book, so lengths jump by a paragraph; the closest one that was tried is taken.
+    A change of length gives another book, so lengths jump by a paragraph; the closest book tried is returned.
 
     Args:
-        count: how many tokens a book has.
+        count: the number of tokens of a book.
     Raises:
-        BookTooShort: even the shortest book of the seed has more.
-    Cost: a handful of calls of `count`, each on a book of about the wanted length; more where that is short.
+        BookTooShort: even the shortest book of the seed has more tokens.
+    Cost: a few calls of `count`, each on a book of about the requested length; more for short books.
     """
     max_tries = max(MAX_TRIES, TRIED_TOKENS // num_tokens)
     close = max(CLOSE_TOKENS, num_tokens // CLOSE_SHARE)

@@ -24,7 +24,7 @@ def to_pdf(book: Book) -> bytes:
 
 
 def typeset(text: str) -> list[list[str]]:
-    """Lines of every page; an empty line stands between paragraphs."""
+    """The lines of every page, with an empty line between paragraphs."""
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
         lines += [*textwrap.wrap(paragraph, LINE_CHARACTERS, break_on_hyphens=False), ""]
@@ -32,7 +32,7 @@ def typeset(text: str) -> list[list[str]]:
 
 
 def draw_page(page: PageObject, lines: list[str], header: str, number: int) -> None:
-    """Put a running header, the lines and the page number on an empty page."""
+    """Draw a running header, the lines and the page number on an empty page."""
     top = PAGE_HEIGHT - MARGIN
     commands = ["BT", "/F1 8 Tf", _text_line(MARGIN, top + 20, header), "/F1 10.5 Tf"]
     commands += [_text_line(MARGIN, top - LEADING * row, line or " ") for row, line in enumerate(lines)]

@@ -1,4 +1,4 @@
-"""A book as plain text and as Markdown. Its sentences contain nothing that Markdown would take for markup."""
+"""A book as plain text and as Markdown. Its sentences contain no Markdown markup."""
 
 from core.synthetic.book import Book
 
@@ -9,5 +9,5 @@ def to_text(book: Book) -> str:
 
 
 def to_markdown(book: Book) -> str:
-    """The same paragraphs, the title and the chapters' first lines marked as headings."""
+    """The same paragraphs, with the title and the chapters' first lines as headings."""
     return "\n\n".join([f"# {book.title}", *(f"## {chapter.text}" for chapter in book.chapters)]) + "\n"

@@ -1,4 +1,4 @@
-"""Which questions go with a book: a seeded choice of every kind, with the answers."""
+"""The questions for a book: a seeded choice of every kind, with the answers."""
 
 import json
 import random
@@ -12,7 +12,7 @@ COUNTS: Mapping[Kind, int] = {"fact": 20, "list": 4, "recite": 4, "absent": 8, "
 
 
 class Row(TypedDict):
-    """An entry of a questions file, as `ask --questions` reads it."""
+    """An entry of a questions file for `ask --questions`."""
 
     book: str  # file name
     kind: Kind
@@ -21,7 +21,7 @@ class Row(TypedDict):
 
 
 def choose_questions(book: Book, name: str, seed: int, counts: Mapping[Kind, int] = COUNTS) -> list[Row]:
-    """Questions about the book in the file `name`, kind after kind in the order of `counts`; as many as there are."""
+    """Questions about the book in the file `name`, by kind in the order of `counts`; as many as exist."""
     rng = random.Random(seed)
     chosen: list[Question] = []
     for kind, count in counts.items():
@@ -34,7 +34,7 @@ def choose_questions(book: Book, name: str, seed: int, counts: Mapping[Kind, int
 
 
 def quotes(book: Book, count: int, rng: random.Random) -> list[Question]:
-    """Sentences to quote, headings left out: their phrases are those of other questions."""
+    """Sentences to quote, without headings, whose phrases other questions use."""
     headings = {book.title, *(chapter.text.partition("\n")[0] for chapter in book.chapters)}
     asked = quote_questions(book.text, count + len(headings), rng)
     return [question for question in asked if question.answer not in headings][:count]

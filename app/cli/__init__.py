@@ -1,1 +1,1 @@
-"""The commands of `python launch.py`: each module has `run(args) -> int`. Text for people or one JSON document."""
+"""The commands of `python launch.py`; each module has `run(args) -> int`. Output: text, or one JSON document."""

@@ -1,11 +1,11 @@
-"""The command line of launch.py. Standard library only: it is read before anything is installed."""
+"""The command line of launch.py. Standard library only: it is parsed before anything is installed."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, told before it can be imported
+BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, which cannot be imported yet
 FEWEST_TOKENS = 60  # no book has fewer words
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
@@ -29,7 +29,7 @@ DEFAULTS = {  # of the common options
     "remote": None,
     "remote_key": None,
 }
-OLD_OPTIONS = {  # still taken, with a line that names the new one
+OLD_OPTIONS = {  # still accepted, with a note that names the new option
     "--draft-bits": "--self-draft-bits",
     "--host-share": "--cpu-attention-share",
     "--shelf": "--saved",
@@ -39,7 +39,7 @@ OLD_COMMANDS = {"shelf": "saved"}
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line (`command` is None for the app; `notes`: what to tell of old words).
+    """Parse a command line (`command` is None for the app; `notes`: messages about old names).
 
     Wrong usage exits with 2, before anything is installed.
     """
@@ -68,7 +68,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def in_todays_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """A command line with the names that options have now, and those old names that it had."""
+    """A command line with today's option names, and the old names it contained."""
     words, old = list(argv), {}
     for index, word in enumerate(words):
         if word == "--":
@@ -99,7 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
         ("saved", "the books that were read and need not be read again", add_saved_options),
-        ("shelf", None, add_saved_options),  # --help lists no old name
+        ("shelf", None, add_saved_options),  # --help omits old names
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
         ("models", "known models: list them, show one, get it from the hub, remove it", add_models_options),
     ):
@@ -113,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_project_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """`repair`, `test`, `check`: what is about the program itself, and takes no common options."""
+    """`repair`, `test`, `check`: commands about the program itself, without the common options."""
     added = []
     for name, text in (
         ("repair", "install the build of torch that suits this machine's GPU and its driver"),
@@ -133,7 +133,7 @@ def add_project_commands(commands: "argparse._SubParsersAction[argparse.Argument
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """The options every command takes. Their defaults are the main parser's, wherever the option stands."""
+    """The options of every command. The main parser sets their defaults, wherever an option stands."""
     options = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
     options.add_argument(
         "--model",
@@ -187,7 +187,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_venv_option(parser: argparse.ArgumentParser) -> None:
-    """`--no-venv`, which every command takes, the tests too."""
+    """`--no-venv`, for every command, even the tests."""
     parser.add_argument(
         "--no-venv",
         dest="venv",
@@ -198,7 +198,7 @@ def add_venv_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_app_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the app. No defaults here but in APP_OPTIONS, so that one given to a command is noticed."""
+    """The options of the app. Their defaults are in APP_OPTIONS only, so that one given with a command is noticed."""
     options = parser.add_argument_group("options of the app", argument_default=argparse.SUPPRESS)
     options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --auth)")
     options.add_argument("--port", type=port_number, help="(default: 7860)")
@@ -213,14 +213,14 @@ def add_app_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_remote_options(parser: argparse.ArgumentParser) -> None:
-    """`--remote`: the app and `ask` on a server's model."""
+    """`--remote`: use a server's model, for the app and `ask`."""
     options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
     options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
     options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
 
 
 def add_ask_options(parser: argparse.ArgumentParser) -> None:
-    """`ask`: one question, or a file of them, about one or more files."""
+    """`ask`: one question or a file of questions about one or more files."""
     add_remote_options(parser)
     add_files(parser)
     questions = parser.add_mutually_exclusive_group(required=True)
@@ -245,7 +245,7 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    """`serve`: where it listens and who may use it."""
+    """`serve`: its address and who may use it."""
     options = parser.add_argument_group("options of the server", argument_default=argparse.SUPPRESS)
     options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --api-key)")
     options.add_argument("--port", type=port_number, help="(default: 8000)")
@@ -262,7 +262,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    """`bench`: which measurement, at which lengths, and where the results go."""
+    """`bench`: which measurement, at which lengths, and where the results are written."""
     parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
     parser.add_argument("--methods", type=name_list, metavar="A,B")
     parser.add_argument(
@@ -299,13 +299,13 @@ def add_keeping_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_saved_options(parser: argparse.ArgumentParser) -> None:
-    """`saved`: what to do, and with which book."""
+    """`saved`: an action, and a book."""
     parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
     parser.add_argument("name", nargs="?", metavar="NAME|GIB", help="remove NAME; cap GIB: room for all of them")
 
 
 def add_book_options(parser: argparse.ArgumentParser) -> None:
-    """`book`: how long, and where to. The common --seed chooses the book."""
+    """`book`: its length and its file. The common --seed chooses the book."""
     endings = ", ".join(ending[1:] for ending in BOOK_FORMATS)
     parser.add_argument("--tokens", type=book_length, metavar="T", required=True, help="length, in the model's tokens")
     parser.add_argument(
@@ -320,7 +320,7 @@ def add_book_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_doctor_options(parser: argparse.ArgumentParser) -> None:
-    """`doctor`: another machine than this one, another precision. core checks what the numbers can be."""
+    """`doctor`: another machine, another precision. core checks the ranges."""
     machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
     machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
     machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
@@ -331,7 +331,7 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:
-    """`models`: what to do, with which one."""
+    """`models`: an action, and a model."""
     parser.add_argument("action", nargs="?", choices=("list", "show", "get", "pull", "remove"), default="list")
     parser.add_argument("name", nargs="?", metavar="NAME", help="a name of the list, or a hub id such as Qwen/Qwen3-8B")
 
@@ -342,7 +342,7 @@ def add_files(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """How an answer is drawn. core's SamplingParams checks the ranges, so that a wrong value exits with 1."""
+    """Sampling settings. core's SamplingParams checks the ranges, so that a wrong value exits with 1."""
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is exact greedy (default: 0)")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="(default: 1, off)")
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="(default: 0, off)")
@@ -357,14 +357,14 @@ def port_number(text: str) -> int:
 
 
 def book_length(text: str) -> int:
-    """An argparse type: a number of tokens that some book may have."""
+    """An argparse type: a number of tokens that a book can have."""
     if not text.isdecimal() or int(text) < FEWEST_TOKENS:
         raise argparse.ArgumentTypeError(f"{text!r} is no length for a book: use a number from {FEWEST_TOKENS} up")
     return int(text)
 
 
 def book_file(text: str) -> Path:
-    """An argparse type: a file name whose ending names a format."""
+    """An argparse type: a file name with the ending of a book format."""
     if Path(text).suffix.lower() not in BOOK_FORMATS:
         raise argparse.ArgumentTypeError(f"{text!r} does not end in one of {', '.join(BOOK_FORMATS)}")
     return Path(text)

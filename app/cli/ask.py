@@ -38,10 +38,10 @@ class BadQuestions(CoreError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer. Returns 0.
+    """Answer the question or questions. Returns 0.
 
     Raises:
-        CoreError: files, questions, settings or memory; before anything long begins where that can be known.
+        CoreError: files, questions, settings or memory; raised before any long step where that is possible.
     """
     config = generation_config(args, args.method or default_method(has_draft=True))
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
@@ -61,7 +61,7 @@ def answer_all(
     questions: list[str],
     config: GenerationConfig,
 ) -> int:
-    """Every question in a fresh conversation on the book. Returns 0."""
+    """Answer every question in a fresh conversation about the book. Returns 0."""
     opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args)
     answers = []
     for index, question in enumerate(questions):
@@ -82,7 +82,7 @@ def answer_all(
 def answer(
     engine: TextEngine, conversation: Conversation, question: str, config: GenerationConfig, *, shown: bool
 ) -> Finished:
-    """One answer in a fresh conversation on the book, streamed to stdout if it is to be shown."""
+    """One answer in a fresh conversation about the book, streamed to stdout if it is to be shown."""
     prompt = conversation.ask(question).prompt_ids(engine.text)
     streamed = 0
     for event in ProgressLine(sys.stderr).watch(engine.generate(prompt, config)):
@@ -110,7 +110,7 @@ def document(
 
 
 def read_questions(file: Path, books: list[Path]) -> list[str]:
-    """The questions of a file. Entries that name another book than the ones asked about are left out.
+    """The questions of a file, without those that name another book than the opened ones.
 
     Raises:
         BadQuestions: no such file, not JSON, or not a list of questions.

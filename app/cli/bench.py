@@ -25,7 +25,7 @@ DEFAULT_PAGE_CONTEXTS = DEFAULT_ABLATION_CONTEXTS = (8192,)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure. Returns 0, or 130 if Ctrl-C ended it; then the results so far are told, marked as not complete.
+    """Measure. Returns 0, or 130 after Ctrl-C; then the results so far are printed, marked as incomplete.
 
     Raises:
         CoreError: settings, model or memory.
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse what cannot be measured, before anything is loaded.
+    """Refuse settings that cannot be measured, before anything is loaded.
 
     Raises:
         InvalidSetting: methods, numbers or picture.
@@ -79,7 +79,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str, Any], Iterator[Any]]:
-    """Load what is measured; what it is, its settings, what describes the measurement, and the rows to come."""
+    """Load the engine; its info, its settings, the description of the measurement, and the iterator of rows."""
     config = bench_config(args)
     if args.suite != "ablation":
         engine = Engine.load(config)
@@ -91,7 +91,7 @@ def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str,
 
 
 def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Any]]:
-    """What describes the suite's measurement, and its rows to come."""
+    """The description of the suite's measurement, and the iterator of its rows."""
     if args.suite == "recall":
         methods: Sequence[str] = args.methods or recall.DEFAULT_METHODS
         contexts: Sequence[int] = args.contexts or recall.DEFAULT_CONTEXTS

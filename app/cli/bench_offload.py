@@ -20,7 +20,7 @@ PROJECTION = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and project. Returns 0, or 130 if Ctrl-C ended it; then the results so far are told.
+    """Measure and project. Returns 0, or 130 after Ctrl-C; then the results so far are printed.
 
     Raises:
         CoreError: settings, model or memory.
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def seen(rows: list[dict[str, Any]]) -> Acceptance | None:
-    """Acceptance of TriForce in this run, at the longest context; None: it was not measured."""
+    """TriForce's acceptance in this run, at the longest context; None: not measured."""
     ours = [row for row in rows if row["method"] == "triforce" and row["acceptance_level2"] is not None]
     if not ours:
         return None
@@ -70,7 +70,7 @@ def seen(rows: list[dict[str, Any]]) -> Acceptance | None:
 
 
 def projection_cells(row: dict[str, Any]) -> dict[str, Any]:
-    """What of a projection the table shows."""
+    """The cells of the table for a projection."""
     names = ("model", "machine", "context", "placement", "resident_layers")
     return {
         **{name: row[name] for name in names},

@@ -1,4 +1,4 @@
-"""What every suite of `bench` shares: its settings, its rows as they come, and the document that it ends with."""
+"""Shared by all suites of `bench`: settings, rows as they come, and the final document."""
 
 import argparse
 import json
@@ -20,23 +20,23 @@ from core.planning.memory_plan import Plan
 
 DEFAULT_NEW_TOKENS = 128
 BENCH_SEED = 900_000  # far from the seeds of training and of the sample books
-INTERRUPTED = 130  # as launch.py ends on Ctrl-C
+INTERRUPTED = 130  # launch.py's exit code after Ctrl-C
 
 
 def bench_config(args: argparse.Namespace) -> EngineConfig:
-    """The settings of the common options, with the retrieval budget asked for."""
+    """The settings from the common options, with the requested retrieval budget."""
     config = engine_config(args)
     return replace(config, retrieval=RetrievalConfig(budget=args.budget)) if args.budget is not None else config
 
 
 def speed_shape(args: argparse.Namespace) -> dict[str, Any]:
-    """How often, how long and from which seed a suite decodes."""
+    """Repeats, length and seed of a suite's decoding."""
     new_tokens = args.max_new_tokens or DEFAULT_NEW_TOKENS
     return {"repeats": args.repeats, "max_new_tokens": new_tokens, "seed": args.seed + BENCH_SEED}
 
 
 def follow(measured: Iterator[Any], args: argparse.Namespace) -> tuple[list[dict[str, Any]], bool]:
-    """Tell rows as they come. Returns them, and whether there are all: Ctrl-C keeps those so far."""
+    """Print rows as they come. Returns them, and whether they are complete: Ctrl-C keeps those so far."""
     rows: list[dict[str, Any]] = []
     try:
         for row in measured:
@@ -50,17 +50,17 @@ def follow(measured: Iterator[Any], args: argparse.Namespace) -> tuple[list[dict
 
 
 def show(line: str, args: argparse.Namespace) -> None:
-    """A result for people; with --json, stdout is for the document alone."""
+    """Print a result for people; with --json, stdout is only for the document."""
     print(line, file=sys.stderr if args.json else sys.stdout, flush=True)
 
 
 def tell(line: str) -> None:
-    """Progress, for people."""
+    """Print progress for people."""
     print(line, file=sys.stderr, flush=True)
 
 
 def settings(args: argparse.Namespace, model: str, plan: Plan, self_draft_bits: int) -> dict[str, Any]:
-    """What of the settings every document tells."""
+    """The settings that every document contains."""
     return {
         "suite": args.suite,
         "model": model,
@@ -80,7 +80,7 @@ def finish(
     complete: bool,
     **more: Any,
 ) -> int:
-    """Keep, print and draw the document of a measurement, as asked for. Returns the exit code of the command.
+    """Save, print and draw the document of a measurement, as requested. Returns the exit code of the command.
 
     Raises:
         InvalidSetting: the picture could not be written.
@@ -104,7 +104,7 @@ def finish(
 
 
 def commit() -> str | None:
-    """The commit that was measured, with "+changes" where the tree differs from it; None outside a repository."""
+    """The measured commit, with "+changes" if the working tree differs; None outside a repository."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--abbrev=12", "--dirty=+changes"],

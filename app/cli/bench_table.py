@@ -1,8 +1,8 @@
-"""The rows of a measurement as a table: one line for each, with a header where another table begins."""
+"""The rows of a measurement as a table: one line a row, with a header at the start of each table."""
 
 from typing import Any
 
-COLUMNS = {  # of a row -> head of its column, format of its value
+COLUMNS = {  # column of a row -> its heading, the format of its values
     "context": ("context", "{:,}"),
     "model": ("model", "{}"),
     "machine": ("machine", "{}"),
@@ -61,7 +61,7 @@ WIDTHS = {
 
 
 def table_line(row: dict[str, Any], *, header: bool) -> str:
-    """One row of the table, with the header before the first."""
+    """One row of the table, preceded by the header if requested."""
     names = [name for name in COLUMNS if name in row]
     width = {name: WIDTHS.get(name, max(len(COLUMNS[name][0]), 8)) for name in names}
     cells = [cell(name, row[name]).rjust(width[name]) for name in names]
@@ -70,7 +70,7 @@ def table_line(row: dict[str, Any], *, header: bool) -> str:
 
 
 def cell(name: str, value: Any) -> str:
-    """A value as the table shows it."""
+    """A value as text of the table."""
     if name == "speedup_by_book":
         return " ".join(f"{ratio:.2f}" for ratio in value)
     return "-" if value is None else COLUMNS[name][1].format(value)

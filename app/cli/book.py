@@ -1,4 +1,4 @@
-"""`python launch.py book --seed N --tokens T -o F`: a book that nobody has read, and questions about it."""
+"""`python launch.py book --seed N --tokens T -o F`: a generated book, and questions about it."""
 
 import argparse
 from collections import Counter
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the book and its questions. Returns 0.
 
     Raises:
-        CoreError: the model is unknown, the length is none that it can read, or the files cannot be written.
+        CoreError: the model is unknown, it cannot read this length, or the files cannot be written.
     """
     path: Path = args.output
     questions_path = path.with_name(path.stem + ".questions.json")
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_length(num_tokens: int, max_context: int, context: int | None) -> None:
-    """Raises InvalidSetting for a book that the model, or the context asked for, cannot hold."""
+    """Raises InvalidSetting for a book that is too long for the model or for the requested context."""
     capacity = max_context if context is None else min(context, max_context)
     if num_tokens > capacity:
         raise InvalidSetting(
@@ -78,7 +78,7 @@ def report(
 
 
 def lines(told: dict[str, Any]) -> list[str]:
-    """book for people."""
+    """The lines of `book` for people."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in told["questions"].items())
     return [
         f"{told['path']}: {told['title']}, {told['tokens']:,} tokens, {told['words']:,} words, "

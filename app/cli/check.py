@@ -1,4 +1,4 @@
-"""`python launch.py test` and `check`: the tests, and everything else that a change must pass. Loads no model."""
+"""`python launch.py test` and `check`: the tests, and all other checks of a change. Loads no model."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from app.cli.environment import DEV_REQUIREMENTS, ROOT, pip_install, unmet_requi
 
 MOST_TEST_PROCESSES = 4
 LONG_TESTS = "tests.long"
-STEPS = {  # what `check` runs after the tests, as `python -m`
+STEPS = {  # run by `check` after the tests, as `python -m`
     "slow tests": ("pytest", "-m", "slow and not gpu"),
     "format": ("ruff", "format", "--check", "."),
     "style": ("ruff", "check", "."),
@@ -20,7 +20,7 @@ STEPS = {  # what `check` runs after the tests, as `python -m`
 
 
 def run(args: argparse.Namespace) -> int:
-    """Install missing test tools and run what was asked for. Returns its exit code.
+    """Install missing test tools and run the requested checks. Returns their exit code.
 
     Raises:
         Situation: pip could not install the tools.
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_steps(*, tests: bool) -> int:
-    """Every step by its name, up to the first that fails. Returns its exit code, or 0."""
+    """Run every step, up to the first that fails. Returns its exit code, or 0."""
     steps = {"tests": tests_command()} | STEPS if tests else STEPS
     for name, words in steps.items():
         print(f"== {name}", file=sys.stderr, flush=True)
@@ -44,7 +44,7 @@ def run_steps(*, tests: bool) -> int:
 
 
 def tests_command(pytest_args: Sequence[str] = ()) -> Sequence[str]:
-    """The tests asked for; the whole suite in several processes."""
+    """The command for the requested tests; the whole suite runs in several processes."""
     processes = min(MOST_TEST_PROCESSES, os.cpu_count() or 1)
     return ("pytest", *(pytest_args or ("-n", str(processes), "--dist", "loadfile")))
 

@@ -1,7 +1,7 @@
-"""`python launch.py doctor`: what a machine has, what fits on it and why, and how fast it should be.
+"""`python launch.py doctor`: a machine's memory and devices, what fits on it and why, and the expected speed.
 
-The machine is this one, or one that the options describe; the model is one whose files are here, a config.json, or a
-name whose sizes are published. Nothing is loaded.
+The machine is this one, or one that the options describe. The model has its files here, or is a config.json, or a name
+whose sizes are published. Loads nothing.
 """
 
 import argparse
@@ -39,14 +39,14 @@ class Subject:
     target: ModelSize
     draft: ModelSize | None
     acceptance: Acceptance
-    has_files: bool  # else only sizes are known
+    has_files: bool  # False: only sizes are known
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, plan, tell. Returns 0.
+    """Inspect, plan and report. Returns 0.
 
     Raises:
-        CoreError: the model or the machine is unknown, or it does not fit (with what would).
+        CoreError: the model or the machine is unknown, or it does not fit (with alternatives).
     """
     config = engine_config(args)
     subject = find_subject(config.model, args.acceptance)
@@ -80,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subject:
-    """The model with a name, in a folder, or described by a config.json.
+    """The model by its name, its folder, or its config.json.
 
     Raises:
-        UnknownModel, DamagedAssets, UnsupportedModel; InvalidSetting: an acceptance that is none.
+        UnknownModel, DamagedAssets, UnsupportedModel; InvalidSetting: an invalid acceptance.
     """
     given = None
     if acceptance is not None:
@@ -125,10 +125,10 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subjec
 
 
 def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig: Rig) -> EngineConfig:
-    """The retrieval budget asked for; where acceptance is the published one and nothing runs here, that of its figures.
+    """Set the requested retrieval budget; with published acceptance and nothing to run here, the published budget.
 
     Raises:
-        InvalidSetting: a budget that is none.
+        InvalidSetting: an invalid budget.
     """
     imagined = bool(rig.assumed) or not subject.has_files
     if budget is None and imagined and subject.acceptance is PUBLISHED:
@@ -195,7 +195,7 @@ def dtype_name(plan: Plan) -> str:
 
 
 def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> list[str]:
-    """doctor for people."""
+    """The lines of doctor for people."""
     machine, target, plan = rig.machine, subject.target, told.plan
     gpus = [
         f"GPU        {gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB free"
@@ -235,7 +235,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
 
 
 def host_lines(told: RigPlan) -> list[str]:
-    """What the host attends to of what waits there; nothing where nothing does."""
+    """The host's share of attention over rows in host memory; none if no rows are there."""
     if not told.cpu_attention_share:
         return []
     share, because = told.plan.cpu_attention.value, told.plan.cpu_attention.because
@@ -245,7 +245,7 @@ def host_lines(told: RigPlan) -> list[str]:
 
 
 def speed_lines(prediction: Prediction) -> list[str]:
-    """What to expect, and what that rests on."""
+    """The expected speed, and what the estimate rests on."""
     level1 = "" if prediction.acceptance1 is None else f"{prediction.acceptance1:.2f} / "
     shown = [
         f"Predicted at {prediction.context:,} tokens:",

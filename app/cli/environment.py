@@ -1,6 +1,6 @@
-"""The environment of launch.py: `.venv`, what requirements.txt asks for, the build of torch that the GPU needs.
+"""The environment of launch.py: `.venv`, the packages of requirements.txt, the build of torch that the GPU needs.
 
-Imports only the standard library and `core.planning.nvidia`, which does the same: nothing else may be there yet.
+Imports only the standard library and `core.planning.nvidia`, which does the same: nothing else may be installed yet.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS, DEV_REQUIREMENTS = ROOT / "requirements.txt", ROOT / "requirements-dev.txt"
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-STAMP = VENV / "triforce-reader.stamp"  # the digest of what was installed, or INSTALLING
+STAMP = VENV / "triforce-reader.stamp"  # the digest of the requirements installed, or INSTALLING
 INSTALLING = "installing"
-# PyTorch's own index has a folder of wheels for each CUDA, the public index one build for each system. The variable
-# names another place with the same folders; where it is empty, torch comes from the user's package index.
+# PyTorch's own index has a folder of wheels for each CUDA version, the public index has one build for each system. The
+# variable can name a mirror with the same folders; if it is empty, torch comes from the user's package index.
 TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFORCE_TORCH_INDEX"
 
 
 class Situation(Exception):
-    """What only the user can change: one problem, one action. CoreError's twin, for before core can be imported."""
+    """A problem that only the user can solve, with one action. CoreError's twin for before core can be imported."""
 
     def __init__(self, problem: str, *, hint: str) -> None:
         super().__init__(f"{problem} {hint}")
@@ -38,12 +38,12 @@ class Situation(Exception):
 
 
 def prepare_environment(argv: Sequence[str], *, use_venv: bool, device: str = "auto") -> None:
-    """Return in an environment that meets requirements.txt, or start again inside `.venv`, made ready first.
+    """Return in an environment that meets requirements.txt, or prepare `.venv` and start again inside it.
 
     Args:
-        device: "cpu" where no GPU is to be used, so that none is looked for.
+        device: "cpu" if no GPU is wanted; then none is searched for.
     Raises:
-        Situation: nothing suitable is there and it cannot be made; the text says what to do.
+        Situation: there is no suitable environment and it cannot be made; the text says what to do.
     """
     inside = VENV.exists() and VENV.samefile(sys.prefix)
     if inside and venv_ready():
@@ -65,17 +65,17 @@ def prepare_environment(argv: Sequence[str], *, use_venv: bool, device: str = "a
 
 
 def unmet_requirement(file: Path) -> str | None:
-    """The first requirement of a file that the running environment does not meet, or None. Imports none of them."""
+    """The first requirement of a file that the running environment does not meet, or None. Imports no package."""
     try:
         from packaging.requirements import Requirement
     except ImportError:
-        return "packaging"  # comes with the requirements: where it is missing, they are
+        return "packaging"  # comes with the requirements, so these are missing too
     lines = (line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines())
     return next((line for line in lines if line and not is_met(Requirement(line))), None)
 
 
 def is_met(requirement: "Requirement") -> bool:
-    """Whether the running environment has a distribution that fits, together with what its extras ask for."""
+    """Whether the running environment has a suitable distribution, and what its extras require."""
     if requirement.marker and not requirement.marker.evaluate():
         return True
     try:
@@ -88,7 +88,7 @@ def is_met(requirement: "Requirement") -> bool:
 
 
 def added_by_extras(found: metadata.Distribution, extras: set[str]) -> "Iterator[Requirement]":
-    """What a distribution requires only because of the chosen extras."""
+    """The requirements of a distribution that only the chosen extras add."""
     from packaging.requirements import Requirement
 
     for line in found.requires or ():
@@ -99,25 +99,25 @@ def added_by_extras(found: metadata.Distribution, extras: set[str]) -> "Iterator
 
 
 def digest() -> str:
-    """What `.venv` must have been filled from to be ready."""
+    """The digest of the requirements that a ready `.venv` was filled from."""
     return hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
 
 
 def stamp() -> str | None:
-    """What `.venv` was filled from: a digest, INSTALLING after an interruption, None if unknown."""
+    """The digest `.venv` was filled from; INSTALLING after an interruption, None if unknown."""
     return STAMP.read_text(encoding="utf-8") if STAMP.is_file() else None
 
 
 def venv_ready() -> bool:
-    """Whether `.venv` was filled from today's requirements and its Python is still there."""
+    """Whether `.venv` was filled from the present requirements and its Python still exists."""
     return stamp() == digest() and VENV_PYTHON.exists()
 
 
 def set_up_venv(device: str) -> None:
-    """Bring `.venv` up to requirements.txt, one process at a time."""
+    """Update `.venv` to requirements.txt, one process at a time."""
     try:
         with one_at_a_time():
-            if not venv_ready():  # another start may have done it while this one waited
+            if not venv_ready():  # another start may have done it meanwhile
                 print("Setting up TriForce Reader in .venv. This happens once.", file=sys.stderr)
                 fill_venv(device)
     except OSError as error:
@@ -136,7 +136,7 @@ def fill_venv(device: str) -> None:
         install_torch(VENV_PYTHON, device)
         pip_install(VENV_PYTHON, "-r", REQUIREMENTS)
     except Situation:
-        STAMP.unlink()  # pip gave up by itself, and tidily
+        STAMP.unlink()  # pip failed by itself and left `.venv` consistent
         raise
     STAMP.write_text(digest(), encoding="utf-8")
 
@@ -154,7 +154,7 @@ def venv_works() -> bool:
 
 
 def make_venv() -> None:
-    """Make `.venv` from nothing, or from whatever is left of an earlier one."""
+    """Make `.venv`, replacing what is left of an earlier one."""
     command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", VENV]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if "ensurepip" in done.stdout + done.stderr:
@@ -168,7 +168,7 @@ def make_venv() -> None:
 
 
 def pip_install(python: Path, *what: "str | Path") -> None:
-    """Install something; pip's progress goes to stderr, its complaints become one sentence."""
+    """Install packages or files; pip's progress goes to stderr, its errors become one sentence."""
     options = ["--no-input", "--disable-pip-version-check", *map(str, what)]
     command = [str(python), "-m", "pip", "install", *options]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, errors="replace")
@@ -177,7 +177,7 @@ def pip_install(python: Path, *what: "str | Path") -> None:
 
 
 def explain_pip(complaints: str) -> Situation:
-    """The user's situation behind what pip printed on stderr."""
+    """The Situation for the errors that pip printed on stderr."""
     if any(sign in complaints for sign in ("connection broken", "Network is unreachable", "ProxyError")):
         return Situation(
             "The package index cannot be reached, and what is missing comes from there.",
@@ -196,13 +196,13 @@ def explain_pip(complaints: str) -> Situation:
 
 
 def last_line(text: str) -> str:
-    """The last line that says something."""
+    """The last line that is not empty."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
 
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Let one start at a time work on `.venv`; a second one waits here and then finds it ready."""
+    """Let one start at a time change `.venv`; a second one waits here and then finds it ready."""
     with open(VENV.with_name(".venv.lock"), "w", encoding="utf-8") as file:
         if sys.platform == "win32":
             import msvcrt
@@ -212,11 +212,11 @@ def one_at_a_time() -> Iterator[None]:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back, also when this process is killed
+        yield  # closing the file releases the lock, even when this process is killed
 
 
 def restart_in_venv(argv: Sequence[str]) -> NoReturn:
-    """Run the same command line with the Python of `.venv`, in place of this process."""
+    """Replace this process by `.venv`'s Python with the same command line."""
     command = [str(VENV_PYTHON), str(ROOT / "launch.py"), *argv]
     if os.name == "nt":  # execv there returns to the shell at once and splits arguments at spaces
         sys.exit(subprocess.call(command))
@@ -227,15 +227,15 @@ def restart_in_venv(argv: Sequence[str]) -> NoReturn:
 
 
 class TorchWish(NamedTuple):
-    """Which build of torch to install, and why."""
+    """The build of torch to install, and the reason."""
 
-    build: str | None  # a folder of the wheel index, "cpu" among them; None: what the user's own index has
+    build: str | None  # a folder of the wheel index, for example "cpu"; None: the build in the user's own index
     because: str
-    hint: str = ""  # what the user can do for a better one
+    hint: str = ""  # how the user can get a better build
 
 
 def choose_torch(device: str) -> TorchWish:
-    """The build for this machine's GPUs, as their driver tells of them."""
+    """The build for this machine's GPUs, according to their driver."""
     if device == "cpu":
         return TorchWish(None, "from your package index, as --device cpu was given")
     if not torch_wheels():
@@ -254,10 +254,10 @@ def choose_torch(device: str) -> TorchWish:
 
 
 def install_torch(python: Path, device: str) -> None:
-    """Install the build of torch that suits this machine, and say which and why in one line.
+    """Install the build of torch that suits this machine, and print which and why in one line.
 
-    What torch requires comes with the requirements from the user's package index, and so does torch itself where any
-    build does.
+    Packages that torch requires come with the requirements from the user's package index; torch itself too, if every
+    build suits this machine.
 
     Raises:
         Situation: pip could not install it.
@@ -272,7 +272,7 @@ def install_torch(python: Path, device: str) -> None:
 
 
 def install_build(python: Path, version: str, build: str) -> None:
-    """Install one build of torch from its wheels, and nothing that it requires.
+    """Install one build of torch from its wheels, without its requirements.
 
     Raises:
         Situation: pip could not install it.
@@ -294,15 +294,15 @@ def torch_version() -> str | None:
 
 
 def torch_wheels() -> str:
-    """Where builds of torch come from; empty: the user's package index."""
+    """The index of torch builds; empty: the user's package index."""
     return os.environ.get(TORCH_WHEELS_VARIABLE, TORCH_WHEELS)
 
 
 def repair() -> int:
-    """Bring this environment to the build of torch that suits this machine's GPU. Returns 0.
+    """Install the build of torch that suits this machine's GPU in this environment. Returns 0.
 
     Raises:
-        Situation: no build does as things are, or pip could not install it.
+        Situation: no build suits the present driver, or pip could not install it.
     """
     version, installed, answer = torch_version(), nvidia.installed_torch(), nvidia.ask_driver()
     if version is None or installed is None:
@@ -325,10 +325,10 @@ def repair() -> int:
 
 
 def replace_build(version: str, build: str) -> None:
-    """Put another build of torch, and what it requires, into the running environment.
+    """Replace the build of torch in the running environment, with its requirements.
 
     Raises:
-        Situation: pip could not do it; `.venv` is then as it was, or the next start completes it.
+        Situation: pip failed; `.venv` is then unchanged, or the next start completes it.
     """
     python, before = Path(sys.executable), stamp() if VENV.exists() and VENV.samefile(sys.prefix) else None
     if before is None:

@@ -1,6 +1,6 @@
-"""`python launch.py models`: what is known, what is here, and bringing one from the hub or taking it off the disk.
+"""`python launch.py models`: the known models and the local ones; downloads a model or deletes it from disk.
 
-Sizes come from shapes or files, never from a table: weights are counted, keys and values multiplied out.
+Sizes come from shapes or files, never from a table: parameters are counted, keys and values computed.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from core.planning.basis import MOST_CONTEXT
 from core.planning.sizes import kv_bytes_per_token
 
 GIB = float(1 << 30)
-CONTEXTS = (32_768, 131_072)  # for which keys and values are told
+CONTEXTS = (32_768, 131_072)  # context lengths for which the size of keys and values is shown
 STATES = {"here": "here", "bundled": "bundled", "part": "begun", "none": "-"}
 
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def list_models(*, as_json: bool) -> int:
-    """All rows of the catalogue, targets first, and other complete models of the hub that are here."""
+    """All rows of the catalogue, targets first, and other complete models in the local hub cache."""
     rows = [report(row) for row in entries().values()]
     known = {row.hub for row in entries().values()}
     others = [repo for repo in store.downloaded() if repo not in known]
@@ -122,7 +122,7 @@ def report(row: Known) -> dict[str, Any]:
 
 
 def sizes(row: Known) -> tuple[ModelSize, str]:
-    """Counted parameters and dimensions, and the name of the type that the weights are stored in."""
+    """Parameter count and dimensions, and the name of the type in which the weights are stored."""
     shape = find_shape(row.name)
     if shape is not None:
         size = size_of(shape.config, row.name)
@@ -134,7 +134,7 @@ def sizes(row: Known) -> tuple[ModelSize, str]:
 
 
 def state_of(row: Known) -> str:
-    """bundled, here, part or none."""
+    """One of bundled, here, part, none."""
     if row.folder is not None:
         return "bundled"
     assert row.hub is not None
@@ -148,7 +148,7 @@ def repository_of(name: str) -> str:
     """The hub id behind a name of the catalogue, or the id itself.
 
     Raises:
-        InvalidSetting: it is bundled. UnknownModel: neither a name nor an id.
+        InvalidSetting: the model is bundled. UnknownModel: neither a name nor an id.
     """
     row = entries().get(name)
     if row is None:
@@ -164,7 +164,7 @@ def repository_of(name: str) -> str:
 
 
 def remove_model(name: str, *, as_json: bool) -> int:
-    """Delete a model's files from the cache; other programs that use it would fetch it again."""
+    """Delete a model's files from the cache; other programs that use it must download it again."""
     repo = repository_of(name)
     if not store.repository_folder(repo).is_dir():
         raise UnknownModel(f"The model {name} is not on this machine.", hint="See: python launch.py models list")
@@ -177,7 +177,7 @@ def remove_model(name: str, *, as_json: bool) -> int:
 
 
 def get_model(name: str, *, as_json: bool) -> int:
-    """Fetch a model, and its draft if the catalogue has one for it. Parts of an earlier download are used."""
+    """Download a model, and its draft if the catalogue has one. Continues an earlier partial download."""
     repos = [repository_of(name), *(repositories(name)[1:] if name in entries() else ())]
     told = []
     for repo in repos:
@@ -193,7 +193,7 @@ def get_model(name: str, *, as_json: bool) -> int:
 
 
 def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
-    """One repository, with its exact size told before and progress on `stream`."""
+    """Download one repository; prints its exact size first, then progress on `stream`."""
     repository = look_up(repo)
     to_come = still_to_come(repository)
     kept = repository.size_bytes - to_come
@@ -223,14 +223,14 @@ def fetch(repo: str, stream: TextIO) -> dict[str, Any]:
 
 
 class DownloadLine:
-    """Progress as one line that is rewritten where that is a terminal, else a line a file."""
+    """Progress as one line that is rewritten on a terminal, else one line a file."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._terminal = stream, stream.isatty()
         self._open = False
 
     def show(self, progress: DownloadProgress) -> None:
-        """Tell how far the file and all of them are."""
+        """Show the progress of the file and of all files."""
         text = progress_text(progress)
         if self._terminal:
             self._stream.write(f"\r{text:<99}")

@@ -1,7 +1,7 @@
-"""A reader of the page without a browser: `python -m app.cli.page_client ADDRESS`, a process of its own.
+"""A reader of the page without a browser: `python -m app.cli.page_client ADDRESS`, in its own process.
 
-It speaks the page's own protocol through gradio_client. Orders come as JSON lines on stdin, {"open": FILE} or
-{"ask": TEXT}; each is answered by one line on stdout once the page has sent its last update for it.
+It uses the page's protocol through gradio_client. Commands come as JSON lines on stdin, {"open": FILE} or
+{"ask": TEXT}; one line on stdout answers each, once the page has sent its last update for it.
 """
 
 import json
@@ -11,7 +11,7 @@ from gradio_client import Client, handle_file
 
 
 def main(address: str) -> None:
-    """Serve orders until stdin ends. The first line out is the session's id."""
+    """Run commands until stdin ends. The first line of output is the session's id."""
     client = Client(address, verbose=False)
     session_id = str(client.predict("", api_name="/enter")[0])
     print(json.dumps({"session": session_id}), flush=True)

@@ -1,8 +1,8 @@
-"""What the page costs: the same answers by the engine alone and through the whole page, in turns; medians of pairs.
+"""The page's cost: the same answers by the engine alone and through the whole page, alternating; medians of pairs.
 
-Through the page means: its worker's queue, its handlers, Gradio's server and a headless reader that follows the answer.
-Both are computed by the same thread in the same process, from the same prompt and cache. The clock runs from the end
-of the first round to the end of the answer, and so counts everything between rounds too.
+Through the page includes its worker's queue, its handlers, Gradio's server and a headless reader of the answer. The
+same thread and process compute both, from the same prompt and cache. The clock runs from the end of the first round to
+the end of the answer, so it includes the time between rounds.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from core.engine_api import TextEngine
 from core.generation.events import Event, Finished, RoundDone
 from core.planning.hardware import Machine, this_machine
 
-MOST_WAIT_SECONDS = 900.0  # a long book on a slow machine
+MOST_WAIT_SECONDS = 900.0  # enough for a long book on a slow machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Run:
 
 
 class Stopwatch:
-    """Stands in front of an engine and times its answers, whoever asks; fixes what page and bench must share."""
+    """Wraps an engine and times all its answers; sets the config that page and bench must share."""
 
     def __init__(self, engine: Engine, max_new_tokens: int) -> None:
         self._engine, self._most = engine, max_new_tokens
@@ -72,7 +72,7 @@ class Stopwatch:
     def generate(
         self, prompt_ids: Sequence[int], config: GenerationConfig, *more: Any, **named: Any
     ) -> Iterator[Event]:
-        """As the engine's, greedily and by the method that is measured."""
+        """The engine's `generate`, greedy and with the measured method."""
         config = replace(
             config, method=self.method, max_new_tokens=self._most, sampling=SamplingParams(), stop_strings=()
         )
@@ -88,7 +88,7 @@ class Stopwatch:
 
 
 class ServedPage:
-    """The page on a stopwatch, with a reader who has it open. A context manager: everything ends with it."""
+    """The page on a Stopwatch, and a reader that has it open. A context manager; leaving it closes everything."""
 
     def __init__(self, watch: Stopwatch, find: Callable[[str], Reader] = find_reader) -> None:
         self.watch, self._find = watch, find
@@ -124,14 +124,14 @@ class ServedPage:
         self._ending.close()
 
     def open_book(self, text: str, name: str) -> None:
-        """Let the reader open a book, and the model read it."""
+        """Let the reader open a book, and wait until the model has read it."""
         file = self.folder / name
         file.write_text(text, encoding="utf-8")
         self.reader.open_book(file)
         self._wait(lambda: self.worker.sessions.get(self.reader.session_id).is_read, "did not read the book")
 
     def through_page(self, question: str) -> Run:
-        """The reader asks, as the first question of a conversation."""
+        """Let the reader ask, as the first question of a conversation."""
         self.worker.clear(self.reader.session_id)
         before = len(self.watch.runs)
         self.reader.ask(question)
@@ -139,7 +139,7 @@ class ServedPage:
         return self.watch.runs[-1]
 
     def alone(self, prompt_ids: Sequence[int]) -> Run:
-        """The engine's own thread writes the same answer for nobody."""
+        """Write the same answer on the engine's thread, without a reader."""
 
         def work(engine: TextEngine, cancel: Any) -> Iterator[WorkerEvent]:
             for _ in engine.generate(prompt_ids, GenerationConfig(), cancel):
@@ -163,7 +163,7 @@ class ServedPage:
 def run_page(
     engine: Engine, contexts: Sequence[int], methods: Sequence[str], *, repeats: int, max_new_tokens: int, seed: int
 ) -> Iterator[PageRow]:
-    """Measure. Rows come as soon as they are done.
+    """Measure. Yields each row as soon as it is complete.
 
     Raises:
         PageSilent: the page does not answer.
@@ -177,7 +177,7 @@ def run_page(
 
 
 def measure(page: ServedPage, context: int, method: str, question: str, repeats: int) -> PageRow:
-    """Pairs of answers about the book that is open; who is first changes from pair to pair."""
+    """Time pairs of answers about the open book; the order alternates."""
     page.watch.method = method
     warm = page.through_page(question)
     page.alone(warm.prompt_ids)

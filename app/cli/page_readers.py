@@ -14,19 +14,19 @@ from core.models.hub.catalog import ROOT
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 LOOK_MILLISECONDS = 50
-SETTLE_MILLISECONDS = 700  # the page draws its last updates
+SETTLE_MILLISECONDS = 700  # for the page to draw its last updates
 START_MILLISECONDS = 60_000
 
 
 class PageSilent(CoreError):
-    """The page did not do what a reader asked for."""
+    """The page did not respond to a reader."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"The page {what}.", hint="Try again on a quiet machine.")
 
 
 class Reader(Protocol):
-    """Who looks at the page."""
+    """A reader of the page."""
 
     name: str
     session_id: str
@@ -38,18 +38,18 @@ class Reader(Protocol):
         """Ask; may return before the answer has ended."""
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Let the page work until something has happened, and a little longer."""
+        """Let the page run until a condition holds, and a little longer."""
 
     def close(self) -> None:
-        """Go."""
+        """Close the reader."""
 
 
 class BrowserReader:
     """Chromium without a window, driven by Playwright.
 
     Raises:
-        ImportError: Playwright is not installed.
-        PageSilent: no browser, or it does not start.
+        ImportError: Playwright is missing.
+        PageSilent: no browser, or the browser does not start.
     """
 
     def __init__(self, address: str) -> None:
@@ -72,29 +72,29 @@ class BrowserReader:
             raise PageSilent(f"cannot be looked at ({error.message.splitlines()[0]})") from error
 
     def open_book(self, file: Path) -> None:
-        """Drop a file."""
+        """Drop a file on the page."""
         self._page.set_input_files("#drop input[type=file]", str(file))
 
     def ask(self, question: str) -> None:
-        """Type and press Enter."""
+        """Type the question and press Enter."""
         box = self._page.locator("#question textarea")
         box.fill(question)
         box.press("Enter")
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Look again and again, without asking the page anything."""
+        """Poll the condition, without requests to the page."""
         while not done():
             self._page.wait_for_timeout(LOOK_MILLISECONDS)
         self._page.wait_for_timeout(SETTLE_MILLISECONDS)
 
     def close(self) -> None:
-        """End the browser."""
+        """Close the browser."""
         self._browser.close()
         self._driver.stop()
 
 
 class ProtocolReader:
-    """`page_client`: every update is received and decoded, none is drawn."""
+    """Uses `page_client`: every update is received and decoded, but not drawn."""
 
     name = "gradio_client"
 
@@ -114,7 +114,7 @@ class ProtocolReader:
         self._order({"ask": question})
 
     def wait(self, done: Callable[[], bool]) -> None:
-        """Orders have been waited for."""
+        """Do nothing: each command has already waited."""
         if not done():
             raise PageSilent("ended an event without doing what it is for")
 
@@ -141,7 +141,7 @@ class ProtocolReader:
 
 
 def find_reader(address: str) -> Reader:
-    """A browser where there is one, else the protocol alone."""
+    """A browser if there is one, else the protocol alone."""
     try:
         return BrowserReader(address)
     except (ImportError, PageSilent):

@@ -1,4 +1,4 @@
-"""`python launch.py race FILE... -q TEXT`: methods in fair turns from one reading of the text, and how they compare."""
+"""`python launch.py race FILE... -q TEXT`: several methods answer in fair turns after one reading, and are compared."""
 
 import argparse
 import json
@@ -31,7 +31,7 @@ from core.planning.hardware import this_machine
 
 
 def run(args: argparse.Namespace) -> int:
-    """Race. Returns 0.
+    """Run the race. Returns 0.
 
     Raises:
         CoreError: files, question, settings or memory.
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 def in_sequence(
     engine: Engine, conversation: Conversation, question: str, configs: Sequence[GenerationConfig]
 ) -> dict[str, Finished]:
-    """One whole answer after the other; the first one reads the text."""
+    """One complete answer after the other; the first one reads the text."""
     return {config.method: answer(engine, conversation, question, config, shown=False) for config in configs}
 
 
@@ -97,7 +97,7 @@ def in_turns(
     documents: Sequence[Document],
     opening: Opening,
 ) -> Race:
-    """All lanes side by side: each computes for a quarter of a second at a time, and its clock runs only then."""
+    """All lanes alternate: each computes for a quarter of a second at a time, and its clock runs only then."""
     race = Race(
         question=question.strip(),
         lanes=tuple(Trace(question.strip(), config.method) for config in configs),
@@ -115,11 +115,11 @@ def in_turns(
     return race
 
 
-# -------------------- how they compare
+# -------------------- comparison
 
 
 def speed_ratio(finished: Mapping[str, Finished]) -> float | None:
-    """Plain milliseconds per token over those of the last exact method raced; None where one of them is missing."""
+    """Plain decoding's milliseconds per token over those of the last exact method; None if one of them did not run."""
     plain = finished.get(PLAIN)
     others = [result for name, result in finished.items() if name != PLAIN and result.exact]
     if plain is None or not others:
@@ -144,10 +144,10 @@ def equality_with_plain(
 
 
 def check_report(file: Path | None, *, sequential: bool) -> None:
-    """See that the report can be written, before anything long begins.
+    """Check that the report can be written, before any long step.
 
     Raises:
-        InvalidSetting: it cannot.
+        InvalidSetting: it cannot be written.
     """
     if file is None:
         return

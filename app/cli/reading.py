@@ -1,4 +1,4 @@
-"""What `ask` and `race` share: files to a conversation, events to progress on stderr."""
+"""Shared by `ask` and `race`: files to a conversation, events to progress on stderr."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from core.generation.session import Conversation
 
 
 def usual_method(info: EngineInfo) -> str:
-    """How to decode where nothing else was said; without a draft model, lookups and the retrieval cache guess."""
+    """The default method; without a draft model, n-gram lookup and the retrieval cache draft."""
     method = default_method(has_draft=info.has_draft)
     if not info.has_draft:
         print(f"No draft model ({info.draft_because}): decoding with {method}.", file=sys.stderr)
@@ -66,7 +66,7 @@ def whole_text(documents: Sequence[Document]) -> str:
 
 
 def open_conversation(engine: TextEngine, documents: Sequence[Document]) -> Conversation:
-    """A conversation about the documents, with nothing asked yet. A text beyond the model gets a note on stderr."""
+    """A conversation about the documents, before any question. A note on stderr if the model does not suit the text."""
     text = whole_text(documents)
     ids = tuple(engine.text.encode(text))
     info = engine.info
@@ -78,14 +78,14 @@ def open_conversation(engine: TextEngine, documents: Sequence[Document]) -> Conv
 
 
 class ProgressLine:
-    """The reading progress of a prompt, as one line on stderr that is rewritten where that is a terminal."""
+    """The progress of reading a prompt, as one line on stderr that is rewritten on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._terminal = stream, stream.isatty()
         self._open = False
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Pass the events on, telling of progress on the way."""
+        """Yield the events, and show their progress."""
         for event in events:
             if isinstance(event, PrefillProgress):
                 self.show(event)
@@ -94,7 +94,7 @@ class ProgressLine:
             yield event
 
     def show(self, event: PrefillProgress) -> None:
-        """Tell how far reading is; a short text is not worth a line."""
+        """Show the progress of reading; a short text gets no line."""
         if event.total_tokens - event.reused_tokens < 2048:
             return
         left = f", {event.remaining_seconds:.0f} s left" if event.remaining_seconds is not None else ""
@@ -107,12 +107,12 @@ class ProgressLine:
             self._stream.write(f"{line}\n")
 
     def close(self) -> None:
-        """Take the line away, if there is one."""
+        """Clear the line, if there is one."""
         if self._open:
             self._stream.write("\r" + " " * 79 + "\r")
             self._open = False
 
 
 def print_json(document: object) -> None:
-    """One JSON document on one line, the last of stdout."""
+    """Print a JSON document on one line, the last of stdout."""
     print(json.dumps(document, ensure_ascii=False), flush=True)

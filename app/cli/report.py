@@ -1,4 +1,4 @@
-"""Answers as the JSON of the command line (DESIGN section 6) and as lines for people. Pure functions."""
+"""Answers as lines for people. Pure functions."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ def summary_line(finished: Finished) -> str:
 
 
 def race_lines(methods: Mapping[str, Finished], speedup: float | None, verdict: str) -> list[str]:
-    """A race for people: one line a method, then the outcome."""
+    """A race for people: one line a method, then the result."""
     lines = [
         f"{name:<16}{f.stats.ms_per_token or 0:8.1f} ms/token {f.stats.tokens_per_second or 0:8.1f} tokens/s"
         + (f"   acceptance {percent(f.stats.level1)} / {percent(f.stats.level2)}" if f.stats.level2 else "")
@@ -38,5 +38,5 @@ def race_lines(methods: Mapping[str, Finished], speedup: float | None, verdict: 
 
 
 def percent(level: LevelStats | None) -> str:
-    """Accepted / tested, for people."""
+    """Accepted / tested as a percentage, for people."""
     return f"{100 * level.acceptance:.0f}%" if level and level.acceptance is not None else "-"

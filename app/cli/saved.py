@@ -1,4 +1,4 @@
-"""`python launch.py saved`: the books that need not be read again, and how much room they may take. Loads no model."""
+"""`python launch.py saved`: the books that need not be read again, and the limit of their size. Loads no model."""
 
 import argparse
 import sys
@@ -17,11 +17,11 @@ GIB = 1 << 30
 
 
 def run(args: argparse.Namespace) -> int:
-    """List, remove, clear, or set the cap. Returns 0.
+    """List, remove, clear, or set the limit. Returns 0.
 
     Raises:
-        UnknownBook: there is none of that name. InvalidSetting: the name or number is missing or wrong. ShelfFull: the
-            cap cannot be written.
+        UnknownBook: there is none of that name. InvalidSetting: the name or number is missing or wrong. BookFolderFull:
+            the limit cannot be written.
     """
     folder = BookFolder(data_dir(args.data_dir) / FOLDER)
     removed = act(folder, args.action, args.name)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def act(folder: BookFolder, action: str, name: str | None) -> list[SavedBook]:
-    """Do what was asked for; returns the books that are gone. Raises what `run` does."""
+    """Run the action; returns the removed books. Raises as `run`."""
     if action in ("list", "clear") and name is not None:
         raise InvalidSetting(f"'saved {action}' takes no name.", hint=f"Leave out {name!r}.")
     if action == "clear":
@@ -58,10 +58,10 @@ def act(folder: BookFolder, action: str, name: str | None) -> list[SavedBook]:
 
 
 def cap_of(text: str | None) -> int:
-    """GiB as typed, in bytes.
+    """A typed number of GiB, in bytes.
 
     Raises:
-        InvalidSetting: not a number from 0 up.
+        InvalidSetting: not a number of at least 0.
     """
     try:
         number = float(text or "")
@@ -75,7 +75,7 @@ def cap_of(text: str | None) -> int:
 
 
 def document(folder: BookFolder, books: list[SavedBook], removed: list[SavedBook]) -> dict[str, Any]:
-    """For JSON."""
+    """The JSON of all books."""
     settings = folder.settings
     return {
         "folder": str(folder.path),
@@ -89,21 +89,21 @@ def document(folder: BookFolder, books: list[SavedBook], removed: list[SavedBook
 
 
 def row(book: SavedBook) -> dict[str, Any]:
-    """One book."""
+    """The JSON of one book."""
     label = asdict(book.label)
     told = {name: label[name] for name in ("names", "model", "num_tokens", "read_seconds", "identity")}
     return {"id": book.id, "size_bytes": book.size_bytes, "used": round(book.used, 3), **told}
 
 
 def lines(folder: BookFolder, books: list[SavedBook]) -> list[str]:
-    """For people."""
+    """All books for people."""
     total = amount(sum(book.size_bytes for book in books)) if books else "nothing"
     head = f"{plural(len(books), 'book')}, {total} of {amount(folder.settings.cap_bytes)}, in {folder.path}"
     return [head, *(line(book) for book in books)]
 
 
 def line(book: SavedBook) -> str:
-    """One book, for people."""
+    """One book for people."""
     age = duration(max(0.0, time.time() - book.used))
     return (
         f"  {book.id[:8]}  {amount(book.size_bytes):>9}  {book.label.num_tokens:>8,} tokens  used {age} ago  "

@@ -1,7 +1,7 @@
-"""How `ask` and `race` use the saved books: what is kept is opened, what took long to read is kept.
+"""How `ask` and `race` use the saved books: a saved book is opened; a book that took long to read is saved.
 
-Everything before the first question is read by itself, shelf or not, as the page reads it: so the same tokens are read
-in the same portions, and an answer is the same to the last bit whether its book was read or opened.
+Everything before the first question is always read separately, as the page does. So the same tokens are read in the
+same portions, and an answer is equal to the last bit whether its book was read or opened.
 """
 
 import argparse
@@ -29,7 +29,7 @@ FOLDER = "shelf"  # in the data folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How everything before the first question came into the cache."""
+    """The reading of everything before the first question."""
 
     num_tokens: int
     num_fetched: int  # from the saved books
@@ -39,7 +39,7 @@ class Opening:
     kept: Kept | None = None
 
     def told(self, first: Finished) -> Finished:
-        """The first answer, with this as a part of its reading."""
+        """The first answer, with this reading added to its figures."""
         return replace(
             first,
             reused_tokens=min(first.reused_tokens, self.num_fetched),
@@ -47,7 +47,7 @@ class Opening:
         )
 
     def report(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields for JSON."""
         return {
             "book_tokens": self.num_tokens,
             "book_tokens_read": self.num_read,
@@ -67,17 +67,17 @@ def open_text(
     configs: Sequence[GenerationConfig],
     args: argparse.Namespace,
 ) -> Opening:
-    """Bring everything before the first question into the cache, from the saved books as far as it is there.
+    """Bring everything before the first question into the cache, as far as possible from the saved books.
 
     Raises:
         ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read. InvalidSetting: saved books were
-            asked for and cannot be used.
+            requested and cannot be used.
     """
     prompt = conversation.ask(question).prompt_ids(engine.text)
     with closing(engine.race(prompt, configs)) as trial:
-        next(trial)  # whatever is wrong with text and settings is told now
+        next(trial)  # raises now if text or settings are wrong
     opening = conversation.opening_ids(engine.text)
-    ids = prompt[: len(opening) + 1]  # reading leaves the last one out
+    ids = prompt[: len(opening) + 1]  # prefill leaves the last token out
     started, store = perf_counter(), find_store(engine, args, make=bool(args.saved))
     fetched = tell_fetched(store.fetch(ids)) if store else None
     fetch_seconds = perf_counter() - started
@@ -103,12 +103,12 @@ def open_text(
 
 
 def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> BookStore | None:
-    """The saved books of the data folder; None where it is not wanted, or cannot be used and was not asked for.
+    """The saved books of the data folder; None if they are not wanted, or cannot be used and were not requested.
 
     Args:
-        make: the folder, if it is not there.
+        make: create the folder if it is missing.
     Raises:
-        InvalidSetting: it was asked for and cannot be used.
+        InvalidSetting: saved books were requested and cannot be used.
     """
     if args.saved is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
         return None
@@ -124,7 +124,7 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
 
 
 def tell_fetched(events: Iterator[object]) -> Fetched | None:
-    """Follow a fetching to its end, and say what came."""
+    """Fetch to the end, and print what was fetched."""
     last = [event for event in events if isinstance(event, Fetched)]
     if not last:
         return None
@@ -138,14 +138,14 @@ def tell_fetched(events: Iterator[object]) -> Fetched | None:
 
 
 def worth_saving(opening: Opening, *, wanted: bool | None) -> bool:
-    """Whether what was read should be there the next time: asked for, or it took long."""
+    """Whether to save what was read: it was requested, or reading took long."""
     if wanted is False or opening.num_read < LEAST_TOKENS:
         return False
     return bool(wanted) or opening.read_seconds >= WORTH_SECONDS
 
 
 def keep(store: BookStore, ids: Sequence[int], names: Sequence[str], read_seconds: float) -> Kept | None:
-    """Write a book, and say so in one line; a full folder is no reason to fail."""
+    """Write a book, and print one line about it; a full folder is no error."""
     try:
         for event in store.keep(store.read_book(ids, names, read_seconds)):
             if isinstance(event, Kept):

@@ -1,4 +1,4 @@
-"""A race as it goes, on stderr: a line a lane that is rewritten where that is a terminal, else a line at each end."""
+"""A race's progress on stderr: a line a lane, rewritten on a terminal; otherwise a line at each lane's end."""
 
 import shutil
 import time
@@ -14,10 +14,10 @@ NARROWEST_BAR, WIDEST_BAR = 8, 40
 
 
 class Scoreboard:
-    """Lines of a race's lanes.
+    """The lines of a race's lanes.
 
     Args:
-        most_tokens: of an answer, where a lane's bar is full.
+        most_tokens: the length of an answer at which a lane's bar is full.
     """
 
     def __init__(self, stream: TextIO, names: Sequence[str], most_tokens: int) -> None:
@@ -30,7 +30,7 @@ class Scoreboard:
         self._open = False
 
     def watch(self, events: Iterable[LaneEvent]) -> Iterator[LaneEvent]:
-        """Pass the events on, telling of them on the way. The lines stay when the events end."""
+        """Yield the events and show them. The lines stay when the events end."""
         try:
             for event in events:
                 self._take(event)
@@ -66,7 +66,7 @@ class Scoreboard:
         self._open, self._shown_at = True, time.monotonic()
 
     def line(self, lane: int, width: int) -> str:
-        """One lane in `width` columns; without a bar where there is no room for one."""
+        """One lane in `width` columns; without a bar if there is no room."""
         stats = self._stats[lane]
         name = self._names[lane].ljust(max(map(len, self._names)))
         speed = f"{stats.tokens_per_second or 0:8.1f} tokens/s"

@@ -1,4 +1,4 @@
-"""`python launch.py serve`: the engine behind an OpenAI-compatible interface, for clients that know nothing of it."""
+"""`python launch.py serve`: the engine behind an OpenAI-compatible interface."""
 
 import argparse
 import os
@@ -16,14 +16,14 @@ from app.server.serve_page import PortInUse, check_port, load
 from core.errors import InvalidSetting
 
 KEY_VARIABLE = "TRIFORCE_API_KEY"
-LONGEST_END_SECONDS = 3  # that clients are given when the server ends
+LONGEST_END_SECONDS = 3  # for clients to finish when the server ends
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl+C. Returns 0.
 
     Raises:
-        InvalidSetting: an address or a key that cannot be used. PortInUse. What loading the model raises.
+        InvalidSetting: an unusable address or key. PortInUse. Errors of loading the model.
     """
     import uvicorn
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             server.run()
             if not server.started:
                 raise PortInUse(args.host, args.port)
-        except KeyboardInterrupt:  # uvicorn has tidied up and hands it on, unless signals are ignored here
+        except KeyboardInterrupt:  # uvicorn has shut down and raises it again, unless signals are ignored here
             pass
         finally:
             worker.close()
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def loaded(worker: EngineWorker) -> Ready:
-    """The model, once it is there.
+    """Wait for the model.
 
     Raises:
         CoreError: it cannot be loaded.
@@ -79,10 +79,10 @@ def loaded(worker: EngineWorker) -> Ready:
 
 
 def check_door(host: str, key: str | None) -> None:
-    """Whoever can reach the server can use it: other machines only with a key.
+    """Require a key if other machines can reach the server, because whoever reaches it can use it.
 
     Raises:
-        InvalidSetting: others could without one, or the key cannot be sent in a header.
+        InvalidSetting: others could use it without a key, or the key cannot be sent in a header.
     """
     if key is not None and (not key or not key.isascii() or not key.isprintable() or key != key.strip()):
         raise InvalidSetting("The API key cannot be sent in a header.", hint="Use plain letters, digits and signs.")
@@ -94,7 +94,7 @@ def check_door(host: str, key: str | None) -> None:
 
 
 def announce(args: argparse.Namespace, ready: Ready) -> None:
-    """Say where it listens, for people or for programs."""
+    """Print its address, for people or for programs."""
     host = f"[{args.host}]" if ":" in args.host else args.host
     url = f"http://{host}:{args.port}/v1"
     if args.json:

@@ -1,1 +1,1 @@
-"""The documents whose text goes into the context: which parts, what they cost in tokens, what fits."""
+"""The documents whose text goes into the context: their parts, their token costs, and what fits."""

@@ -1,4 +1,4 @@
-"""Which books, and which parts of them, go into the context, and their joined text. Pure values; knows no model."""
+"""Which books, and which parts of them, go into the context, and their joined text. Pure values, without a model."""
 
 import hashlib
 from bisect import bisect_right
@@ -12,9 +12,9 @@ from app.documents.document import Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
 
-BETWEEN = "\n\n"  # what stands between documents, and between a title and its text
-LEFT_OUT = "\n\n[...]\n\n"  # between two parts of a document, so that nobody takes them for one
-PREVIEW_CHARS = 20_000  # ten printed pages; a page may be as long as its file makes it
+BETWEEN = "\n\n"  # between documents, and between a title and its text
+LEFT_OUT = "\n\n[...]\n\n"  # between two parts of a document, so that they do not look like one
+PREVIEW_CHARS = 20_000  # ten printed pages; a file decides how long a page is
 
 
 class AlreadyThere(CoreError):
@@ -25,7 +25,7 @@ class AlreadyThere(CoreError):
         super().__init__(f"{name} {same}.", hint="Choose another file, or remove that one first.")
 
 
-# -------------------- what is chosen
+# -------------------- choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Chapters:
-    """Chapters of a document by their numbers, from 1; ascending."""
+    """Chapters of a document by number, from 1, ascending."""
 
     numbers: tuple[int, ...]
 
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 
 def spans(document: Document, choice: Choice) -> tuple[Span, ...]:
-    """The parts of a document's text that are chosen, in order; parts that touch are one.
+    """The chosen parts of a document's text, in order; adjoining parts are merged.
 
     Raises:
         ValueError: the document has no such pages or chapters.
@@ -85,7 +85,7 @@ def spans(document: Document, choice: Choice) -> tuple[Span, ...]:
 
 
 def label(document: Document, choice: Choice) -> str:
-    """A choice in words: "pages 3–5", "chapter 2: The Quay"; pages by what the document calls them."""
+    """A choice in words: "pages 3–5", "chapter 2: The Quay"; pages by the document's own labels."""
     match choice:
         case Whole():
             return "everything"
@@ -111,30 +111,30 @@ def ranges(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Book:
-    """A document in the library, and what is chosen of it."""
+    """A document in the library, and its chosen parts."""
 
     document: Document
     choice: Choice = Whole()
-    digest: bytes  # of its text: what makes it the same book under another name
-    num_words: int = 0  # as white space tells; counted once, when it is put on a library
+    digest: bytes  # of its text: identifies the book under any name
+    num_words: int = 0  # separated by white space; counted once, when it is put in a library
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is chosen."""
+        """All of it is chosen."""
         return spans(self.document, self.choice) == (Span(0, len(self.document.text)),)
 
     @property
     def key(self) -> str:
-        """A short name of it for programs: 64 bits of its digest."""
+        """A short identifier: 64 bits of its digest."""
         return self.digest[:8].hex()
 
 
 class Part(NamedTuple):
-    """One of the strings that make the joined text."""
+    """One of the strings that are joined to the text."""
 
     text: str
     book: int  # its index
-    source: Span | None  # in the document's text; None: a title, or what stands between parts
+    source: Span | None  # in the document's text; None: a title or a separator
 
 
 class Piece(NamedTuple):
@@ -146,7 +146,7 @@ class Piece(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A page or chapter, or the part of it that is chosen, at characters [start, end) of the joined text."""
+    """A page or chapter, or its chosen part, at characters [start, end) of the joined text."""
 
     book: int  # its index
     number: int  # of the page or chapter, from 1
@@ -155,7 +155,7 @@ class Placed(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a character of the joined text comes from."""
+    """The source of a character of the joined text."""
 
     book: int  # its index
     document: Document
@@ -164,20 +164,20 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Library:
-    """Books in the order in which the model reads them. Every change gives a new shelf; derived values are kept."""
+    """Books in the order in which the model reads them. Every change gives a new library; derived values are cached."""
 
     books: tuple[Book, ...] = ()
 
     @classmethod
     def of(cls, documents: Sequence[Document]) -> "Library":
-        """Whole documents in their order, whether or not one comes twice."""
+        """Whole documents in their order, with duplicates."""
         return cls(tuple(Book(document=document, digest=b"") for document in documents))
 
     def add(self, document: Document) -> "Library":
-        """With another document at the end, all of it chosen.
+        """A library with another document at the end, all of it chosen.
 
         Raises:
-            AlreadyThere: the same text is there, under whatever name.
+            AlreadyThere: the library has the same text, under any name.
         """
         digest = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest()
         for book in self.books:
@@ -186,20 +186,20 @@ class Library:
         return Library((*self.books, Book(document=document, digest=digest, num_words=num_words(document.text))))
 
     def index(self, key: str) -> int | None:
-        """Where the book with a key stands; None: it is not there."""
+        """The index of the book with a key; None: it is not in the library."""
         return next((index for index, book in enumerate(self.books) if book.key == key), None)
 
     def remove(self, index: int) -> "Library":
-        """Without a book."""
+        """A library without a book."""
         return Library((*self.books[:index], *self.books[index + 1 :]))
 
     def move(self, index: int, to: int) -> "Library":
-        """With a book at another position."""
+        """A library with a book at another position."""
         rest = self.remove(index).books
         return Library((*rest[:to], self.books[index], *rest[to:]))
 
     def choose(self, index: int, choice: Choice) -> "Library":
-        """With another choice of a book.
+        """A library with another choice of a book.
 
         Raises:
             ValueError: the document has no such pages or chapters.
@@ -210,15 +210,15 @@ class Library:
 
     @cached_property
     def text(self) -> str:
-        """What the model reads: the first document as it is, every further one behind its title.
+        """The text the model reads: the first document as it is, each further one after its title.
 
-        A document at the end changes nothing before it, so that what was read of the others stays read.
+        A document added at the end changes nothing before it, so what the model has read stays read.
         """
         return "".join(part.text for part in self.parts)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """The parts of documents that the joined text is made of, in order."""
+        """The parts of documents that form the joined text, in order."""
         pieces: list[Piece] = []
         length = 0
         for part in self.parts:
@@ -242,9 +242,9 @@ class Library:
         )
 
     def place(self, char: int) -> Place:
-        """Where a character of the joined text, at an offset in [0, len(text)), comes from.
+        """The source of a character of the joined text at an offset in [0, len(text)).
 
-        A title and what stands between parts belong to the page that follows. Cost: one binary search.
+        Titles and separators belong to the page that follows. Cost: one binary search.
         """
         assert 0 <= char < len(self.text), f"character {char} of {len(self.text)}"
         placed = self.pages[bisect_right(self.pages, char, key=lambda page: page.end)]
@@ -252,7 +252,7 @@ class Library:
         return Place(placed.book, document, document.pages[placed.number - 1])
 
     def find(self, index: int, char: int) -> int | None:
-        """Where a character of a book's own text stands in the joined text; None: it is not chosen."""
+        """The position in the joined text of a character of a book's own text; None: it is not chosen."""
         for piece in self.pieces:
             if piece.book == index and piece.source.start <= char < piece.source.end:
                 return piece.start + char - piece.source.start
@@ -260,7 +260,7 @@ class Library:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The strings that make the joined text. What a tokenizer makes of one does not depend on the others."""
+        """The strings that form the joined text. Each is tokenized independently of the others."""
         return tuple(self._join())
 
     def _join(self) -> Iterator[Part]:
@@ -288,19 +288,19 @@ class Library:
 
 
 def end_line(document: Document) -> str:
-    """What stands behind a document that another one follows: the first one's title is told here, not before it."""
+    """The text after a document that another one follows: it names the first document, which has no title before it."""
     return f"{BETWEEN}[End of: {document.title}]"
 
 
 def title_lines(document: Document) -> str:
-    """What stands before a document that is not the first."""
+    """The text before each document but the first."""
     return f"{BETWEEN}# {document.title}{BETWEEN}"
 
 
 def page_text(document: Document, number: int, max_chars: int = PREVIEW_CHARS) -> str:
-    """The text of a page for a preview, at most so many characters of it.
+    """The text of a page for a preview, at most `max_chars` characters.
 
-    The number is brought into the document, as it comes from a browser. Cost: a copy of the page, never of the text.
+    The number comes from a browser, so it is clamped to the document. Cost: copies the page, never the whole text.
     """
     page = document.pages[min(max(number, 1), len(document.pages)) - 1]
     return document.text[page.char_start : min(page.char_end, page.char_start + max_chars)]

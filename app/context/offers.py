@@ -1,4 +1,4 @@
-"""What could be chosen of a library's books for it to fit. Nothing is ever cut until somebody chooses."""
+"""Parts of a library's books that would fit the context. Nothing is cut until somebody chooses."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -10,27 +10,27 @@ from app.context.token_costs import Meter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A choice that could be made of one book."""
+    """A possible choice of one book's parts."""
 
     book: int  # its index
     choice: Choice
     label: str
     num_tokens: int  # of the book with this choice
-    total_tokens: int  # of the library with it, the other books as they are
+    total_tokens: int  # of the library with this choice, the other books as they are
     fits: bool
 
 
 def fits(library: Library, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """For each book in order what could be chosen of it: see `offers`. Nothing is chosen by this."""
+    """The offers for each book, in order: see `offers`. Chooses nothing."""
     return tuple(offer for index in range(len(library.books)) for offer in offers(library, index, meter, budget))
 
 
 def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """What could be chosen of a book, the others as they are, for a library of at most `budget` tokens.
+    """Possible choices of a book, the other books as they are, for a library of at most `budget` tokens.
 
     Returns:
-        Everything; if that does not fit: as many pages from the start as do, runs of whole chapters (or of pages, if
-        there are none) that each do; then every chapter alone, whether it fits or not. No choice comes twice.
+        Everything; if that does not fit: the most pages from the start that fit, runs of whole chapters (or of pages,
+        if there are none) that each fit; then every chapter alone, whether it fits or not. No choice comes twice.
     """
     book = library.books[index]
     rest = meter.library(library) - meter.book(book)
@@ -60,7 +60,7 @@ def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Off
 
 
 def runs(count: int, offer: Callable[[int, int], Offer]) -> list[Offer]:
-    """Runs of parts 1 to `count`, one after the other, each as long as it fits; parts that do not fit are in none."""
+    """Consecutive runs of parts 1 to `count`, each as long as fits; parts that do not fit alone are in none."""
     found: list[Offer] = []
     first = 1
     while first <= count:

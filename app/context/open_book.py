@@ -1,4 +1,4 @@
-"""What the model reads: the chosen parts of the open documents as one text with its tokens."""
+"""The text the model reads: the chosen parts of the open documents, joined, with its tokens."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -10,42 +10,42 @@ from app.documents.document import Document
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Book:
-    """What the model reads: a library that fits, or what is chosen of it, and what it costs in tokens."""
+    """The text the model reads, from a library that fits, and its size in tokens."""
 
     document: Document  # the first one
     num_tokens: int  # of the text
-    num_opening: int  # of everything before the first question, the chat template included
+    num_opening: int  # everything before the first question, including the chat template
     context: int
     library: Library = field(default_factory=Library)
-    starts: "array[int]" = field(default_factory=lambda: array("I"))  # in its text, of each token; empty: not known
+    starts: "array[int]" = field(default_factory=lambda: array("I"))  # first character of each token; empty: not known
     chunk_size: int = 1  # of the retrieval cache, tokens
-    chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in shelf.pages
-    note: str = ""  # what the model may not be able to do with this text
-    quoted: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # quotations by the answer they stand in
+    chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in library.pages
+    note: str = ""  # a warning that the model may not suit this text
+    quoted: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # quotations by the answer that has them
 
     @property
     def title(self) -> str:
-        """One title, or the first and how many more."""
+        """The title, or the first title and the number of further ones."""
         more = len(self.library.books) - 1
         return f"{self.document.title} and {more} more" if more > 0 else self.document.title
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files it comes from."""
+        """The names of its files."""
         return tuple(book.document.name for book in self.library.books) or (self.document.name,)
 
     @property
     def first_token(self) -> int:
-        """Where its text begins in a prompt."""
+        """The index in a prompt of the text's first token."""
         return self.num_opening - self.num_tokens
 
     def quotes(self, answer: str) -> tuple[Quote, ...]:
-        """The quotations of an answer, looked up in the text once."""
+        """The quotations of an answer; each answer is looked up in the text once."""
         if answer not in self.quoted:
             self.quoted[answer] = quotes_in(answer, self.library.text)
         return self.quoted[answer]
 
     @property
     def parts(self) -> tuple[tuple[bytes, Choice], ...]:
-        """What makes two books the same."""
+        """The identity of the text: two books with equal parts are the same."""
         return tuple((book.digest, book.choice) for book in self.library.books)

@@ -1,4 +1,4 @@
-"""A choice of parts of a document as text: what people type into a field, and what a button of the page stands for.
+"""A choice of a document's parts as text: typed into a field, or sent by a button of the page.
 
 People name pages by the document's own labels ("xii-4"); buttons name them by position ("#12-#16").
 """
@@ -11,7 +11,7 @@ from core.errors import InvalidSetting
 
 EVERYTHING = ("", "all", "everything")
 LONGEST = 2_000  # characters; nobody types more
-DASH = re.compile(r"\s*(?:[-\u2010-\u2015\u2212]|\bto\b)\s*")  # hyphens, dashes, minus: what people paste
+DASH = re.compile(r"\s*(?:[-\u2010-\u2015\u2212]|\bto\b)\s*")  # hyphens, dashes and minus signs, as people paste them
 PAGES, CHAPTERS = (
     re.compile(r"^(?:pages?|pp?\.?)\s*(?=[#\w])", re.I),
     re.compile(r"^(?:chapters?|ch?\.?)\s*(?=\d)", re.I),
@@ -19,7 +19,7 @@ PAGES, CHAPTERS = (
 
 
 def written(choice: Choice) -> str:
-    """A choice as `understood` reads it."""
+    """A choice as text that `understood` reads."""
     match choice:
         case Whole():
             return "all"
@@ -30,7 +30,7 @@ def written(choice: Choice) -> str:
 
 
 def understood(document: Document, text: str) -> Choice:
-    """What somebody means by "12-80", "p. xii", "chapters 1, 4-6" or "all".
+    """The choice meant by "12-80", "p. xii", "chapters 1, 4-6" or "all".
 
     Raises:
         InvalidSetting: it names no part of the document.

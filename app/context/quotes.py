@@ -1,7 +1,7 @@
-"""Quotations in an answer: which of them stand in the book, word for word, and where.
+"""Finds the quotations of an answer that are in the book word for word, and their places.
 
-White space, typographic quotes, dashes and ellipses may differ, a quotation may begin with another case and end with a
-sign of its own. Everything else must agree: a quotation that does not is shown as not found.
+White space, typographic quotes, dashes and ellipses may differ, as may the case of the first letter and the closing
+sign. Everything else must agree; otherwise the quotation counts as not found.
 """
 
 import re
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from app.documents.stretches import by_stretches
 
-LEAST_WORDS = 4  # shorter ones are names and emphasis more often than quotations
-MOST_WORDS = 400  # of one that is looked for: a longer one is looked for by its beginning
+LEAST_WORDS = 4  # shorter ones are more often names and emphasis
+MOST_WORDS = 400  # of a quotation; a longer one is searched by its beginning
 MOST_QUOTES = 40
 PAIRS = (("“", "”"), ('"', '"'), ("«", "»"), ("„", "“"), ("„", "”"))
 QUOTED = re.compile("|".join(f"{a}([^{a}{b}\n]+(?:\n[^{a}{b}\n]+)*){b}" for a, b in PAIRS))
@@ -32,18 +32,18 @@ ENDING = ".,;:!?…"
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quotation, and the characters [start, end) of the text where it stands; None: nowhere."""
+    """A quotation and its characters [start, end) in the text; None: not found."""
 
     words: str
     start: int | None = None
     end: int | None = None
-    places: tuple[int, ...] = field(default=(), compare=False)  # characters of the answer behind its closing signs
+    places: tuple[int, ...] = field(default=(), compare=False)  # characters of the answer after its closing signs
 
 
 def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
-    """The quotations of at least LEAST_WORDS words in an answer, each once, looked up in a text.
+    """The distinct quotations of at least LEAST_WORDS words in an answer, searched in a text.
 
-    Cost: one pass over the text, and one search of it for each.
+    Cost: one pass over the text, and one search of it for each quotation.
     """
     places: dict[str, list[int]] = {}
     for match in QUOTED.finditer(answer):
@@ -56,7 +56,7 @@ def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
 
 
 def _find(words: str, text: "Folded") -> Quote:
-    """A quotation with gaps stands where its parts do, one behind the other."""
+    """Search a quotation with gaps: its parts must follow each other in the text."""
     start: int | None = None
     end = 0
     for part in filter(None, ELISION.split(words)):
@@ -68,15 +68,15 @@ def _find(words: str, text: "Folded") -> Quote:
 
 
 class Folded:
-    """A text with one space for all white space and one sign for all that are alike.
+    """A text with one space for any white space and one sign for similar signs.
 
-    Words are found in it by one plain search, which takes no longer in a text that repeats itself.
+    One plain search finds words in it, and repetitive texts do not slow it down.
     """
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
         self._starts = [0]  # of stretches between gaps, in the folded text
-        self._sources = [0]  # of the same, in the text
+        self._sources = [0]  # of the same stretches, in the original text
         start = 0
         for gap in GAP.finditer(text):
             pieces.append(text[start : gap.start()] + " ")
@@ -86,9 +86,9 @@ class Folded:
         self._text = by_stretches(fold, "".join([*pieces, text[start:]]))
 
     def find(self, words: str, start: int = 0) -> range | None:
-        """The characters of the text where words first stand, from one of its characters on; None: nowhere.
+        """The first match of the words at or after `start`, as characters of the original text; None: no match.
 
-        The first letter may be of another case, and the signs at the end are not looked at.
+        Ignores the case of the first letter, and the signs at the end.
         """
         wanted = fold(" ".join((words.rstrip(ENDING).split() or words.split())[:MOST_WORDS]))
         low = _across(start, self._sources, self._starts)
@@ -102,11 +102,11 @@ class Folded:
 
 
 def _across(char: int, here: Sequence[int], there: Sequence[int]) -> int:
-    """Where a character of one text stands in the other, by where stretches begin in both."""
+    """Map a character's offset to the other text, given the starts of stretches in both."""
     at = bisect_right(here, char) - 1
     return there[at] + char - here[at]
 
 
 def fold(text: str) -> str:
-    """Signs that are alike as one, any white space as a space."""
+    """Replace similar signs by one, and any white space by a space."""
     return text.translate(FOLDED)

@@ -1,14 +1,14 @@
-"""Where in the book the retrieval cache's chunks lie: what was loaded for drafting, never a proof of what was used.
+"""The places in the book that the retrieval cache loaded for drafting; no proof that an answer used them.
 
-Pure values: weights of chunks, pages, characters. The engine's thread takes the weights; views ask the rest.
+Pure values: weights of chunks, pages, characters. The engine's thread reads the weights; views ask for the rest.
 
 A chunk's weight is the share of attention by which it was chosen, averaged over layers and KV heads; 0 where no head
-holds it. Much of that has nothing to do with the question: chunk 0 is the sink and always there, the newest tokens are
-held beside the chunks, and some places (headings, beginnings, names) are chosen whatever is asked. So three questions
-that fit every text are put to the book once (`USUAL_QUESTIONS`), their weights are averaged, and only what a chunk has
-beyond that average counts: its excess. Some heads look a fixed way back from the newest token, whatever stands there:
-on the bundled pair they have the largest weights of all. So twice the average is taken off, where it was measured and
-as far on as the newest token has moved.
+holds it. Much of that has nothing to do with the question: chunk 0 is the sink and always held, the newest tokens are
+held beside the chunks, and some places (headings, beginnings, names) are chosen for any question. So three questions
+that fit every text are asked once (`BASELINE_QUESTIONS`) and their weights averaged to a baseline; only a chunk's
+excess over the baseline counts. Some heads attend to a fixed distance behind the newest token, whatever is there: on
+the bundled pair these weights are the largest of all. So twice the baseline is subtracted, at the chunk where it was
+measured and as many chunks further on as the newest token has moved.
 """
 
 from array import array
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from app.context.open_book import Book
 
 BASELINE_QUESTIONS = ("What is this text about?", "What happens in it, in short?", "Who and what is named in it?")
-STRONG, SOME = 0.5, 0.25  # of the strongest chunk's excess: which passages of a page are marked
+STRONG, SOME = 0.5, 0.25  # shares of the strongest chunk's excess: from here on a passage is marked
 MOST_LOADS = 16  # for 128K tokens 128 KB each
 SPREAD = 2.0  # such weights vary between questions: seen up to 1.6 times the average
 FAINT = 0.001  # an excess of the strongest chunk below this is noise
 
 
 def mean(total: Sequence[float], weight: int, more: Sequence[float]) -> "array[float]":
-    """The mean after one more observation, where `total` is that of `weight` ones."""
+    """The mean after one more observation, where `total` is the mean of the first `weight` ones."""
     pairs = zip_longest(total, more, fillvalue=0.0)
     return array("d", ((weight * old + new) / (weight + 1) for old, new in pairs))
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the retrieval cache held while an answer was written: the mean of what was seen about twice a second."""
+    """What the retrieval cache held during an answer: the mean of samples taken about twice a second."""
 
     question: str
     method: str
     retrieves: bool  # False: the method has no retrieval cache
     weights: "array[float]" = field(default_factory=lambda: array("d"))  # by chunk number
-    shortest: int = 0  # how many chunks there were at first
+    shortest: int = 0  # the number of chunks at the first sample
     num_seen: int = 0
-    all_held: bool = False  # there was nothing to choose: all of the book is in the cache
+    all_held: bool = False  # the cache holds the whole book, so nothing was chosen
     budget: int = 0  # of the cache, tokens
-    kept: bool = True  # False: what was held is not known any more
+    kept: bool = True  # False: the weights are no longer known
 
     def seen(self, weights: Sequence[float], *, all_held: bool = False) -> "Loaded":
-        """With what is held now."""
+        """A copy with one more sample."""
         if not self.retrieves or not weights:
             return self
         now, shortest = mean(self.weights, self.num_seen, weights), self.shortest or len(weights)
@@ -59,22 +59,22 @@ class Loaded:
 
 
 class Loads:
-    """What was loaded for the newest answers about one book, by exchange: branches and versions are turned over."""
+    """What was loaded for the newest answers about one book, by exchange, so that older branches can be shown."""
 
     def __init__(self) -> None:
         self._by_exchange: dict[str, Loaded] = {}
 
     def put(self, exchange_id: str, loaded: Loaded) -> None:
-        """What was loaded for an exchange; beyond MOST_LOADS the oldest is forgotten."""
+        """Store what was loaded for an exchange; beyond MOST_LOADS the oldest is forgotten."""
         now = {**self._by_exchange, exchange_id: loaded}
-        self._by_exchange = dict(list(now.items())[-MOST_LOADS:])  # replaced: the page may be looking
+        self._by_exchange = dict(list(now.items())[-MOST_LOADS:])  # replaced whole: the page may read it now
 
     def get(self, exchange_id: str) -> Loaded | None:
         """What was loaded for an exchange, if it is known."""
         return self._by_exchange.get(exchange_id)
 
     def clear(self) -> None:
-        """Another book: chunks have other numbers."""
+        """Forget all, because another book has other chunk numbers."""
         self._by_exchange = {}
 
 
@@ -82,7 +82,7 @@ class Loads:
 
 
 def chunk_pages(library: Library, starts: Sequence[int], first_token: int, size: int) -> "array[int]":
-    """For each chunk of the prompt that has tokens of the book: the index in `library.pages` of its middle token.
+    """For each chunk of the prompt with tokens of the book: the index in `library.pages` of its middle token's page.
 
     Args:
         starts: the character of the joined text at which each token of the book begins.
@@ -97,7 +97,7 @@ def chunk_pages(library: Library, starts: Sequence[int], first_token: int, size:
 
 
 class Passage(NamedTuple):
-    """Characters [start, end) of the joined text that were loaded; how strongly, as a share of the strongest."""
+    """Loaded characters [start, end) of the joined text, and their strength as a share of the strongest."""
 
     start: int
     end: int
@@ -105,7 +105,7 @@ class Passage(NamedTuple):
 
 
 class Weights:
-    """What one answer's loading says about the chunks and pages of a book."""
+    """The excess weights of one answer by chunk, page and passage of a book."""
 
     def __init__(self, book: "Book", loaded: Loaded, baseline: Sequence[float] | None) -> None:
         num_chunks = len(book.chunk_pages)
@@ -118,11 +118,11 @@ class Weights:
 
     @property
     def tells(self) -> bool:
-        """Some chunk counted more than usually."""
+        """Some chunk exceeds the baseline."""
         return not self._all_held and self.strongest > FAINT
 
     def pages(self) -> "array[float]":
-        """For each page of the library the excess of its chunks together, as a share of the largest."""
+        """For each page of the library the summed excess of its chunks, as a share of the largest sum."""
         sums = array("d", bytes(8 * len(self._book.library.pages)))
         if self.tells:
             for page, excess in zip(self._book.chunk_pages, self.excess, strict=True):
@@ -131,7 +131,7 @@ class Weights:
         return array("d", (one / most for one in sums))
 
     def passages(self, page: Placed) -> list[Passage]:
-        """What was loaded of a page more than usually; chunks that touch are one passage, and words are whole."""
+        """The passages of a page above the baseline; adjoining chunks are merged, and words are whole."""
         book, found = self._book, list[Passage]()
         if not self.tells:
             return found
@@ -150,14 +150,14 @@ class Weights:
         return found
 
     def _char(self, chunk: int) -> int:
-        """The character at which a chunk begins."""
+        """The first character of a chunk."""
         book = self._book
         token = max(0, chunk * book.chunk_size - book.first_token)
         return book.starts[token] if token < len(book.starts) else len(book.library.text)
 
 
 def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, int]:
-    """A passage with the words that its first and last token are parts of, on its page."""
+    """Extend a passage to whole words at both ends, within its page."""
     start, end = max(page.start, start), min(page.end, end)
     while page.start < start < end and text[start - 1].isalnum() and text[start].isalnum():
         start -= 1
@@ -167,7 +167,7 @@ def _whole_words(text: str, start: int, end: int, page: Placed) -> tuple[int, in
 
 
 def _excess(weights: Sequence[float], baseline: Sequence[float] | None, moved: range) -> "array[float]":
-    """What each chunk has beyond what is usual; without a measured usual, beyond the mean of all chunks."""
+    """Each chunk's excess over the baseline; without a baseline, over the mean of all chunks."""
     if not baseline:
         flat = sum(weights[1:]) / max(1, len(weights) - 1)
         before = array("d", [flat]) * len(weights)
@@ -180,10 +180,10 @@ def _excess(weights: Sequence[float], baseline: Sequence[float] | None, moved: r
 
 
 def _expected(baseline: Sequence[float], num_chunks: int, moved: range) -> "array[float]":
-    """The usual weights where they were measured, and as far on as the text has moved since: see above.
+    """The weights that the baseline predicts, at its own chunks and as far on as the text has moved: see the module.
 
     Args:
-        moved: by how many chunks the prompt was longer than the usual ones while the answer was written.
+        moved: by how many chunks the prompt exceeded the baseline's prompts during the answer.
     """
     expected = array("d", bytes(8 * num_chunks))
     for chunk, weight in enumerate(baseline):
@@ -193,5 +193,5 @@ def _expected(baseline: Sequence[float], num_chunks: int, moved: range) -> "arra
                 if 0 <= at < num_chunks:
                     expected[at] = max(expected[at], SPREAD * weight)
     for chunk in range(len(baseline), num_chunks):
-        expected[chunk] = 1.0  # so near the end of the book that it was among the newest tokens: nothing is known
+        expected[chunk] = 1.0  # was among the newest tokens in the baseline, so nothing is known
     return expected

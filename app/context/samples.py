@@ -14,11 +14,11 @@ class Sample:
 
     file: Path
     questions: tuple[str, ...]
-    longest: str = ""  # the one with the longest answer: a race shows more with it
+    longest: str = ""  # the question with the longest answer: a race shows more with it
 
 
 def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
-    """The books of a folder, smallest first; none where there is no such folder."""
+    """The books of a folder, smallest first; none if the folder does not exist."""
     files = [file for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES]
     listed = folder / "questions.json"
     rows = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
@@ -32,7 +32,7 @@ def _sample(file: Path, rows: list[dict[str, str]]) -> Sample:
 
 
 def _length(file: Path) -> tuple[int, str]:
-    """Sort key: the number in `harbour-32k` says more than bytes, which differ between formats."""
+    """Sort key: the number in `harbour-32k`, because file sizes differ between formats."""
     digits = "".join(char for char in file.stem if char.isdigit())
     return int(digits or 0), file.name
 
@@ -44,6 +44,6 @@ def race_questions(samples: tuple[Sample, ...], name: str, most: int) -> tuple[s
 
 
 def open_questions(samples: tuple[Sample, ...], name: str, asked: tuple[str, ...], most: int) -> tuple[str, ...]:
-    """Up to `most` questions of the sample called `name` that were not asked yet."""
+    """Up to `most` questions of the sample called `name` that were not yet asked."""
     found = next((sample for sample in samples if sample.file.name == name), None)
     return tuple(question for question in found.questions if question not in asked)[:most] if found else ()

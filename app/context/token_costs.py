@@ -1,4 +1,4 @@
-"""What books in the library, and parts of them, cost in tokens. Knows no model: a function counts."""
+"""The token costs of books in the library and of their parts. Knows no model: a function counts."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -11,24 +11,24 @@ Count = Callable[[str], int]  # the tokens of a text
 
 
 class Costs:
-    """What the parts of one document cost in tokens, from borders of its pages and chapters to others.
+    """The token costs of a document's parts, between borders of its pages and chapters.
 
-    A part that is counted alone may differ by a token or so from its share of the whole.
+    A part that is tokenized alone may differ by a token or so from its share of the whole.
     """
 
     def __init__(self, borders: Sequence[int], totals: Sequence[int]) -> None:
-        self._borders, self._totals = borders, totals  # offsets, and the tokens before each
+        self._borders, self._totals = borders, totals  # offsets, and the number of tokens before each
 
     @classmethod
     def counted(cls, document: Document, count: Count) -> "Costs":
-        """By counting every stretch between two borders once. Cost: one pass over the text."""
+        """Count every stretch between two borders once. Cost: one pass over the text."""
         borders = borders_of(document)
         counts = (count(document.text[start:end]) for start, end in pairwise(borders))
         return cls(borders, list(accumulate(counts, initial=0)))
 
     @classmethod
     def of_tokens(cls, document: Document, token_starts: Sequence[int]) -> "Costs":
-        """By the ascending offset at which each token of the document begins: exact, and a token is counted once."""
+        """Exact costs from the ascending offset at which each token of the document begins; no token counts twice."""
         borders = borders_of(document)
         return cls(borders, [bisect_left(token_starts, border) for border in borders[:-1]] + [len(token_starts)])
 
@@ -49,7 +49,7 @@ def borders_of(document: Document) -> list[int]:
 
 
 class Meter:
-    """Counts tokens with a tokenizer, each document once, whatever is chosen of it later."""
+    """Counts tokens with a tokenizer, each document once, whatever parts are chosen later."""
 
     def __init__(self, count: Count) -> None:
         self._count = count
@@ -57,11 +57,11 @@ class Meter:
         self._strings: dict[str, int] = {}
 
     def know(self, book: Book, costs: Costs) -> None:
-        """Take the costs of a book that is tokenised already."""
+        """Store the costs of a book that is already tokenized."""
         self._costs[book.digest] = costs
 
     def forget(self, library: Library) -> None:
-        """Keep only what is known about the books of a library."""
+        """Forget the costs of books that are not in a library."""
         present = {book.digest for book in library.books}
         self._costs = {digest: costs for digest, costs in self._costs.items() if digest in present}
 
@@ -72,7 +72,7 @@ class Meter:
         return self._costs[book.digest]
 
     def warm(self, library: Library) -> None:
-        """Count whatever can be asked about a library's books later, in any order: nothing is counted after that."""
+        """Count everything that can be asked about a library's books, so that later calls count nothing."""
         self._string(LEFT_OUT)
         for book in library.books:
             self.costs(book)
@@ -80,13 +80,13 @@ class Meter:
             self._string(title_lines(book.document))
 
     def book(self, book: Book) -> int:
-        """The tokens of what is chosen of a book."""
+        """The tokens of a book's chosen parts."""
         chosen = spans(book.document, book.choice)
         gaps = (len(chosen) - 1) * self._string(LEFT_OUT) if len(chosen) > 1 else 0
         return sum(map(self.costs(book).of, chosen)) + gaps
 
     def between(self, library: Library) -> int:
-        """The tokens of all that stands between a library's books."""
+        """The tokens of titles and separators between a library's books."""
         ends = sum(self._string(end_line(book.document)) for book in library.books[:-1])
         return ends + sum(self._string(title_lines(book.document)) for book in library.books[1:])
 

@@ -1,4 +1,4 @@
-"""Copies of dropped files on disk: for their owner alone, no longer than it takes to get at their text."""
+"""Copies of dropped files on disk: readable by their owner alone, and deleted once their text is extracted."""
 
 import os
 import time
@@ -11,30 +11,30 @@ from tempfile import mkdtemp
 from typing import IO
 
 FOLDER = "uploads"  # in the data folder
-CLAIMED = "opened-"  # begins the folders of files that are being read
+CLAIMED = "opened-"  # prefix of folders with files that are being read
 UNOPENED_SECONDS = 600.0
 IN_USE = ".in-use"  # beside it: locked by every program that uses the data folder
 
 
 def make_folder(data: Path) -> Path:
-    """The folder for uploads in a data folder, closed to others even if it was there before.
+    """The folder for uploads in a data folder; access is restricted to its owner even if the folder existed.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     folder = data / FOLDER
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if os.name == "posix":
-        with suppress(PermissionError):  # it belongs to another user; storing a file says whether we may write to it
+        with suppress(PermissionError):  # another user owns it; storing a file shows whether it can be written to
             folder.chmod(0o700)
     return folder
 
 
 @contextmanager
 def in_use(data: Path) -> Iterator[None]:
-    """While a program uses a data folder. What earlier ones left of uploads goes, if no other uses the folder now."""
+    """Mark a data folder as used. Deletes uploads left by earlier programs if no other program uses the folder now."""
     handle: IO[bytes] | None = None
-    with suppress(OSError):  # a data folder without this is still one
+    with suppress(OSError):  # a data folder that cannot be locked still works
         alone, handle = _claim(data / IN_USE)
         if alone:
             sweep(data / FOLDER)
@@ -47,7 +47,7 @@ def in_use(data: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path) -> None:
-    """Delete everything in a folder; what cannot be deleted stays."""
+    """Delete everything in a folder, except what cannot be deleted."""
     with suppress(OSError):
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):
@@ -59,31 +59,31 @@ def sweep(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A copy of a dropped file for one opening of it alone.
+    """One upload's own copy of a dropped file.
 
-    Gradio stores equal files of two pages at one place: what one of them deletes the other may still have to read.
+    Gradio stores equal files of two pages at one place, so one page could delete a file that the other has yet to read.
     """
 
-    stored: Path  # where Gradio put it
-    own: Path  # the same file by another name; `stored` itself where none could be made
+    stored: Path  # Gradio's file
+    own: Path  # the same file under another name; `stored` itself if a link failed
 
 
 def claim(stored: Path) -> Claim:
-    """Take a stored file for an opening."""
+    """Claim a stored file for one upload."""
     root = stored.parent if stored.parent.name == FOLDER else stored.parent.parent
     with suppress(OSError):
         own = Path(mkdtemp(prefix=CLAIMED, dir=root)) / stored.name
         try:
             os.link(stored, own)
-        except OSError:  # this file system has no links: who comes second for an equal file must drop it again
+        except OSError:  # no links on this file system: of two equal files the second must be dropped again
             stored.replace(own)
-            _delete(stored)  # its folder is left
+            _delete(stored)  # keeps its folder
         return Claim(stored, own)
     return Claim(stored, stored)
 
 
 def forget(claims: Iterable[Claim]) -> None:
-    """Delete the copies of an opening. A file that was stored at the same place since belongs to another one."""
+    """Delete the copies. A file stored at the same place since then belongs to another upload and stays."""
     for one in claims:
         with suppress(OSError):
             if one.stored.samefile(one.own):
@@ -93,7 +93,7 @@ def forget(claims: Iterable[Claim]) -> None:
 
 
 def drop_unopened(folder: Path, *, older_than_seconds: float = UNOPENED_SECONDS) -> None:
-    """Delete what was stored and never opened: a page opens at once what it has stored."""
+    """Delete files that were stored but never opened: a page opens its files immediately."""
     before = time.time() - older_than_seconds
     for place, _, names in os.walk(folder):
         if Path(place).name.startswith(CLAIMED):
@@ -105,7 +105,7 @@ def drop_unopened(folder: Path, *, older_than_seconds: float = UNOPENED_SECONDS)
 
 
 def _delete(file: Path) -> None:
-    """A file, and the folder that it has for itself."""
+    """Delete a file and its own folder."""
     with suppress(OSError):
         file.unlink(missing_ok=True)
         if file.parent.name != FOLDER:
@@ -113,7 +113,7 @@ def _delete(file: Path) -> None:
 
 
 def size_bytes(folder: Path) -> int:
-    """Of all files below a folder."""
+    """The total size of all files below a folder."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -123,10 +123,10 @@ def size_bytes(folder: Path) -> int:
 
 
 def _claim(mark: Path) -> tuple[bool, IO[bytes]]:
-    """Whether no other program holds the mark, and the mark, held by us."""
+    """Whether no other program holds the mark, and the mark file, now held here."""
     if os.name != "posix":
         try:
-            mark.unlink(missing_ok=True)  # refused while another holds it open
+            mark.unlink(missing_ok=True)  # fails while another program has it open
         except OSError:
             return False, mark.open("ab")
         return True, mark.open("ab")
@@ -135,7 +135,7 @@ def _claim(mark: Path) -> tuple[bool, IO[bytes]]:
     handle = mark.open("ab")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held, or a file system without locks
+    except OSError:  # locked, or a file system without locks
         return False, handle
     return True, handle
 

@@ -1,1 +1,1 @@
-"""Conversations: a tree of questions and answers, its file, all of them on disk."""
+"""Conversations: a tree of questions and answers, its file, and the store of all files."""

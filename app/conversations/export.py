@@ -1,4 +1,4 @@
-"""A conversation as a file to keep or to pass on: Markdown to read, JSON with everything that is known."""
+"""A conversation as a file: Markdown for reading, JSON with all recorded data."""
 
 import json
 
@@ -8,12 +8,12 @@ from app.conversations.tree import Dialogue
 
 
 def as_json(dialogue: Dialogue) -> str:
-    """All branches, token ids and figures: the very schema of the file on disk."""
+    """All branches, token ids and figures, in the schema of the file on disk."""
     return json.dumps(document(dialogue), ensure_ascii=False, indent=1)
 
 
 def as_markdown(dialogue: Dialogue) -> str:
-    """The branch that is shown; answers are Markdown already, titles and questions are quoted as they are."""
+    """The shown branch; answers already are Markdown, titles and questions are quoted unchanged."""
     book = dialogue.book
     lines = [f"# {_line(dialogue.title)}", ""]
     names = ", ".join(_line(name) for name in book.files)
@@ -30,6 +30,6 @@ def as_markdown(dialogue: Dialogue) -> str:
 
 
 def _line(text: str) -> str:
-    """One line in which nothing is Markdown or HTML."""
+    """One line without Markdown or HTML markup."""
     flat = " ".join(text.split())
     return "".join(f"\\{char}" if char in "\\`*_[]<>#|!&" else char for char in flat)

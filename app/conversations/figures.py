@@ -4,11 +4,11 @@ from app import formats
 from app.conversations.exchange import Exchange
 from app.remote.names import EXACT_AS_TOLD, EXACTNESS_NOT_SEEN, capabilities_of, method_label
 
-PLAIN_FORMATS = ("float", "bfloat")  # number formats of weights as they were trained; others are quantised
+PLAIN_FORMATS = ("float", "bfloat")  # number formats without quantisation
 
 
 def exactness(exchange: Exchange) -> str:
-    """exact, exact for the quantised model, not exact; of a remote server's answer what the server says."""
+    """exact, exact for the quantised model, or not exact; for a remote server's answer, the server's own statement."""
     if not capabilities_of(exchange.finished.method).computes_here:
         return EXACT_AS_TOLD if exchange.finished.exact else EXACTNESS_NOT_SEEN
     if not exchange.finished.exact:
@@ -19,7 +19,7 @@ def exactness(exchange: Exchange) -> str:
 
 
 def methods(exchange: Exchange) -> str:
-    """Who wrote the answer."""
+    """The methods that wrote the answer."""
     names = exchange.methods or (exchange.finished.method,)
     return ", then ".join(method_label(name) for name in names)
 
@@ -34,19 +34,19 @@ def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
         first = f"first token {seconds(exchange.first_token_seconds)}"
         found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
     reread = f"{formats.count(exchange.num_reread)} re-read"
-    if capabilities_of(exchange.finished.method).counts_reread:  # what a server has kept cannot be seen
+    if capabilities_of(exchange.finished.method).counts_reread:  # a server's cache is not visible
         found.append(("reread", reread, "Tokens of the book that had to be read again for this answer."))
     found.append(("method", methods(exchange), drawn(exchange)))
     return found
 
 
 def seconds(value: float) -> str:
-    """As a duration; short ones to the millisecond."""
+    """A duration; short ones to the millisecond."""
     return f"{1000 * value:.0f} ms" if value < 0.1 else formats.duration(value)
 
 
 def drawn(exchange: Exchange) -> str:
-    """How tokens were chosen."""
+    """The sampling settings in words."""
     sampling = exchange.sampling
     if sampling is None:
         return ""

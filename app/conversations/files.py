@@ -1,4 +1,4 @@
-"""Files of conversations: read, told apart, written whole or not at all, in a folder of their owner's."""
+"""Files of conversations: read, compared, written atomically, in a folder that only their owner can read."""
 
 import contextlib
 import os
@@ -14,18 +14,14 @@ from core.kv_store.durable import sync_folder
 SUFFIX = ".json"
 SET_ASIDE = ".damaged"
 DRAFT = ".part"
-MOST_BYTES = 256 << 20  # of one file: no conversation is longer
+MOST_BYTES = 256 << 20  # of one file; no conversation is longer
 
-Stamp = tuple[int, int, int]  # what tells two states of a file apart: time of change in nanoseconds, size, number
+Stamp = tuple[int, int, int]  # identifies a file's state: time of change in nanoseconds, size, number
 NO_FILE: Stamp = (0, 0, 0)
 
 
 def parsed(file: Path, status: os.stat_result) -> Dialogue:
-    """The conversation in a file.
-
-    Raises:
-        OSError, UnicodeError, Damaged, NewerVersion.
-    """
+    """Read the conversation in a file. Raises OSError, UnicodeError, Damaged, NewerVersion."""
     if not stat.S_ISREG(status.st_mode):
         raise Damaged("no ordinary file")
     if status.st_size > MOST_BYTES:
@@ -34,7 +30,7 @@ def parsed(file: Path, status: os.stat_result) -> Dialogue:
 
 
 def stamp_at(file: Path) -> Stamp:
-    """What tells this state of a file from another one."""
+    """The stamp of a file's present state."""
     try:
         return stamp_of(file.stat())
     except FileNotFoundError:
@@ -42,12 +38,12 @@ def stamp_at(file: Path) -> Stamp:
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """`stamp_at` of a file whose status is known."""
+    """The stamp from a file's known status."""
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def was_set_aside(file: Path, since: int) -> bool:
-    """Some program found the file damaged after a time, nanoseconds since 1970."""
+    """Whether some program set the file aside as damaged after a time, nanoseconds since 1970."""
     times = [
         one.name.removesuffix(SET_ASIDE).rpartition("-")[2] for one in file.parent.glob(f"{file.stem}-*{SET_ASIDE}")
     ]
@@ -55,7 +51,7 @@ def was_set_aside(file: Path, since: int) -> bool:
 
 
 def replace_file(file: Path, text: bytes) -> None:
-    """Write a file whole or not at all. Raises OSError."""
+    """Write a file atomically. Raises OSError."""
     draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}{DRAFT}")
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -72,7 +68,7 @@ def replace_file(file: Path, text: bytes) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """A folder that only its owner can look into."""
+    """Make a folder that only its owner can read."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.name == "posix":
@@ -84,7 +80,7 @@ def make_private(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove drafts that a killed program left: while the lock is held, none is being written."""
+    """Remove temporary files of a killed program: while the lock is held, no other program writes one."""
     for draft in folder.glob(f"*{SUFFIX}.*{DRAFT}"):
         with contextlib.suppress(OSError):
             draft.unlink()

@@ -1,4 +1,4 @@
-"""The list of conversations: what is shown of each, and what is searched. Frozen values."""
+"""The list of conversations, with the text that is searched. Frozen values."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from app.conversations.tree import Dialogue
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One line of the list, and what is searched."""
+    """One line of the list, with the text that is searched."""
 
     id: str
     title: str
     book: str
     changed: str  # UTC, ISO 8601
     num_exchanges: int
-    words: str  # everything that was asked and answered, folded for search
+    words: str  # all questions and answers, folded for search
     tab: str
 
     @classmethod
@@ -36,7 +36,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The list, newest first, and what the reader should know about files that are not in it."""
+    """The list, newest first, and notices about files that are not in it."""
 
     summaries: tuple[Summary, ...]
     notices: tuple[str, ...]

@@ -1,6 +1,6 @@
-"""Conversations as JSON and back: one versioned schema, every field checked on the way in.
+"""Conversations as JSON and back: one versioned schema; every field is checked when read.
 
-A file of a newer version is told from a damaged one: the first is for a newer reader, the second for nobody.
+A file of a newer version is distinguished from a damaged one: only a newer program can read the first.
 """
 
 import json
@@ -19,19 +19,19 @@ from core.generation.events import Finished, StopReason
 FORMAT = "triforce-conversation"
 VERSION = 1
 MOST_NODES = 10_000
-MOST_WHOLE = (1 << 63) - 1  # what seeds are kept in
-MOST_TOKEN_BITS = 8 * (1 + 4 * LONGEST_PIECE)  # a token of a model on a server is a piece of text, as a number
-MOST_MOMENT = 1 << 62  # microseconds since 1970: there is always a later one
+MOST_WHOLE = (1 << 63) - 1  # the largest seed that can be stored
+MOST_TOKEN_BITS = 8 * (1 + 4 * LONGEST_PIECE)  # a token of a remote model is a piece of text, stored as a number
+MOST_MOMENT = 1 << 62  # microseconds since 1970, small enough that a later one always exists
 MOST_NUMBER = 1e15
-MOST_DIGITS = 9  # of a number that is a key
+MOST_DIGITS = 9  # of a number used as a key
 
 
 class NewerVersion(ValueError):
-    """The file was written by a newer reader."""
+    """The file was written by a newer version of the program."""
 
 
 class Damaged(ValueError):
-    """The file is not a conversation, or not a whole one."""
+    """The file is not a conversation, or is incomplete."""
 
 
 def dump(dialogue: Dialogue) -> str:
@@ -40,7 +40,7 @@ def dump(dialogue: Dialogue) -> str:
 
 
 def document(dialogue: Dialogue) -> dict[str, Any]:
-    """A conversation as a value that JSON can hold."""
+    """A conversation as a JSON value."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -79,10 +79,10 @@ def _node_document(node: Node) -> dict[str, Any]:
 
 
 def load(text: str, dialogue_id: str) -> Dialogue:
-    """A conversation from its file's text.
+    """A conversation from the text of its file.
 
     Raises:
-        NewerVersion, Damaged: and nothing else, whatever the text is.
+        NewerVersion, Damaged: no other error, whatever the text is.
     """
     try:
         data = json.loads(text)
@@ -271,7 +271,7 @@ def _whole(data: Mapping[str, Any], key: str) -> int:
 
 
 def _moment(data: Mapping[str, Any], key: str) -> int:
-    """Microseconds since 1970; 0 where none was written."""
+    """Microseconds since 1970; 0 if the field is missing."""
     value = _whole(data, key) if key in data else 0
     if value > MOST_MOMENT:
         raise Damaged(key)
@@ -286,7 +286,7 @@ def _wholes(data: Mapping[str, Any], key: str) -> tuple[int, ...]:
 
 
 def _token_ids(data: Mapping[str, Any]) -> tuple[int, ...]:
-    """Whether the model has them, only the model can say."""
+    """The token ids; only the model can say whether they exist."""
     values = _list(data, "token_ids")
     if not all(type(value) is int and value >= 0 and value.bit_length() <= MOST_TOKEN_BITS for value in values):
         raise Damaged("token_ids")
@@ -297,6 +297,6 @@ def _number(data: Mapping[str, Any], key: str) -> float:
     value = data.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise Damaged(key)
-    if not -MOST_NUMBER <= value <= MOST_NUMBER:  # nor is what is no number
+    if not -MOST_NUMBER <= value <= MOST_NUMBER:  # the comparison is false for NaN too
         raise Damaged(key)
     return float(value)

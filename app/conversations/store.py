@@ -1,13 +1,13 @@
-"""Conversations on disk: one file each, written whole or not at all, by a thread that nobody waits for.
+"""Conversations on disk: one file each, written atomically by a background thread.
 
 The list is the directory; there is no index that could be damaged. File names are random ids. A file that cannot be
-read is set aside and named, one of a newer version is left alone and named; nothing is ever deleted but on request.
+read is set aside, a file of a newer version stays in place; the list names both. Files are deleted only on request.
 
-Every page and every program has a state of a conversation of its own, perhaps an old one. No state replaces another:
-they are joined (`Dialogue.joined`), what a page saves with what this program has, and that with the file, where another
-program may have written, while a lock is held. A file that is gone was deleted there, unless it was set aside.
+Every page and every program has its own state of a conversation, perhaps an old one. States are joined
+(`Dialogue.joined`), never replaced: a page's state with this program's, and that with the file, which another program
+may have written, under a lock. A missing file was deleted by another program, unless it was set aside.
 
-One thread writes and deletes. What fails is tried again, soon and then every half minute, and once more at the end.
+One thread writes and deletes. A failed write is repeated soon, then every half minute, and once more at the end.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 MOST_WAIT_SECONDS = 10.0  # for the last write when the program ends
 LOCK_SECONDS = 5.0  # another program holds the lock for milliseconds
-# Virus scanners hold a file for a moment: the first tries follow at once.
+# Virus scanners hold a file for a moment, so the first retries follow at once.
 TRY_AGAIN_SECONDS = (0.05, 0.1, 0.2, 0.4)
 LATER_SECONDS = 30.0
 
@@ -48,41 +48,41 @@ class ConversationGone(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a file was like when it was read, so that it is read again only when it has changed."""
+    """The state of a file when it was read; it is read again only after a change."""
 
     stamp: files.Stamp
-    summary: Summary | None  # None: of a newer version
+    summary: Summary | None  # None: written by a newer version
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file that this program wrote or opened: all that is in it is in memory, too."""
+    """A file that this program wrote or opened: memory has all of its content."""
 
     stamp: files.Stamp
-    time: int  # when that was, nanoseconds since 1970
-    ids: frozenset[str]  # nodes that were on disk then, or before
+    time: int  # of that, nanoseconds since 1970
+    ids: frozenset[str]  # nodes on disk at that time or before
 
 
 class Conversations:
-    """All conversations of a data directory. Without a folder they last as long as the program.
+    """All conversations of a data directory; without a folder they are lost when the program ends.
 
-    Safe for several threads; saving returns at once.
+    Thread-safe; saving returns at once.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
-        self._lock = threading.Condition()  # guards everything below
-        self._latest: dict[str, Dialogue] = {}  # what was saved here, or opened
+        self._lock = threading.Condition()  # guards all fields below
+        self._latest: dict[str, Dialogue] = {}  # saved or opened by this program
         self._deleted: set[str] = set()  # for good
-        self._unwritten: dict[str, None] = {}  # ids of files to write or to delete, in order
-        self._failed: dict[str, str] = {}  # why, by id; tried again as soon as another one succeeds
-        self._writing: str | None = None  # the id of the file that is being written
+        self._unwritten: dict[str, None] = {}  # ids of files to write or delete, in order
+        self._failed: dict[str, str] = {}  # reasons by id; retried as soon as another write succeeds
+        self._writing: str | None = None  # the id of the file being written
         self._seen: dict[str, _Seen] = {}
         self._known: dict[str, _Known] = {}
         self._set_aside: list[str] = []
         self._closed = self._tried_last = False
         self._writer: threading.Thread | None = None
-        self._between: FileLock | None = None  # programs that use this folder
+        self._between: FileLock | None = None  # lock between programs that use this folder
         if folder is not None:
             files.make_private(folder)
             self._between = FileLock(folder.with_name(f"{folder.name}.lock"), timeout=LOCK_SECONDS, thread_local=False)
@@ -92,7 +92,7 @@ class Conversations:
     # -------------------- writing
 
     def save(self, dialogue: Dialogue) -> None:
-        """Keep what is new in this state of a conversation; it is on disk a moment later. Cost: microseconds."""
+        """Record the new parts of a conversation's state; a thread writes them soon after. Cost: microseconds."""
         with self._lock:
             if dialogue.id in self._deleted:
                 return
@@ -101,22 +101,22 @@ class Conversations:
             self._to_write(dialogue.id)
 
     def without(self, dialogue: Dialogue, node_id: str) -> Dialogue:
-        """The conversation without an exchange and what follows it. Where nothing is left, its file goes, too."""
+        """Remove an exchange and what follows it. If nothing is left, the file is deleted too."""
         left = dialogue.remove(node_id)
         with self._lock:
-            kept = dialogue.id in self._latest  # not so an incognito one
+            kept = dialogue.id in self._latest  # false for incognito conversations
         if kept:
             self.save(left)
         return left
 
     def was_deleted(self, dialogue_id: str) -> bool:
-        """Nothing more is kept under this id."""
+        """Nothing more is saved under this id."""
         return dialogue_id in self._deleted
 
     def delete(self, dialogue_id: str) -> None:
-        """Remove a conversation for good: an answer that is still being written to it is not kept.
+        """Delete a conversation for good, with any answer that is still being written to it.
 
-        It is out of the list at once; the file is gone a moment later, and the list has a notice where it cannot be.
+        It leaves the list at once and the disk soon after; if the file cannot be deleted, the list shows a notice.
         """
         with self._lock:
             self._deleted.add(dialogue_id)
@@ -142,7 +142,7 @@ class Conversations:
                 self._write_surely(dialogue_id)
             except Timeout:
                 trouble = "another program holds the folder"
-            except Exception as error:  # no memory, no room, a value that is no JSON: no reason to stop saving
+            except Exception as error:  # no memory, full disk, a value that is not JSON: keep saving others
                 trouble = str(getattr(error, "strerror", None) or error) or type(error).__name__
             if trouble:
                 log.warning("a conversation could not be %s: %s", self._verb(dialogue_id), trouble)
@@ -162,7 +162,7 @@ class Conversations:
         return "deleted" if self.was_deleted(dialogue_id) else "saved"
 
     def _next(self) -> str | None:
-        """What to write next; what failed comes again after a while, and once more at the end. None: the end."""
+        """The next id to write; failed writes are repeated after a while and once more at the end. None: the end."""
         with self._lock:
             while not self._unwritten:
                 if self._closed and (self._tried_last or not self._failed):
@@ -177,10 +177,10 @@ class Conversations:
             return self._writing
 
     def _write_surely(self, dialogue_id: str) -> None:
-        """Write; where the file cannot be had, a few times more, but not when the program ends.
+        """Write; while the file is not available, try a few more times, except when the program ends.
 
         Raises:
-            OSError: still not.
+            OSError: every attempt failed.
         """
         for seconds in TRY_AGAIN_SECONDS:
             try:
@@ -192,7 +192,7 @@ class Conversations:
         self._write(dialogue_id)
 
     def _write(self, dialogue_id: str) -> None:
-        """Replace the file in one step: whoever reads it, or pulls the plug, finds the old state or the new one."""
+        """Replace the file atomically: readers, even after a power failure, find the old state or the new one."""
         file = self._file(dialogue_id)
         assert self._between is not None, "nowhere to write"
         with self._between:
@@ -209,7 +209,7 @@ class Conversations:
             self._remember(joined, stamp)
 
     def _joined(self, dialogue: Dialogue, file: Path) -> Dialogue:
-        """With what another program has written since this one wrote or read the file.
+        """Join a state with changes that another program has written since this one wrote or read the file.
 
         Raises:
             OSError, NewerVersion: the file can neither be read nor set aside.
@@ -229,7 +229,7 @@ class Conversations:
             return dialogue
 
     def _remember(self, dialogue: Dialogue, stamp: files.Stamp) -> Dialogue:
-        """Take in what is in a file that was just read or written; returns all that is known of the conversation."""
+        """Join the content of a file just read or written with the state in memory; returns the joined conversation."""
         with self._lock:
             latest, known = self._latest.get(dialogue.id), self._known.get(dialogue.id)
             if dialogue.id in self._deleted:
@@ -240,13 +240,13 @@ class Conversations:
             return self._latest[dialogue.id]
 
     def flush(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until everything is on disk. False: it took too long."""
+        """Wait until everything is on disk. False: timed out."""
         seconds = MOST_WAIT_SECONDS if timeout_seconds is None else timeout_seconds
         with self._lock:
             return self._lock.wait_for(lambda: not self._unwritten and not self._writing, seconds)
 
     def close(self) -> None:
-        """Write what is left and end the thread."""
+        """Write the rest and end the thread."""
         self.flush()
         with self._lock:
             self._closed = True
@@ -261,13 +261,13 @@ class Conversations:
                 log.error("%s could not be %s (%s): %s.", plural(len(those), "conversation"), verb, why, means)
 
     def _left(self) -> set[str]:
-        """What is not on disk yet as it should be."""
+        """Ids whose file does not match the state in memory."""
         return {*self._unwritten, *self._failed, *([self._writing] if self._writing else [])}
 
     # -------------------- reading
 
     def open(self, dialogue_id: str) -> Dialogue:
-        """A conversation by its id.
+        """Open a conversation by its id.
 
         Raises:
             ConversationGone: there is none, or its file cannot be read.
@@ -275,7 +275,7 @@ class Conversations:
         with self._lock:
             latest = self._latest.get(dialogue_id)
             on_disk = self.folder is not None and ID.fullmatch(dialogue_id) and dialogue_id not in self._left()
-            if not on_disk:  # or what is there is older
+            if not on_disk:  # or the file is older
                 if latest is None or not latest.nodes:
                     raise ConversationGone
                 return latest
@@ -330,7 +330,7 @@ class Conversations:
                         yield Path(entry.path), files.stamp_of(os.stat(entry.path))
 
     def _read(self, dialogue_id: str) -> tuple[Dialogue, files.Stamp] | None:
-        """The conversation in a file, its summary remembered for the list; None where there is none to be had."""
+        """Read a file's conversation and store its summary for the list; None if there is none or it is unreadable."""
         file = self._file(dialogue_id)
         try:
             status = file.stat()
@@ -356,7 +356,7 @@ class Conversations:
             self._seen[dialogue_id] = seen
 
     def _put_aside(self, file: Path, error: Exception) -> None:
-        """Out of the list, under a name that says when and why; never deleted.
+        """Rename an unreadable file so that its name says when and why; never delete it.
 
         Raises:
             OSError: it stays where it is.

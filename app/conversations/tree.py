@@ -1,12 +1,12 @@
-"""A conversation as it is kept: a tree of questions and answers, of which one branch is shown.
+"""A conversation: a tree of questions and answers, of which one branch is shown.
 
 An edit, another answer or a branch never replaces anything: it is a further child of the same parent. Immutable; every
 change is another value. Knows nothing of files, of engines or of the page.
 
-Several pages and programs may change one conversation, each a state of its own, perhaps an old one. Any two states can
-be joined, in any order, like replicas of a map in which the last writer wins and tombstones stay (M. Shapiro et al.,
-"Conflict-free replicated data types", 2011): of an answer and of the title the one that was changed last stands; of a
-removed node its id is kept, so that no older state brings it back.
+Several pages and programs may change one conversation, each with its own, perhaps old, state. Any two states can be
+joined, in any order, like replicas of a map with last-writer-wins and tombstones (M. Shapiro et al., "Conflict-free
+replicated data types", 2011): the latest change of an answer or of the title wins; the ids of removed nodes stay, so
+that no older state brings them back.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ LONGEST_TITLE = 80  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookRef:
-    """The book a conversation is about: enough to recognise it, nothing of its text."""
+    """Identifies the book of a conversation, without any of its text."""
 
-    names: tuple[str, ...]  # of the files
+    names: tuple[str, ...]  # file names
     title: str
     digest: str  # SHA-256 of the text, all documents joined, hexadecimal
     num_tokens: int
-    parts: tuple[str, ...] = ()  # what was chosen of each file, in words; empty: all of every one
+    parts: tuple[str, ...] = ()  # the choice of each file, in words; empty: all files whole
 
     @classmethod
     def of(cls, book: Book, digest: str) -> "BookRef":
@@ -44,7 +44,7 @@ class BookRef:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files, with what was chosen of them."""
+        """The file names, with the chosen parts."""
         if len(self.parts) != len(self.names):
             return self.names
         return tuple(f"{name}: {part}" for name, part in zip(self.names, self.parts, strict=True))
@@ -52,18 +52,18 @@ class BookRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One exchange in its place. Without an exchange the question is unanswered, or is being answered now."""
+    """One exchange in the tree. Without an exchange the question is unanswered, or is being answered."""
 
-    id: str  # random: no text can name one
+    id: str  # random, so no text of a book can name one
     parent: str
-    asked: str  # when, UTC, ISO 8601
+    asked: str  # time, UTC, ISO 8601
     question: str
     exchange: Exchange | None = None
-    answered: int = 0  # when the exchange was changed last: microseconds since 1970, see `later_than`
+    answered: int = 0  # last change of the exchange: microseconds since 1970, see `later_than`
 
     @property
     def age(self) -> tuple[int, bool, str]:
-        """The greater of two states of one node is the newer one; without a time, the one that says more."""
+        """Sort key of two states of one node: the newer is greater; without times, the more complete one."""
         text = self.exchange.finished.text if self.exchange is not None else ""
         return self.answered, self.exchange is not None, text
 
@@ -78,29 +78,29 @@ class Dialogue:
     created: str  # UTC, ISO 8601
     changed: str
     nodes: tuple[Node, ...] = ()
-    head: str = ROOT  # the node at which the shown branch ends
-    tab: str = ""  # a digest of the session that wrote it last, to find it again after a restart
-    titled: int = 0  # when it was renamed last, as `Node.answered`
-    removed: frozenset[str] = frozenset()  # ids of nodes that were taken away
+    head: str = ROOT  # last node of the shown branch
+    tab: str = ""  # digest of the session that wrote it last, to find it again after a restart
+    titled: int = 0  # last renaming, as `Node.answered`
+    removed: frozenset[str] = frozenset()  # ids of removed nodes
 
     @classmethod
     def begin(cls, book: BookRef, question: str, tab: str = "") -> "Dialogue":
-        """A conversation that is about to get its first question."""
+        """A conversation before its first question."""
         begun = now()
         return cls(id=secrets.token_hex(16), book=book, title=title_of(question), created=begun, changed=begun, tab=tab)
 
-    # -------------------- looking
+    # -------------------- reading
 
     def find(self, node_id: str | None) -> Node | None:
         """The node with an id, if there is one."""
         return next((node for node in self.nodes if node.id == node_id), None)
 
     def children(self, node_id: str) -> tuple[Node, ...]:
-        """What was asked behind a node, oldest first."""
+        """The children of a node, oldest first."""
         return tuple(node for node in self.nodes if node.parent == node_id)
 
     def path_to(self, node_id: str) -> tuple[Node, ...]:
-        """The branch that ends at a node, from the first question on."""
+        """The branch from the first question to a node."""
         by_id = {node.id: node for node in self.nodes}
         found: list[Node] = []
         while node_id in by_id:
@@ -110,17 +110,17 @@ class Dialogue:
 
     @property
     def path(self) -> tuple[Node, ...]:
-        """The branch that is shown."""
+        """The shown branch."""
         return self.path_to(self.head)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The answered part of the branch that is shown."""
+        """The answered part of the shown branch."""
         return tuple(node.exchange for node in self.path if node.exchange is not None)
 
     @property
     def tip(self) -> str:
-        """The node a further question follows: the last answered one of the branch that is shown."""
+        """The node that a new question follows: the last answered one of the shown branch."""
         return next((node.id for node in reversed(self.path) if node.exchange is not None), ROOT)
 
     def newest_below(self, node_id: str) -> str:
@@ -132,12 +132,12 @@ class Dialogue:
     # -------------------- changing
 
     def ask(self, parent: str, question: str) -> tuple["Dialogue", Node]:
-        """A question behind an answered node, not answered yet; the branch that ends with it is shown."""
+        """Add an unanswered question after an answered node, and show the branch that ends with it."""
         node = Node(id=self._new_id(), parent=parent, asked=now(), question=sendable(question))
         return self._changed(nodes=(*self.nodes, node), head=node.id), node
 
     def answer(self, node_id: str, exchange: Exchange) -> "Dialogue":
-        """The answer to a question, in place of the one it has."""
+        """Set the answer of a question, replacing any earlier one."""
         return self._with(node_id, lambda node: replace(node, exchange=exchange, answered=later_than(node.answered)))
 
     def show(self, node_id: str) -> "Dialogue":
@@ -145,7 +145,7 @@ class Dialogue:
         return replace(self, head=node_id)
 
     def remove(self, node_id: str) -> "Dialogue":
-        """Without a node and what follows it; what is shown is the newest branch that is left beside it."""
+        """Remove a node and what follows it; then the newest branch beside it is shown."""
         removed = self.find(node_id)
         if removed is None:
             return self
@@ -160,15 +160,15 @@ class Dialogue:
         return replace(left, head=left.newest_below(removed.parent))
 
     def rename(self, title: str) -> "Dialogue":
-        """With another title; an empty one changes nothing."""
+        """Change the title; an empty one changes nothing."""
         cleaned = title_of(title)
         return replace(self, title=cleaned, titled=later_than(self.titled)) if cleaned else self
 
     def joined(self, other: "Dialogue") -> "Dialogue":
-        """With what another state of the same conversation has; what is shown, and for which book, stays.
+        """Join another state of the same conversation; the shown branch and the book stay those of `self`.
 
-        An answer is never lost: a removed node stays as long as one that was not removed follows it, with the newest
-        answer that these two states have.
+        No answer is lost: a removed node stays as long as a node that was not removed follows it, with the newest
+        answer of the two states.
         """
         theirs, have = {node.id: node for node in other.nodes}, {node.id for node in self.nodes}
         nodes = [max(node, theirs.get(node.id, node), key=lambda one: one.age) for node in self.nodes]
@@ -203,7 +203,7 @@ class Dialogue:
 
 
 def _part(book: Shelved) -> str:
-    """What is chosen of a document, in words of ours: a chapter's title would be text of the book."""
+    """The chosen parts of a document in our own words, because a chapter's title would be text of the book."""
     match book.choice:
         case Chapters(numbers):
             return f"chapter{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
@@ -212,31 +212,31 @@ def _part(book: Shelved) -> str:
 
 
 def now() -> str:
-    """The time, UTC, ISO 8601 to the microsecond: as text it sorts."""
+    """The time, UTC, ISO 8601 to the microsecond; its text sorts by time."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def later_than(moment: int) -> int:
-    """Now, microseconds since 1970; where the clock was set back, just behind an earlier moment."""
+    """Now, in microseconds since 1970; if the clock was set back, the moment after `moment`."""
     return max(time.time_ns() // 1000, moment + 1)
 
 
 def title_of(text: str) -> str:
-    """One line that begins like a text."""
+    """One line with the beginning of a text."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= LONGEST_TITLE else line[: LONGEST_TITLE - 1].rstrip() + "…"
 
 
 def sendable(text: str) -> str:
-    """A text that can be sent to a page: halves of characters, which JSON may hold and UTF-8 may not, are replaced."""
+    """A text that can be sent to a page: lone surrogates, which JSON allows but UTF-8 does not, are replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def digest_of(text: str) -> str:
-    """What tells one book's text from another: SHA-256, hexadecimal. Cost: 1 ms for a megabyte."""
+    """Identifies a book's text: SHA-256, hexadecimal. Cost: 1 ms for a megabyte."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def tab_of(session_id: str) -> str:
-    """What is written of a page's session: it can be recognised by it, and not guessed from it."""
+    """A digest of a page's session id: it identifies the session, but does not reveal the id."""
     return hashlib.sha256(f"tab {session_id}".encode()).hexdigest()[:16]

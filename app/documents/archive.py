@@ -1,6 +1,6 @@
-"""Bytes out of a hostile ZIP archive, under limits. Nothing is unpacked to disk, and names are keys, never paths.
+"""Reads bytes from a hostile ZIP archive, under limits. Unpacks nothing to disk; names are keys, never paths.
 
-Knows nothing of books. Sizes in the archive's directory are claims: they are checked first, then bytes are counted.
+Knows nothing of books. The sizes in the archive's directory may be false: they are checked, and then bytes are counted.
 """
 
 import zipfile
@@ -10,18 +10,18 @@ from typing import BinaryIO
 from app.documents.messages import Reason
 
 MAX_ENTRIES = 10_000
-MAX_ENTRY_BYTES = 16_000_000  # of one file that is read, unpacked: ten times a long novel
-MAX_TOTAL_BYTES = 64_000_000  # of all files that are read; pictures and fonts are not
-MAX_RATIO = 200  # markup packs to a fifth or a tenth
-RATIO_FROM_BYTES = 1_000_000  # below, a high ratio harms nobody
+MAX_ENTRY_BYTES = 16_000_000  # of one file when unpacked: ten times a long novel
+MAX_TOTAL_BYTES = 64_000_000  # of all files that are read, without pictures and fonts
+MAX_RATIO = 200  # markup compresses by a factor of five to ten
+RATIO_FROM_BYTES = 1_000_000  # a high ratio below this is harmless
 CHUNK_BYTES = 1 << 16
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # all that EPUB allows
-# What zipfile lets escape on malformed input.
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # all methods that EPUB allows
+# Exceptions that zipfile lets through on malformed input.
 MALFORMED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError, ValueError)
 
 
 class Refused(Exception):
-    """The whole file is not to be read, and why."""
+    """The whole file is refused, with the reason."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
@@ -33,18 +33,18 @@ class BadEntry(Exception):
 
 
 class Archive:
-    """A ZIP archive that is read file by file. `num_bytes` counts what it has given out."""
+    """A ZIP archive that is read file by file. `num_bytes` counts the bytes returned so far."""
 
     def __init__(self, stream: BinaryIO, max_entry_bytes: int = MAX_ENTRY_BYTES) -> None:
         """Read the directory.
 
         Args:
-            max_entry_bytes: of one file that is read, unpacked.
+            max_entry_bytes: limit of one unpacked file.
         Raises:
-            Refused: there is none, it is malformed, or it lists too much.
+            Refused: the directory is missing or malformed, or lists too much.
         """
         if not zipfile.is_zipfile(stream):
-            raise Refused("cut off")  # the directory stands at the end
+            raise Refused("cut off")  # the directory is at the end
         try:
             self._zip = zipfile.ZipFile(stream)
         except MALFORMED as error:
@@ -59,7 +59,7 @@ class Archive:
         return name in self._entries
 
     def read(self, name: str) -> bytes:
-        """One file, whole.
+        """Read one whole file.
 
         Raises:
             BadEntry: it is missing or damaged.

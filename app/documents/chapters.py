@@ -1,6 +1,6 @@
-"""Where chapters begin: by the file's own list of contents, by its marked headings, or by lines such as "Chapter 12".
+"""Finds where chapters begin: by the file's list of contents, its marked headings, or lines such as "Chapter 12".
 
-Pure functions of a text and what its format says about it. Offsets are exact: a chapter's text begins with its heading.
+Pure functions of a text and the data its format gives. Offsets are exact: a chapter's text begins with its heading.
 """
 
 import re
@@ -15,13 +15,13 @@ from app.documents.stretches import bounds
 
 MIN_CHAPTERS = 2  # a single heading divides nothing
 MAX_CHAPTERS, MAX_HEADINGS = 5_000, 50_000
-MAX_SCANNED = 200_000_000  # letters read in the search for titles: under a second, whatever a file points to
-LONGEST_HEADING = 300  # characters; what is longer is text that was only marked as a heading
-MAX_TITLE = 120  # characters, of what is shown
+MAX_SCANNED = 200_000_000  # letters read in the search for titles: under a second, whatever the file
+LONGEST_HEADING = 300  # characters; anything longer is text that was only marked as a heading
+MAX_TITLE = 120  # characters of a displayed title
 MAX_LINE = 100  # characters; a longer line is a paragraph
-TITLE_LINE = 60  # characters of a line with the title below a line with the number
-CONTENTS_RUN = 4  # headings without text between them are a list of contents, fewer a heading in several lines
-MAX_PLACES = 20  # of one title on a page that are looked at
+TITLE_LINE = 60  # characters of a title line below a line with the number
+CONTENTS_RUN = 4  # so many headings in a row are a list of contents; fewer are one in several lines
+MAX_PLACES = 20  # occurrences of one title on a page that are examined
 JOINT = " · "  # between the lines of one heading
 
 KINDS = (
@@ -42,10 +42,10 @@ HEADING_LINE = re.compile(
     rf"(?P<rest>[^\n]{{0,{MAX_LINE}}}))$",
     re.IGNORECASE | re.MULTILINE,
 )
-# What may follow the number: nothing, a mark and a title, or a title; "Chapter 3 of the book says" is none.
+# After the number: nothing, a sign and a title, or a title; "Chapter 3 of the book says" is no heading.
 REST = re.compile(r"[.:–—-]*\s*|\s*[.:–—-]+\s*\S.*|\s+(?P<title>\S).*")
-OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket, with which a title may begin
-PAGE_NUMBER = re.compile(r"(?:\s*[.·…]{2,}\s*|\s{2,}|\t)\d+\s*$")  # behind the dots of a list of contents
+OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket that a title may begin with
+PAGE_NUMBER = re.compile(r"(?:\s*[.·…]{2,}\s*|\s{2,}|\t)\d+\s*$")  # after the dots of a list of contents
 LEADING_NUMBER = re.compile(rf"(?:(?:{KINDS})\s+)?{NUMBER}\b[.:)\s–—-]*|\d+(?:\.\d+)*[.:)\s]+", re.IGNORECASE)
 FENCE = re.compile(r" {0,3}(?:```|~~~)")
 ATX = re.compile(r" {0,3}(#{1,6})[ \t]+(?=\S)")
@@ -62,7 +62,7 @@ class Found(NamedTuple):
 
 
 def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Found]) -> tuple[Chapter, ...]:
-    """Chapters by the first source that has any. Each reaches to the next; what stands before the first is in none.
+    """Chapters by the first source that has any. Each extends to the next; text before the first belongs to none.
 
     Args:
         page_starts: the offset of each page.
@@ -87,7 +87,7 @@ def make_chapters(text: str, page_starts: Sequence[int], *sources: Iterable[Foun
 
 
 def tidy(text: str, source: Iterable[Found]) -> list[Found]:
-    """From all headings to those of chapters: one level, each once, several lines as one, no lists of contents."""
+    """Reduce all headings to chapter headings: one level, no repeats, several lines as one, no lists of contents."""
     short = (
         heading
         for heading in islice(source, MAX_HEADINGS)
@@ -98,12 +98,12 @@ def tidy(text: str, source: Iterable[Found]) -> list[Found]:
     for heading in chapter_level(ordered):
         bare = runs and not has_letters(text[runs[-1][-1].char_end : heading.char_start])
         if bare and heading.char_start < runs[-1][-1].char_end:
-            continue  # the same place twice
+            continue  # a repeat of the same place
         if bare:
             runs[-1].append(heading)
         else:
             runs.append([heading])
-    last = {key(run[-1].title): number for number, run in enumerate(runs)}  # where each title stands last
+    last = {key(run[-1].title): number for number, run in enumerate(runs)}  # last run that ends with each title
     chosen = [
         one for number, run in enumerate(runs) if (one := as_one(run, comes_again=last[key(run[-1].title)] > number))
     ]
@@ -111,10 +111,10 @@ def tidy(text: str, source: Iterable[Found]) -> list[Found]:
 
 
 def as_one(run: Sequence[Found], *, comes_again: bool) -> Found | None:
-    """The heading that headings without text between them make. Of a list of contents only its end may be one.
+    """One heading from headings without text between them. Of a list of contents only the last may be a heading.
 
     Args:
-        comes_again: the last title of the run stands in the text once more.
+        comes_again: the last title of the run occurs again later.
     """
     last = run[-1]
     kinds = [kind for heading in run if (kind := kind_of(heading.title))]
@@ -125,7 +125,7 @@ def as_one(run: Sequence[Found], *, comes_again: bool) -> Found | None:
 
 
 def chapter_level(headings: Sequence[Found]) -> list[Found]:
-    """The headings down to the level of chapters: where most are called so, else the highest that divides the text."""
+    """Headings down to chapter level: that of most named chapters, else the highest that divides the text."""
     counts = {level: sum(h.level == level for h in headings) for level in {h.level for h in headings}}
     named = {level: sum(h.level == level and kind_of(h.title) in CHAPTERS for h in headings) for level in counts}
     best = max(named, key=lambda level: (named[level], -level), default=0)
@@ -137,28 +137,28 @@ def chapter_level(headings: Sequence[Found]) -> list[Found]:
 
 
 def kind_of(title: str) -> str | None:
-    """Whether a title says what it is the heading of: "part" or "chapter", in any language; None: it does not."""
+    """The kind that a title names, "part" or "chapter", in any language; None: neither."""
     match = re.match(rf"({KINDS})\s+{NUMBER}\b|{CHINESE}", title, re.IGNORECASE)
     return (match[1] or "chapter").lower() if match else None
 
 
 def key(title: str) -> str:
-    """What two mentions of one heading have in common."""
+    """Equal for two mentions of one heading."""
     return letters(PAGE_NUMBER.sub("", title))
 
 
 def letters(text: str) -> str:
-    """Nothing but letters and digits, all of them small."""
+    """Only the letters and digits, in lower case."""
     return "".join(char for char in text if char.isalnum()).casefold()
 
 
 def has_letters(text: str) -> bool:
-    """Whether there is anything to read."""
+    """Whether the text has any letter or digit."""
     return any(map(str.isalnum, text))
 
 
 def shorten(title: str) -> str:
-    """A title of a length that can be shown."""
+    """A title cut to a length that can be shown."""
     title = " ".join(PAGE_NUMBER.sub("", title).split())
     return title if len(title) <= MAX_TITLE else title[: MAX_TITLE - 1].rstrip() + "…"
 
@@ -169,7 +169,7 @@ def shorten(title: str) -> str:
 def text_headings(text: str, page_starts: Sequence[int] = ()) -> Iterator[Found]:
     """Lines that look like the heading of a chapter, alone in their paragraph or at the top of a page."""
     tops = frozenset(page_starts)
-    listed_to = -1  # the end of the last heading: lists of contents have no empty lines
+    listed_to = -1  # end of the last heading: lists of contents have no empty lines
     for match in heading_lines(text):
         start = match.start()
         begins = start in tops or start == listed_to or not line_before(text, start).strip()
@@ -179,15 +179,15 @@ def text_headings(text: str, page_starts: Sequence[int] = ()) -> Iterator[Found]
 
 
 def heading_lines(text: str) -> Iterator[re.Match[str]]:
-    """The lines that begin like a heading."""
+    """Lines that begin like a heading."""
     for start, end in bounds(text):
         for match in HEADING_LINE.finditer(text, start, end):
-            if match.end() == len(text) or text[match.end()] == "\n":  # a longer line ends where a stretch does
+            if match.end() == len(text) or text[match.end()] == "\n":  # a longer line is cut at a stretch
                 yield match
 
 
 def read_line(text: str, match: re.Match[str]) -> Found | None:
-    """The heading that a line and perhaps the one below it make; None: it is the beginning of a sentence."""
+    """The heading in a line and perhaps the next one; None: the line begins a sentence."""
     start, end, line, rest = match.start("line"), match.end("line"), match["line"].rstrip(), match["rest"]
     kind = (match["kind"] or "").lower()
     level = 1 if kind in PARTS else 3 if kind == "section" else 2
@@ -207,7 +207,7 @@ def read_line(text: str, match: re.Match[str]) -> Found | None:
 
 
 def line_before(text: str, start: int) -> str:
-    """The line that ends where the one at `start` begins."""
+    """The line before the one at `start`."""
     return text[text.rfind("\n", 0, max(0, start - 1)) + 1 : start] if start else ""
 
 
@@ -221,7 +221,7 @@ def line_at(text: str, start: int) -> str:
 
 
 def markdown_headings(text: str) -> Iterator[Found]:
-    """Headings by number signs or by a line below them (CommonMark 0.31, sections 4.2 and 4.3)."""
+    """ATX and setext headings (CommonMark 0.31, sections 4.2 and 4.3)."""
     start, fenced, before, before_start = 0, "", "", 0
     in_front_matter = text.startswith("---\n")
     for line in text.splitlines(keepends=True):
@@ -245,13 +245,13 @@ def markdown_headings(text: str) -> Iterator[Found]:
             yield Found(before_start, begins + len(bare), level, before.strip())
             before = ""
         else:
-            # only a line that is a paragraph of its own; a list, a quotation or a table cannot be one
+            # only a paragraph of one line; a list, a quotation or a table cannot be a heading
             alone = bool(bare.strip()) and not re.match(r"\s*(?:[-*+>|]|\d+[.)]\s)|    ", bare)
             before, before_start = (bare if alone else ""), begins
 
 
 def without_closing_signs(title: str) -> str:
-    """The words of a heading, which number signs may close: "Notes ##", but not "C#"."""
+    """A heading without the number signs that may close it: "Notes" from "Notes ##", but "C#" stays."""
     title = title.rstrip()
     words = title.rstrip("#")
     return words.rstrip() if words.endswith((" ", "\t")) else title
@@ -261,7 +261,7 @@ def without_closing_signs(title: str) -> str:
 
 
 class Pointer(NamedTuple):
-    """An entry of a list of contents, and the part of the text that it points to."""
+    """An entry of a list of contents, and the part of the text it points to."""
 
     title: str
     level: int
@@ -270,7 +270,7 @@ class Pointer(NamedTuple):
 
 
 def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
-    """The headings that a list of contents points to. One that is not found there begins where its page begins."""
+    """The headings of a list of contents. One that is not found on its page begins where the page begins."""
     budget = MAX_SCANNED
     in_order = sorted(pointers, key=lambda pointer: (pointer.char_start, pointer.char_end))
     for part, group in groupby(in_order, key=lambda pointer: (pointer.char_start, pointer.char_end)):
@@ -287,18 +287,18 @@ def pointed(text: str, pointers: Sequence[Pointer]) -> Iterator[Found]:
 
 
 class Match(NamedTuple):
-    """Letters [start, end) of a part."""
+    """Letters [start, end) of a part of the text."""
 
     start: int
     end: int
 
 
 class Letters:
-    """The letters of a part of a text, and where they stand: titles are found whatever stands between words."""
+    """The letters of a part of a text with their offsets: titles are found whatever is between words."""
 
     def __init__(self, text: str, char_start: int, char_end: int, budget: int) -> None:
         self.chars: list[int] = []  # the offset of each letter
-        self.budget = budget  # letters that may still be read
+        self.budget = budget  # remaining letters that may be read
         self._text = text
         folded: list[str] = []
         for char in range(char_start, char_end):
@@ -309,9 +309,9 @@ class Letters:
         self.letters = "".join(folded)
 
     def find(self, title: str, start: int) -> Match | None:
-        """Where whole words from letter `start` on are those of a title, perhaps without its number.
+        """The whole words from letter `start` on that match a title, perhaps without its number.
 
-        The first place that begins a line is best, else the first.
+        Prefers the first match at the beginning of a line, else the first.
         """
         for wanted in (letters(title), letters(LEADING_NUMBER.sub("", title, count=1))):
             places = list(islice(self._places(wanted, start), MAX_PLACES)) if wanted else []
@@ -323,7 +323,7 @@ class Letters:
     def _places(self, wanted: str, start: int) -> Iterator[int]:
         while self.budget > 0:
             at = self.letters.find(wanted, start)
-            self.budget -= (len(self.letters) if at < 0 else at) - start + 1_000  # and what a call costs
+            self.budget -= (len(self.letters) if at < 0 else at) - start + 1_000  # plus the cost of the call
             if at < 0:
                 return
             if self._divided(at) and self._divided(at + len(wanted)):
@@ -331,7 +331,7 @@ class Letters:
             start = at + 1
 
     def _divided(self, at: int) -> bool:
-        """Whether something stands between two letters."""
+        """Whether any other character separates two letters."""
         return at in (0, len(self.chars)) or self.chars[at] > self.chars[at - 1] + 1
 
     def _begins_line(self, at: int) -> bool:
@@ -341,10 +341,10 @@ class Letters:
 def marked_chapters(
     text: str, page_starts: Sequence[int], opened: Opened, parts: Sequence[PageRead], part_starts: Sequence[int]
 ) -> tuple[Chapter, ...]:
-    """Chapters of what a worker read: by its list of contents, else by its headings, else by lines of the text.
+    """Chapters of a worker's text: by its list of contents, else its headings, else lines of the text.
 
     Args:
-        parts: what the worker sent, each a page or section.
+        parts: the worker's pages or sections.
         part_starts: the offset of each in the text.
     """
     bounds = list(pairwise([*part_starts, len(text)]))

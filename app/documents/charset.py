@@ -1,4 +1,4 @@
-"""Which characters the bytes of a markup file mean: its byte order mark, what they can be, what they declare."""
+"""The encoding of a markup file: by its byte order mark, by what its bytes can be, or by its declaration."""
 
 import re
 
@@ -11,17 +11,17 @@ DECLARATIONS = re.compile(
     rb"""|<meta\s[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9._:-]{1,40})""",
     re.IGNORECASE,
 )
-ESCAPE = b"\x1b"  # with it, what looks like ASCII switches to other characters (ISO-2022)
+ESCAPE = b"\x1b"  # starts a switch from ASCII to other characters (ISO-2022)
 
 
 def declared(encoded: bytes) -> str | None:
-    """The encoding that markup says it is in, as it says it."""
+    """The encoding that the markup declares, as written."""
     found = DECLARATIONS.search(encoded[:DECLARED_WITHIN])
     return (found[1] or found[2]).decode("ascii") if found else None
 
 
 def decode_markup(encoded: bytes) -> str | None:
-    """Text from bytes. UTF-8, which most markup is in, is believed before a declaration; None: no text at all."""
+    """Text from bytes. Valid UTF-8, which most markup is, takes precedence over a declaration; None: not text."""
     try:
         if ESCAPE not in encoded:
             return encoded.decode("utf-8-sig")
@@ -33,6 +33,6 @@ def decode_markup(encoded: bytes) -> str | None:
         if codec:
             return encoded.decode(codec)
     except UnicodeDecodeError:
-        pass  # not the one it is in
+        pass  # not this encoding
     decoded = decode(encoded)
     return decoded.text if decoded else None

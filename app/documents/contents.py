@@ -1,6 +1,6 @@
 """The list of contents of an EPUB: its navigation document, else its NCX file (EPUB 3.3, section 7; OPF 2.0.1, 2.4.1).
 
-It is a help and no part of the text: what is wrong with it makes it empty and never refuses a book.
+It only helps navigation and is no part of the text, so errors in it make it empty and never refuse a book.
 """
 
 import posixpath
@@ -19,7 +19,7 @@ MAX_TITLE = 300  # characters
 
 
 class Link(NamedTuple):
-    """An entry of the list, as it is written."""
+    """An entry of the list, as written."""
 
     title: str
     level: int
@@ -27,7 +27,7 @@ class Link(NamedTuple):
 
 
 def read_contents(archive: Archive, package: Package) -> list[OutlineEntry]:
-    """The entries that point to sections of the book, in order; of the first list that has any."""
+    """The entries that point to sections of the book, in order, from the first list that has any."""
     numbers: dict[str, int] = {}
     for number, section in enumerate(package.sections):
         numbers.setdefault(section.name, number)
@@ -48,7 +48,7 @@ def read_contents(archive: Archive, package: Package) -> list[OutlineEntry]:
 
 
 def links_of(root: ElementTree.Element) -> Iterator[Link]:
-    """All entries with their depth, whichever of the two formats it is."""
+    """All entries with their depth, in either format."""
     navs = list(root.iter("nav"))
     contents = next((nav for nav in navs if "toc" in nav.get("type", "").split()), navs[0] if navs else root)
     waiting = [(contents, 0)]

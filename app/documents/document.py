@@ -1,4 +1,4 @@
-"""What ingestion hands on: one text, the pages it came from, and what the reader should know about its quality.
+"""The result of ingestion: one text, its pages, and warnings about its quality.
 
 Offsets are in characters of `Document.text`; token offsets follow from them with a tokenizer's own offsets.
 """
@@ -17,14 +17,14 @@ class Page:
     """Characters [char_start, char_end) of the text. An empty page has equal bounds."""
 
     number: int  # position in the document, from 1
-    label: str  # what the document itself calls the page, for example "xii"
+    label: str  # the document's own name of the page, for example "xii"
     char_start: int
     char_end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chapter:
-    """Characters [char_start, char_end) of the text; they begin with the chapter's heading where the text has it."""
+    """Characters [char_start, char_end) of the text, from the chapter's heading, if the text has it."""
 
     title: str
     first_page: int  # the number of the page on which it begins
@@ -34,16 +34,16 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole document as one text. Its pages partition the text: nothing lies between, before or after them."""
+    """A whole document as one text. Its pages partition the text, without gaps."""
 
-    name: str  # of the file, fit for display
+    name: str  # of the file, safe to display
     title: str
     format: Format
     text: str
     pages: tuple[Page, ...]
-    has_own_pages: bool  # False: the text came without pages and was cut into pieces of a page's size
+    has_own_pages: bool  # False: the text had no pages and was cut into pieces of a page's size
     warnings: tuple[str, ...] = ()
-    chapters: tuple[Chapter, ...] = ()  # none, or several that follow each other up to the end of the text
+    chapters: tuple[Chapter, ...] = ()  # none, or consecutive ones up to the end of the text
 
     def __post_init__(self) -> None:
         bounds = [0, *(page.char_end for page in self.pages)]
@@ -55,7 +55,7 @@ class Document:
         assert all(start < end for start, end in pairwise(inside)), f"chapters overlap: {inside}"
 
     def page_at(self, char: int) -> Page:
-        """The page that holds the character at an offset in [0, len(text))."""
+        """The page with the character at an offset in [0, len(text))."""
         assert 0 <= char < len(self.text), f"character {char} of {len(self.text)}"
         return self.pages[bisect_right(self.pages, char, key=lambda page: page.char_start) - 1]
 
@@ -66,14 +66,14 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracting:
-    """Progress while a document is read. Comes at least a few times a second, so that a caller can stop."""
+    """Progress while a document is read. Comes at least a few times a second, so that the caller can stop it."""
 
     num_done: int  # pages
     num_pages: int | None  # None until known
 
 
 def stem_of(name: str) -> str:
-    """What to call a document that has no title: its file's name for display, without the kind."""
+    """The name of a document without a title: its file's display name without the ending."""
     stem, dot, _ = name.strip().rpartition(".")
     return (stem if dot else name).strip() or name.strip() or "Untitled"
 

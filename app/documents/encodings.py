@@ -1,7 +1,7 @@
-"""The character encodings of the web by their labels (WHATWG, Encoding Standard, 4.2), and who decodes them here.
+"""The web's character encodings by their labels (WHATWG, Encoding Standard, 4.2), and Python's codecs for them.
 
-A document chooses among these and no others: Python knows codecs besides, which unpack, run escapes or mean no text.
-Not in the table: UTF-16, which a byte order mark tells, x-user-defined, and those that the standard replaces.
+A document can only choose one of these: some of Python's codecs unpack data, interpret escapes or are not for text.
+Not in the table: UTF-16, which a byte order mark indicates, x-user-defined, and encodings that the standard replaces.
 """
 
 LABELS_BY_CODEC = {
@@ -50,5 +50,5 @@ CODECS = {label: codec for codec, labels in LABELS_BY_CODEC.items() for label in
 
 
 def codec_of(label: str) -> str | None:
-    """Python's codec for a label as a document writes it; None: no document may choose it."""
+    """Python's codec for a label in a document; None: documents may not choose it."""
     return CODECS.get(label.strip().lower())

@@ -1,4 +1,4 @@
-"""EPUB to Document: the sections that the limited worker process read become one text, cut into pages by size.
+"""EPUB to Document: joins the sections that the limited worker process has read, and cuts the text into pages.
 
 An EPUB has no pages of its own. Each section of its reading order begins a page; long ones are cut as plain text is.
 """
@@ -18,11 +18,11 @@ from app.documents.quality import FEW_LETTERS, garbled, num_letters, ranges
 
 EPUB = Parser("app.documents.epub_worker", "an EPUB")
 BETWEEN = "\n\n"  # sections
-COVER = 0  # index of the section that may be nothing but an image
+COVER = 0  # index of the section that may be only an image
 
 
 class Joined(NamedTuple):
-    """One text, and the offset in it of each page and of each section, those without text included."""
+    """One text, with the offset of each page and of each section, including those without text."""
 
     text: str
     page_starts: list[int]
@@ -36,10 +36,10 @@ def extract_epub(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Itera
 
 
 def to_document(name: str, stem: str, opened: Opened, sections: Sequence[PageRead]) -> Document:
-    """One text from the sections.
+    """Join the sections to one text.
 
     Raises:
-        DocumentError: there are no sections, or no text in them.
+        DocumentError: there are no sections, or they have no text.
     """
     if sections and all(section["damaged"] for section in sections):
         raise DamagedDocument(name, "is damaged: none of its sections can be read")
@@ -73,7 +73,7 @@ def to_document(name: str, stem: str, opened: Opened, sections: Sequence[PageRea
 
 
 def join(sections: Sequence[str]) -> Joined:
-    """One text of all sections that have any."""
+    """Join all sections that have text."""
     last = max((index for index, section in enumerate(sections) if section.strip()), default=-1)
     pieces, starts, section_starts, length = list[str](), list[int](), list[int](), 0
     for index, section in enumerate(sections):

@@ -1,7 +1,7 @@
-"""The process in which EPUB books are taken apart: `python -m app.documents.epub_worker FILE MEMORY_BYTES CPU_SECONDS`.
+"""The process that parses EPUB books: `python -m app.documents.epub_worker FILE MEMORY_BYTES CPU_SECONDS`.
 
-It prints one JSON object a line: Opened, then one PageRead for each section of the reading order, then Done, or a
-Failed at any point. The parent (`parsing.py`) gives up on silence, on an early end, and on what this one says.
+It prints one JSON object a line: Opened, then one PageRead for each section of the reading order, then Done; or Failed
+at any point. The parent (`parsing.py`) stops on silence, on an early end, or when this process reports a failure.
 """
 
 import sys
@@ -17,12 +17,12 @@ from app.documents.parsing_worker import serve
 from app.documents.xhtml import EntitiesDeclared, read_markup
 
 MARKUP = {"application/xhtml+xml", "text/html", "application/x-dtbook+xml"}
-# What zipfile, expat and html.parser may still let escape on malformed input.
+# Exceptions that zipfile, expat and html.parser may let through on malformed input.
 MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def read(stream: BinaryIO) -> Iterator[Message]:
-    """The messages of a file, the sections as they are read."""
+    """The messages of a file; sections are sent as they are read."""
     try:
         archive = Archive(stream)
         package = read_package(archive)
@@ -36,10 +36,10 @@ def read(stream: BinaryIO) -> Iterator[Message]:
 
 
 def read_section(archive: Archive, section: Section) -> PageRead:
-    """The text of one section; a missing or malformed one is reported as such and does not end the book.
+    """The text of one section; a missing or malformed one is marked as damaged and does not end the book.
 
     Raises:
-        Refused: the section is a bomb, encrypted, or declares entities.
+        Refused: the section unpacks to too much, is encrypted, or declares entities.
     """
     if section.media_type.startswith("image/"):
         return PageRead(kind="page", text="", has_image=True, damaged=False, headings=[])

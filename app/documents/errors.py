@@ -1,16 +1,16 @@
-"""Every reason why a document cannot be read: the user's situation, one problem and one action.
+"""Every reason why a document cannot be read, each with the problem and one action.
 
 DocumentError
 ├── DocumentNotFound       no such file, or not a file at all
 ├── AccessDenied           the file is there, but may not be opened
 ├── EmptyDocument          no bytes, no pages or no text
-├── UnsupportedFormat      a format that is not read, or no text at all
-├── PasswordProtected      opens with a password only
-├── DrmProtected           an EPUB that a shop's software alone can open
-├── ScannedDocument        pages that are pictures of text
+├── UnsupportedFormat      an unsupported format, or no text at all
+├── PasswordProtected      opens only with a password
+├── DrmProtected           an EPUB that only a shop's software can open
+├── ScannedDocument        pages that are images of text
 ├── DamagedDocument        cut off or malformed
 ├── DocumentTooLarge       more than any context could hold
-└── ParsingLimitReached    the parser used up its memory or its time
+└── ParsingLimitReached    the parser used up its memory or time
 """
 
 from core.errors import CoreError
@@ -23,11 +23,11 @@ class DocumentError(CoreError):
 
 
 class DocumentNotFound(DocumentError):
-    """There is no such file, or it is no regular file."""
+    """There is no such file, or it is not a regular file."""
 
 
 class AccessDenied(DocumentError):
-    """The file is there, but the system does not let us open it."""
+    """The file exists, but the system does not allow access."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} cannot be opened ({reason}).", hint="Give yourself the right to read it.")
@@ -38,14 +38,14 @@ class EmptyDocument(DocumentError):
 
 
 class UnsupportedFormat(DocumentError):
-    """The content is of a format that is not read, whatever the file's name says."""
+    """The content has an unsupported format, whatever the file's name says."""
 
     def __init__(self, name: str, what: str, *, hint: str = f"Use a {SUPPORTED} file.") -> None:
         super().__init__(f"{name} is {what}, which is not supported.", hint=hint)
 
 
 class PasswordProtected(DocumentError):
-    """The file opens with a password only."""
+    """The file opens only with a password."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -64,7 +64,7 @@ class DrmProtected(DocumentError):
 
 
 class ScannedDocument(DocumentError):
-    """The pages are pictures: there is hardly any text to read."""
+    """The pages are images, with hardly any text."""
 
     def __init__(self, name: str, num_pages: int) -> None:
         pages = "its only page is an image" if num_pages == 1 else f"its {num_pages:,} pages are images"
@@ -89,7 +89,7 @@ class DocumentTooLarge(DocumentError):
 
 
 class ParsingLimitReached(DocumentError):
-    """The parser used up the memory or the time it is given, and was stopped."""
+    """The parser used up its memory or time, and was stopped."""
 
     def __init__(self, name: str, what: str) -> None:
         super().__init__(

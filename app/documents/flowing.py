@@ -1,4 +1,4 @@
-"""Web pages and Word files to Document: one flowing text, that a limited process read, cut into pages by its size."""
+"""Web pages and Word files to Document: a limited process reads one flowing text, which is cut into pages by size."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ Flowing = Literal["html", "docx"]
 
 
 class FlowingFormat(NamedTuple):
-    """How a format is read, and what to do about a file of pictures."""
+    """How a format is read, and the advice for a file of pictures."""
 
     parser: Parser
     without_text: str
@@ -48,7 +48,7 @@ def extract_word(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Itera
 def extract_flowing(
     kind: Flowing, file: Path, name: str, limits: ParsingLimits = LIMITS
 ) -> Iterator[Extracting | Document]:
-    """Read a file that has no pages of its own; see `readers.extract_document`."""
+    """Read a file without pages of its own; see `readers.extract_document`."""
     opened, parts = yield from parse(FORMATS[kind].parser, file, name, limits)
     assert len(parts) == 1, f"{len(parts)} texts in {name}"
     yield to_document(kind, name, stem_of(name), opened, parts[0])
@@ -58,7 +58,7 @@ def to_document(kind: Flowing, name: str, stem: str, opened: Opened, part: PageR
     """Cut the text into pages and chapters.
 
     Raises:
-        EmptyDocument: there is none.
+        EmptyDocument: there is no text.
     """
     text = part["text"]
     if not text.strip() or (part["has_image"] and num_letters([text]) < FEW_LETTERS):

@@ -1,6 +1,6 @@
-"""The process in which web pages are taken apart: `python -m app.documents.html_worker FILE MEMORY_BYTES CPU_SECONDS`.
+"""The process that parses web pages: `python -m app.documents.html_worker FILE MEMORY_BYTES CPU_SECONDS`.
 
-It prints one JSON object a line: Opened, one PageRead with the whole text, Done; or a Failed.
+It prints one JSON object a line: Opened, one PageRead with the whole text, Done; or Failed.
 """
 
 import sys
@@ -13,7 +13,7 @@ from app.documents.messages import Done, Failed, Message, Opened, PageRead
 from app.documents.parsing_worker import serve
 from app.documents.xhtml import EntitiesDeclared, read_markup
 
-MALFORMED = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # of html.parser
+MALFORMED = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # from html.parser
 
 
 def read(stream: BinaryIO) -> Iterator[Message]:

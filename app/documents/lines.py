@@ -1,6 +1,6 @@
-"""Text as it is put together from marked-up pieces: words, borders, list items, table rows, and where headings stand.
+"""Builds text from marked-up pieces: words, borders, list items, table rows and headings.
 
-Knows nothing of the markup: `xhtml.py` and `word.py` say what begins and ends, this says how it looks as lines.
+Independent of the markup: `xhtml.py` and `word.py` say what begins and ends, this module turns it into lines.
 """
 
 import re
@@ -11,7 +11,7 @@ from app.documents.plain import NO_CONTROLS
 from app.documents.prose import LETTER_TABLE, SOFT_HYPHEN, composed
 
 CELL_BORDER = " | "
-# Around headings until the text is clean, as cleaning moves characters. Noncharacters: they never occur in a text.
+# Mark headings until the text is cleaned, which moves characters. Noncharacters, so they never occur in a text.
 BEGIN, END = "\ufdd0", "\ufdd1"
 NO_MARKS = {ord(BEGIN): None, ord(END): None}
 MARK = re.compile(f"[{BEGIN}{END}]")
@@ -25,20 +25,20 @@ class Marked(NamedTuple):
 
 
 class Lines:
-    """Words with one space between, and borders of one or two line ends."""
+    """Words separated by one space, and borders of one or two line ends."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._gap = 0  # line ends before the next word
-        self._space = False  # a space before the next word
-        self._prefix = ""  # what begins the next line or cell
-        self._joined = False  # the next word stands beside the prefix, whatever begins in between
-        self._mark = ""  # what stands before the next word of a heading that begins
+        self._gap = 0  # number of line ends before the next word
+        self._space = False  # whether a space precedes the next word
+        self._prefix = ""  # begins the next line or cell
+        self._joined = False  # the next word follows the prefix directly, whatever begins in between
+        self._mark = ""  # precedes the first word of a heading
         self._in_heading = False
         self._levels: list[int] = []  # of the headings so far
 
     def marked(self) -> Marked:
-        """All of it in plain letters, with its headings."""
+        """The whole text in plain letters, with its headings."""
         self.end_of_heading()
         text, starts, ends = unmark(clean("".join(self._pieces)))
         headings = [
@@ -53,39 +53,39 @@ class Lines:
             self._gap, self._space = max(self._gap, num_lines), False
 
     def line_break(self) -> None:
-        """A line ends; two of them make an empty line."""
+        """End a line; two line ends make an empty line."""
         if not self._joined:
             self._gap, self._space = min(2, self._gap + 1), False
 
     def row(self, num_lines: int) -> None:
-        """A row of a table begins."""
+        """Begin a row of a table."""
         self._gap, self._space, self._prefix, self._joined = num_lines, False, "", True
 
     def cell(self) -> None:
-        """Another cell of the row begins, on the row's line."""
-        begins_line = self._joined and self._gap > 0  # the cells before it are empty
+        """Begin the next cell, on the row's line."""
+        begins_line = self._joined and self._gap > 0  # the cells before are empty
         if not begins_line:
             self._gap = 0
         self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
         self._space, self._joined = False, True
 
     def item(self, marker: str) -> None:
-        """An item of a list begins."""
+        """Begin an item of a list."""
         self.border(1)
         self._prefix, self._joined = marker, True
 
     def end_of_prefixed(self) -> None:
-        """What the prefix was meant for ends, perhaps without a word."""
+        """End what the prefix was meant for, even if it had no word."""
         self._prefix, self._joined = "", False
 
     def heading(self, level: int) -> None:
-        """A heading begins. One that is open ends: headings do not nest."""
+        """Begin a heading, and end an open one: headings do not nest."""
         self.end_of_heading()
         self._mark, self._in_heading = BEGIN, True
         self._levels.append(level)
 
     def end_of_heading(self) -> None:
-        """The heading ends, if there is one; without a word it was none."""
+        """End the heading, if one is open; a heading without words is dropped."""
         if not self._in_heading:
             return
         if self._mark:
@@ -95,7 +95,7 @@ class Lines:
         self._mark, self._in_heading = "", False
 
     def words(self, text: str) -> None:
-        """Running text: any white space is one space."""
+        """Add running text: any white space becomes one space."""
         words = " ".join(text.translate(NO_MARKS).split())
         if words:
             self._space |= text[0].isspace()
@@ -104,7 +104,7 @@ class Lines:
             self._space = True
 
     def verbatim(self, text: str) -> None:
-        """Text whose line ends and spaces mean something."""
+        """Add text whose line ends and spaces are significant."""
         if text:
             self._put(text.translate(NO_MARKS))
 
@@ -120,7 +120,7 @@ class Lines:
 
 
 class Unmarked(NamedTuple):
-    """A text without marks, and the offsets in it at which they stood."""
+    """A text without marks, and the offsets where the marks were."""
 
     text: str
     starts: list[int]
@@ -128,7 +128,7 @@ class Unmarked(NamedTuple):
 
 
 def unmark(text: str) -> Unmarked:
-    """Take the marks around headings out."""
+    """Remove the marks around headings."""
     places: dict[str, list[int]] = {BEGIN: [], END: []}
     for number, mark in enumerate(MARK.finditer(text)):
         places[mark.group()].append(mark.start() - number)

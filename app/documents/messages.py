@@ -1,4 +1,4 @@
-"""What a parsing process tells its parent, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
+"""A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
 
 from typing import Literal, TypedDict
 
@@ -6,11 +6,11 @@ Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no co
 
 
 class OutlineEntry(TypedDict):
-    """One line of the list of contents that comes with a file."""
+    """One entry of a file's list of contents."""
 
     title: str
     level: int  # 1: the highest
-    page: int  # the index of the page or section that it points to
+    page: int  # index of the page or section it points to
 
 
 class Heading(TypedDict):
@@ -18,37 +18,37 @@ class Heading(TypedDict):
 
     title: str
     level: int  # 1: the highest
-    char_start: int  # in that page's text
+    char_start: int  # in this page's text
     char_end: int
 
 
 class Opened(TypedDict):
-    """First message of a file that can be read."""
+    """The first message for a readable file."""
 
     kind: Literal["opened"]
     title: str
-    labels: list[str]  # one a page
+    labels: list[str]  # one for each page
     outline: list[OutlineEntry]
 
 
 class PageRead(TypedDict):
-    """The text of the next page: of a PDF, or what other formats have in their place, a section of any length."""
+    """The text of the next page: of a PDF; for other formats a section of any length."""
 
     kind: Literal["page"]
     text: str
     has_image: bool
-    damaged: bool  # its content is malformed or missing; text is missing or incomplete
-    headings: list[Heading]  # those that the format marks as such
+    damaged: bool  # the content is malformed or missing, so text may be missing
+    headings: list[Heading]  # those that the format marks as headings
 
 
 class Done(TypedDict):
-    """Last message: every page has been sent."""
+    """The last message: every page has been sent."""
 
     kind: Literal["done"]
 
 
 class Failed(TypedDict):
-    """Last message instead of Done."""
+    """The last message instead of Done."""
 
     kind: Literal["failed"]
     reason: Reason

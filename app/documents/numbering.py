@@ -1,4 +1,4 @@
-"""Numbers that Word writes before paragraphs: they stand in no text, only the rules for them do (ECMA-376, 17.9)."""
+"""Numbers that Word shows before paragraphs: not part of the text, but computed from rules (ECMA-376, 17.9)."""
 
 import re
 from collections.abc import Sequence
@@ -14,23 +14,23 @@ BULLET = "•"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """How one level of a list is numbered."""
+    """The numbering of one level of a list."""
 
     format: str = "bullet"
-    pattern: str = ""  # "%1.%2" stands for the numbers of the first two levels
+    pattern: str = ""  # "%1.%2": the numbers of the first two levels
     start: int = 1
 
 
 @dataclass(slots=True)
 class Numbering:
-    """The lists of a document, and how far each has counted."""
+    """The lists of a document with their counters."""
 
-    levels: dict[str, Sequence[Level]]  # by the number of the list
-    shared: dict[str, str]  # lists that count together, by the number of the list
+    levels: dict[str, Sequence[Level]]  # by the list's number
+    shared: dict[str, str]  # the common counter of lists, by the list's number
     counts: dict[str, list[int | None]] = field(default_factory=dict)
 
     def marker(self, list_id: str, level: int) -> str:
-        """What stands before the next paragraph of a level of a list; "": nothing does."""
+        """The number before the next paragraph at a level of a list; "": none."""
         levels = self.levels.get(list_id)
         if not levels or not 0 <= level < len(levels):
             return ""
@@ -83,7 +83,7 @@ def read_levels(kind: ElementTree.Element) -> list[Level]:
 
 
 def value(element: ElementTree.Element, name: str) -> str:
-    """The val of a child; "" without it."""
+    """The val attribute of a child; "" if there is none."""
     child = element.find(name)
     return "" if child is None else child.get("val", "")
 
@@ -94,9 +94,9 @@ def number_or(text: str | None, default: int) -> int:
 
 
 def written(number: int, form: str) -> str:
-    """A number in one of Word's forms; those it has besides are written as digits."""
+    """A number in one of Word's forms; unknown forms give digits."""
     if form in ("lowerLetter", "upperLetter") and 1 <= number <= 26 * 4:
-        letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)  # z, then aa
+        letters = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)  # z is followed by aa
         return letters if form == "lowerLetter" else letters.upper()
     if form in ("lowerRoman", "upperRoman") and 1 <= number < 4000:
         roman = ""

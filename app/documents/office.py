@@ -1,6 +1,6 @@
-"""Files of the old Office format (compound files): what they are can be told, what is in them is not read.
+"""Files of the old Office format (compound files): they are recognised but not read.
 
-Word packs a document with a password into such a file, too, as it does not encrypt ZIP archives (MS-OFFCRYPTO, 2.1).
+Word also stores documents with a password in such files, because it does not encrypt ZIP archives (MS-OFFCRYPTO, 2.1).
 """
 
 import mmap
@@ -11,7 +11,7 @@ from app.documents.document import Document, Extracting
 from app.documents.errors import PasswordProtected, UnsupportedFormat
 
 ENCRYPTED = "EncryptedPackage"
-OLD_FORMATS = {  # by the name of the stream that holds the contents
+OLD_FORMATS = {  # by the name of the stream with the content
     "WordDocument": ("a Word document of the old kind (.doc)", "Open it in Word or LibreOffice, save it as .docx."),
     "Workbook": ("an Excel workbook", "Save the sheets you need as text."),
     "PowerPoint Document": ("a PowerPoint presentation", "Save it as PDF and use that."),
@@ -19,10 +19,10 @@ OLD_FORMATS = {  # by the name of the stream that holds the contents
 
 
 def refuse_old_office(file: Path, name: str) -> Iterator[Extracting | Document]:
-    """Say what a compound file is.
+    """Raise the error for a compound file.
 
     Raises:
-        PasswordProtected: a newer document is encrypted in it.
+        PasswordProtected: it contains an encrypted newer document.
         UnsupportedFormat: anything else.
     """
     yield Extracting(num_done=0, num_pages=None)

@@ -1,4 +1,4 @@
-"""What an EPUB says about itself: its title, and the order in which its sections are read (EPUB 3.3, sections 4 and 5).
+"""The package of an EPUB: its title, and the reading order of its sections (EPUB 3.3, sections 4 and 5).
 
 Encrypted books are refused.
 """
@@ -14,13 +14,13 @@ from app.documents.strict_xml import parse_xml, whole_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
 MAX_SECTIONS = 10_000
-# Scrambled fonts: nothing that is read here, and no protection of the text.
+# Scrambled fonts: they are not read, and do not protect the text.
 FONT_SCRAMBLING = {"http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC"}
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One entry of the reading order. An empty name: the list of files does not know it."""
+    """One entry of the reading order. Without a name it is missing in the manifest."""
 
     name: str  # in the archive
     media_type: str
@@ -28,18 +28,18 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """The package document, as far as reading needs it."""
+    """The parts of the package document that reading needs."""
 
     title: str
     sections: tuple[Section, ...]
-    contents: tuple[str, ...]  # files that may hold the list of contents, the newer format first
+    contents: tuple[str, ...]  # possible lists of contents, the newer format first
 
 
 def read_package(archive: Archive) -> Package:
     """Follow the container file to the package document and read it.
 
     Raises:
-        Refused: there is none, it is malformed, or the book is encrypted.
+        Refused: it is missing or malformed, or the book is encrypted.
     """
     name = package_name(archive)
     encrypted = encrypted_names(archive)
@@ -62,7 +62,7 @@ def read_package(archive: Archive) -> Package:
 
 
 def contents_names(archive: Archive, folder: str, root: ElementTree.Element) -> list[str]:
-    """The navigation document (EPUB 3) and the NCX file (EPUB 2), as far as they are there."""
+    """The names of the navigation document (EPUB 3) and of the NCX file (EPUB 2), if they exist."""
     items = list(root.iter("item"))
     new = [item for item in items if "nav" in item.get("properties", "").split()]
     old = [item for item in items if item.get("media-type") == "application/x-dtbncx+xml"]
@@ -71,7 +71,7 @@ def contents_names(archive: Archive, folder: str, root: ElementTree.Element) -> 
 
 
 def package_name(archive: Archive) -> str:
-    """Where the container file says that the package document is."""
+    """The name of the package document, from the container file."""
     if CONTAINER not in archive:
         raise Refused("no container")
     names = [element.get("full-path", "") for element in read_xml(archive, CONTAINER).iter("rootfile")]
@@ -82,7 +82,7 @@ def package_name(archive: Archive) -> str:
 
 
 def encrypted_names(archive: Archive) -> set[str]:
-    """The files that only the software of a shop can decrypt."""
+    """Files that only a shop's software can decrypt."""
     if ENCRYPTION not in archive:
         return set()
     names: set[str] = set()
@@ -95,14 +95,14 @@ def encrypted_names(archive: Archive) -> set[str]:
 
 
 def find(archive: Archive, folder: str, href: str) -> str:
-    """The name in the archive that a reference means, or "": nothing there, or not in this archive at all."""
+    """The name in the archive that a reference means; "": it is missing, or outside this archive."""
     path = href.partition("#")[0]
     names = (posixpath.normpath(posixpath.join(folder, name)) for name in (unquote(path), path) if name)
     return next((name for name in names if name in archive), "")
 
 
 def read_xml(archive: Archive, name: str) -> ElementTree.Element:
-    """Parse one of the files that describe the book."""
+    """Parse one of the files about the book."""
     try:
         return parse_xml(archive.read(name))
     except (BadEntry, expat.ExpatError, ValueError, LookupError) as error:

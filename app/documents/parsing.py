@@ -1,6 +1,6 @@
-"""Drives the limited process that parses a hostile file, and turns its failures into sentences.
+"""Runs the limited process that parses a hostile file, and turns its failures into error messages.
 
-Knows the messages and the limits; knows nothing of PDF or EPUB but the name of the module that parses them.
+Knows the messages and the limits; of PDF or EPUB only the name of the module that parses them.
 """
 
 import json
@@ -30,20 +30,20 @@ from app.documents.process import ParsingProcess
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 0.1
-MOST_PARSERS = 2  # at once, of this program: fifty files may be dropped together
+MOST_PARSERS = 2  # at once in this program: fifty files may be dropped together
 BYTES_PER_CHAR = 6  # of a message, at most
-MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
+MOST_OTHER_BYTES = 1 << 24  # of a message, beside its text
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsingLimits:
-    """What reading one file may take. A plain PDF book of 1,000 pages takes about 0.1 GB and ten seconds."""
+    """Limits for reading one file. A plain PDF book of 1,000 pages takes about 0.1 GB and ten seconds."""
 
-    memory_bytes: int = 2 << 30  # of the worker's RAM, on Linux of its address space; a bare one maps about 0.3 GB
+    memory_bytes: int = 2 << 30  # of RAM, on Linux of address space, where an idle worker maps about 0.3 GB
     cpu_seconds: int = 900
     silence_seconds: float = 60  # without a new page
-    chars: int = 20_000_000  # thirty times what 128K tokens take
+    chars: int = 20_000_000  # thirty times 128K tokens
 
 
 LIMITS = ParsingLimits()
@@ -53,11 +53,11 @@ class Parser(NamedTuple):
     """A format's worker process."""
 
     module: str  # run with -m; takes FILE MEMORY_BYTES CPU_SECONDS
-    what: str  # the format with its article
+    what: str  # the format with an article
 
 
 class Parsed(NamedTuple):
-    """All that a worker said about a file that it could read."""
+    """The messages of a worker about a readable file."""
 
     opened: Opened
     pages: list[PageRead]
@@ -66,10 +66,10 @@ class Parsed(NamedTuple):
 def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Generator[Extracting, None, Parsed]:
     """Read a file in a process of its own, yielding progress.
 
-    The process is gone when this iterator ends, however it ends.
+    The process has ended when this iterator ends, for whatever reason.
 
     Raises:
-        DocumentError: the worker refused the file, failed, fell silent or died, or there is too much text.
+        DocumentError: the worker refused the file, failed, stopped responding or died, or there is too much text.
     """
     opened: Opened | None = None
     pages: list[PageRead] = []
@@ -88,9 +88,9 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
 
 
 def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Opened | PageRead | None]:
-    """What the worker says, and None whenever it says nothing for a moment. Ends after its Done.
+    """The worker's messages, and None whenever there is none for a moment. Ends after Done.
 
-    At most MOST_PARSERS work at once; the next one waits for its turn.
+    At most MOST_PARSERS run at once; the next one waits.
     """
     while not _turns.acquire(timeout=HEARTBEAT_SECONDS):
         yield None
@@ -109,7 +109,7 @@ def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits
 def receive(
     process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits
 ) -> Iterator[Opened | PageRead | None]:
-    """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises what is wrong with the document."""
+    """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises the document's error."""
     heard = time.monotonic()
     while True:
         try:
@@ -134,7 +134,7 @@ def receive(
 
 
 def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
-    """The error for a reason that the worker gave."""
+    """The error for a worker's reason."""
     match reason:
         case "password":
             return PasswordProtected(name)
@@ -155,7 +155,7 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
 
 
 def explain_death(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> DocumentError:
-    """The error for a worker that ended before it was done."""
+    """The error for a worker that died before Done."""
     code = process.wait()
     log.warning("the worker for %s ended with code %d: %s", parser.what, code, process.complaints)
     if process.limit == "memory":
@@ -168,5 +168,5 @@ def explain_death(process: ParsingProcess, parser: Parser, name: str, limits: Pa
 
 
 def out_of_memory(name: str, limits: ParsingLimits) -> DocumentError:
-    """The error for a worker that hit its memory limit, or that the system killed for want of memory."""
+    """The error for a worker that reached its memory limit, or that the system killed because memory ran out."""
     return ParsingLimitReached(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")

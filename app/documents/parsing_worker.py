@@ -1,7 +1,7 @@
-"""The part of a parsing process that does not depend on the format: its limits, its messages, its end.
+"""The part of a parsing process that is common to all formats: its limits, its messages, its end.
 
-Books are hostile input to parsers with a history of denial-of-service reports, so they run in a process of their own,
-under limits, and can be killed. It prints one JSON object a line (see `messages.py`); `parsing.py` is its parent.
+Books are hostile input to parsers with a history of denial-of-service reports, so parsers run in their own process,
+under limits, and can be killed. The process prints one JSON object a line (see `messages.py`) to `parsing.py`.
 """
 
 import json
@@ -21,8 +21,8 @@ def serve(
     """Send the messages of one file.
 
     Args:
-        read: the messages of an open file, the pages as they are read.
-        malformed: what `read` may raise on a file that breaks its format's rules.
+        read: yields the messages of an open file, pages as they are read.
+        malformed: exceptions that `read` may raise on a malformed file.
         argv: FILE MEMORY_BYTES CPU_SECONDS.
     """
     file, memory_bytes, cpu_seconds = argv
@@ -39,21 +39,21 @@ def serve(
 
 
 def end_with_parent() -> None:
-    """End at once when the parent does: its end of our standard input is closed then, however it ended."""
+    """End immediately when the parent ends for any reason: the parent's end of our standard input is closed then."""
     while os.read(0, 1):
         pass
     os._exit(1)
 
 
 def send(message: Message) -> None:
-    """Hand one message to the parent."""
-    print(json.dumps(message), flush=True)  # ASCII: the text may hold anything, lone surrogates included
+    """Send one message to the parent."""
+    print(json.dumps(message), flush=True)  # ASCII, because the text may contain lone surrogates
 
 
 def limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
-    """Let the system stop this process when it takes too much or writes a file.
+    """Let the system stop this process if it uses too much or writes a file.
 
-    Memory is limited on Linux only; elsewhere the parent watches it, too (`process.py`).
+    It limits memory only on Linux; on every system the parent checks memory too (`process.py`).
     """
     if sys.platform == "win32":
         return
@@ -64,5 +64,5 @@ def limit_resources(memory_bytes: int, cpu_seconds: int) -> None:
         limits[resource.RLIMIT_AS] = memory_bytes
     for what, most in limits.items():
         hard = resource.getrlimit(what)[1]
-        # only the soft limit: SIGXCPU says what happened, the hard limit's SIGKILL would not
+        # only the soft limit: its SIGXCPU gives the reason, the hard limit's SIGKILL does not
         resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

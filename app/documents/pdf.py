@@ -1,4 +1,4 @@
-"""PDF to Document: what the limited worker process read becomes prose, page by page."""
+"""PDF to Document: turns the pages that the limited worker process has read into prose."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,10 +23,10 @@ def extract_pdf(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterat
 
 
 def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead]) -> Document:
-    """One text from the printed pages.
+    """Join the printed pages to one text.
 
     Raises:
-        DocumentError: there are no pages, or no text on them.
+        DocumentError: there are no pages, or they have no text.
     """
     if not pages:
         raise EmptyDocument(f"{name} has no pages.", hint="Choose a file with text in it.")

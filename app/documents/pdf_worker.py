@@ -1,7 +1,7 @@
-"""The process in which pypdf runs: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
+"""The process that runs pypdf: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
 
-It prints one JSON object a line: Opened, then one PageRead a page, then Done, or a Failed at any point. The parent
-(`parsing.py`) gives up on silence, on an early end, and on anything this process says about itself.
+It prints one JSON object a line: Opened, then one PageRead a page, then Done; or Failed at any point. The parent
+(`parsing.py`) stops on silence, on an early end, or when this process reports a failure.
 """
 
 import logging
@@ -17,7 +17,7 @@ from pypdf.generic import Destination, DictionaryObject
 from app.documents.messages import Done, Failed, Message, Opened, OutlineEntry, PageRead
 from app.documents.parsing_worker import serve
 
-# What pypdf lets escape on malformed input besides its own errors (seen in its issues and in our fuzzing).
+# Exceptions that pypdf lets through on malformed input besides its own errors (seen in its issues and our fuzzing).
 MALFORMED = (
     PyPdfError,
     ArithmeticError,
@@ -30,8 +30,8 @@ MALFORMED = (
     TypeError,
     ValueError,
 )
-END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
-MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
+END_WITHIN = 65_536  # bytes at the end of a file that must contain its end marker; viewers want it in the last 1,024
+MAX_PAGE = 2_000_000  # characters of a page, more than any book has
 MAX_LABEL = 20  # characters
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # bookmarks; characters of one
 
@@ -41,29 +41,29 @@ def main(argv: list[str]) -> None:
     complaints = Complaints()
     logger = logging.getLogger("pypdf")
     logger.propagate, logger.handlers = False, [complaints]
-    overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
+    overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program has to run
     serve(lambda stream: read(stream, complaints), MALFORMED, argv)
 
 
 class Complaints(logging.Handler):
-    """Remembers which parts of pypdf complained, and nothing else: on a hostile file its log is without end."""
+    """Records which parts of pypdf log warnings, and nothing else: on a hostile file its log is endless."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sources: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take notice."""
+        """Record the logger's name."""
         self.sources.add(record.name)
 
 
 def read(stream: BinaryIO, complaints: Complaints) -> Iterator[Message]:
-    """The messages of a file, the pages as they are read."""
+    """The messages of a file; pages are sent as they are read."""
     if is_cut_off(stream):
         yield Failed(kind="failed", reason="cut off")
         return
     reader = PdfReader(stream)
-    if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted to forbid printing and open with ""
+    if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted only to forbid printing, and open with ""
         yield Failed(kind="failed", reason="password")
         return
     yield Opened(kind="opened", title=title(reader), labels=labels(reader), outline=outline(reader))
@@ -73,7 +73,7 @@ def read(stream: BinaryIO, complaints: Complaints) -> Iterator[Message]:
 
 
 def is_cut_off(stream: BinaryIO) -> bool:
-    """Whether the end of the file is missing: no end marker, or shorter than a linearised file says it is."""
+    """Whether the end of the file is missing: no end marker, or shorter than a linearised file declares."""
     size = stream.seek(0, 2)
     stream.seek(max(0, size - END_WITHIN))
     tail = stream.read()
@@ -88,7 +88,7 @@ def is_cut_off(stream: BinaryIO) -> bool:
 
 
 def title(reader: PdfReader) -> str:
-    """The title in the metadata, or nothing."""
+    """The title in the metadata, or ""."""
     try:
         return str((reader.metadata and reader.metadata.title) or "")
     except MALFORMED:
@@ -96,7 +96,7 @@ def title(reader: PdfReader) -> str:
 
 
 def labels(reader: PdfReader) -> list[str]:
-    """What the document calls its pages; plain numbers if it does not say, or says nonsense."""
+    """The document's own page names; plain numbers if it has none, or invalid ones."""
     numbers = [str(number) for number in range(1, len(reader.pages) + 1)]
     try:
         own = reader.page_labels
@@ -106,7 +106,7 @@ def labels(reader: PdfReader) -> list[str]:
 
 
 def outline(reader: PdfReader) -> list[OutlineEntry]:
-    """The bookmarks that point to pages; none if they are malformed, as they are a help and no part of the text."""
+    """The bookmarks that point to pages; none if they are malformed, because they are no part of the text."""
     try:
         return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES))
     except MALFORMED:
@@ -114,7 +114,7 @@ def outline(reader: PdfReader) -> list[OutlineEntry]:
 
 
 def entries_of(reader: PdfReader, items: Iterable[object], level: int) -> Iterator[OutlineEntry]:
-    """Bookmarks and those below them, in order. pypdf limits their number and their depth."""
+    """Bookmarks with their children, in order. pypdf limits their number and depth."""
     for item in items:
         if isinstance(item, list):
             yield from entries_of(reader, item, level + 1)
@@ -126,10 +126,10 @@ def entries_of(reader: PdfReader, items: Iterable[object], level: int) -> Iterat
 
 
 def read_page(page: PageObject, complaints: Complaints) -> PageRead:
-    """The text of a page; a malformed one is reported as such and does not end the document.
+    """The text of a page; a malformed one is marked as damaged and does not end the document.
 
-    pypdf raises for some faults and only logs others: text is missing after a complaint if there is none at all, or if
-    the complaint came from decompression, which goes on with what it has.
+    pypdf raises for some faults and only logs others. After a log message text is missing if the page has none at all,
+    or if the message came from decompression, which continues with partial data.
     """
     complaints.sources.clear()
     try:
@@ -146,13 +146,13 @@ def read_page(page: PageObject, complaints: Complaints) -> PageRead:
 
 
 def has_image(page: PageObject) -> bool:
-    """Whether a page can show an image (without decoding it)."""
+    """Whether a page can show an image; decodes nothing."""
     try:
         resources = cast(DictionaryObject, page["/Resources"])
         objects = cast(DictionaryObject, resources["/XObject"])
         entries = [cast(DictionaryObject, entry.get_object()) for entry in objects.values()]
         return any(entry.get("/Subtype") == "/Image" for entry in entries)
-    except MALFORMED:  # KeyError is the ordinary case: no resources, or none of this kind
+    except MALFORMED:  # KeyError is usual: no resources, or none of this kind
         return False
 
 

@@ -1,4 +1,4 @@
-"""Text and Markdown: which encoding, and where to cut a text that has no pages of its own."""
+"""Text and Markdown: finds the encoding, and cuts a text that has no pages of its own."""
 
 import codecs
 import re
@@ -13,7 +13,7 @@ from app.documents.errors import DocumentTooLarge, EmptyDocument, UnsupportedFor
 from app.documents.quality import garbled
 from app.documents.stretches import by_stretches
 
-MAX_BYTES = 64_000_000  # a hundred times what 128K tokens take
+MAX_BYTES = 64_000_000  # a hundred times 128K tokens
 CHARS_PER_PAGE = 1_800  # a printed page
 TITLE_WITHIN, MAX_TITLE = 10_000, 200  # characters
 MARKDOWN_SUFFIXES = {".md", ".markdown", ".mdown", ".mkd"}
@@ -29,7 +29,7 @@ BOMS = (  # UTF-32 first: its little-endian mark begins with UTF-16's
 
 
 class Decoded(NamedTuple):
-    """The text of some bytes, and what the reader of it should know, if anything."""
+    """Decoded text, with a warning for its reader, if any."""
 
     text: str
     warning: str | None = None
@@ -62,7 +62,7 @@ def extract_plain(file: Path, name: str) -> Iterator[Extracting | Document]:
 
 
 def decode(encoded: bytes) -> Decoded | None:
-    """Text from bytes: byte order mark, UTF-16 by its zero bytes, UTF-8, else Windows-1252. None: not text."""
+    """Text from bytes: by byte order mark, UTF-16 by its zero bytes, UTF-8, else Windows-1252. None: not text."""
     for bom, encoding in BOMS:
         if encoded.startswith(bom):
             return decode_as(encoding, encoded)
@@ -75,7 +75,7 @@ def decode(encoded: bytes) -> Decoded | None:
 
 
 def decode_as(encoding: str, encoded: bytes) -> Decoded | None:
-    """Decode what its mark or its zero bytes declared; a few broken characters are replaced, and that is said."""
+    """Decode by the encoding found; a few invalid characters are replaced, with a warning."""
     try:
         return Decoded(encoded.decode(encoding))
     except UnicodeDecodeError:
@@ -85,7 +85,7 @@ def decode_as(encoding: str, encoded: bytes) -> Decoded | None:
 
 
 def utf16_without_mark(encoded: bytes) -> str | None:
-    """The byte order of UTF-16 text in mostly Latin letters: every other byte is zero, the rest never."""
+    """The byte order of UTF-16 text in mostly Latin letters: every other byte is zero, the others never are."""
     even, odd = encoded[: 1 << 16 : 2], encoded[1 : 1 << 16 : 2]
     if odd.count(0) > len(odd) * 0.7 and not even.count(0):
         return "utf-16-le"
@@ -95,7 +95,7 @@ def utf16_without_mark(encoded: bytes) -> str | None:
 
 
 def decode_utf8(encoded: bytes) -> Decoded | None:
-    """Decode UTF-8, also when a few characters of it are damaged. None: it is another encoding."""
+    """Decode UTF-8, even with a few damaged characters. None: another encoding."""
     try:
         return Decoded(encoded.decode("utf-8"))
     except UnicodeDecodeError:
@@ -106,12 +106,12 @@ def decode_utf8(encoded: bytes) -> Decoded | None:
 
 
 def damaged(count: int, encoding: str) -> str:
-    """The warning about characters that are lost."""
+    """The warning about lost characters."""
     return f"{count:,} damaged characters (no valid {encoding.upper()}) show as �."
 
 
 def decode_windows(encoded: bytes) -> Decoded | None:
-    """Decode Windows-1252, which most text that is not UTF-8 is in. None: it uses bytes that encoding leaves out."""
+    """Decode Windows-1252, the usual encoding of other text. None: the bytes include some that it does not define."""
     try:
         text = encoded.decode("cp1252")
     except UnicodeDecodeError:
@@ -120,24 +120,24 @@ def decode_windows(encoded: bytes) -> Decoded | None:
 
 
 def paginate(raw: str) -> tuple[str, list[int]]:
-    """Cut into pages: at form feeds if there are any, else by size at paragraph borders.
+    """Cut a text into pages: at form feeds if there are any, else by size at paragraph borders.
 
     Returns:
-        The text (line ends normalised, control characters gone, a form feed now the blank line between two pages)
-        and the offset of each page.
+        The text (line ends normalised, control characters removed, form feeds replaced by blank lines) and the offset
+        of each page.
     """
     text = by_stretches(lambda part: part.translate(NO_CONTROLS), raw.replace("\r\n", "\n").replace("\r", "\n"))
     if "\f" not in text:
         return text, page_starts(text)
     parts = [part.strip("\n") + "\n\n" for part in text.split("\f")]
     if not parts[-1].strip():
-        parts.pop()  # a form feed ends a page, so nothing begins after the last one
+        parts.pop()  # a form feed ends a page, so nothing follows the last one
     lengths = [len(part) for part in parts]
     return "".join(parts), list(accumulate(lengths[:-1], initial=0))
 
 
 def page_starts(text: str) -> list[int]:
-    """Offsets that cut a text into pieces of about a page, none much longer, preferably between paragraphs."""
+    """Offsets that cut a text into pieces of about one page, none much longer, preferably between paragraphs."""
     starts = [0]
     while len(text) - starts[-1] > CHARS_PER_PAGE * 3 // 2:
         starts.append(next_break(text, starts[-1] + CHARS_PER_PAGE // 2, starts[-1] + CHARS_PER_PAGE * 3 // 2))
@@ -155,7 +155,7 @@ def next_break(text: str, low: int, high: int) -> int:
 
 
 def markdown_title(text: str) -> str | None:
-    """The title in the front matter, else the first heading of the first level near the beginning."""
+    """The title in the front matter, else the first top-level heading near the beginning."""
     lines = text[:TITLE_WITHIN].splitlines()
     front_matter = takewhile(lambda line: line.rstrip() != "---", lines[1:]) if lines[0].rstrip() == "---" else ()
     titles = [line.removeprefix("title:").strip(" \t\"'") for line in front_matter if line.startswith("title:")]

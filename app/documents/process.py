@@ -1,8 +1,8 @@
-"""A parsing process with its limits held from outside, and what it says, line by line.
+"""A parsing process with limits enforced from outside, and its output, line by line.
 
-The process limits itself where the system can (`parsing_worker.py`); the watch here holds everywhere, also where an
-address space cannot be limited (macOS) or nothing can (Windows), and while the process answers to nothing at all. It
-ends with us: its standard input is a pipe that we alone hold, and Windows ends it with its job.
+The process limits itself where the system can (`parsing_worker.py`). The watch here works everywhere, also where the
+address space cannot be limited (macOS) or nothing can (Windows), and while the process does not respond. The process
+ends with this one: only this one holds the pipe of its standard input, and on Windows its job ends it.
 """
 
 import queue
@@ -20,24 +20,24 @@ from app.documents import windows_job
 
 PROJECT = Path(__file__).parents[2]
 WATCH_SECONDS = 0.1
-WAITING_LINES = 64  # that were read and not yet asked for
-KEPT_COMPLAINTS = 2_000  # bytes, of the end of what it writes to its standard error
+WAITING_LINES = 64  # lines read ahead of requests
+KEPT_COMPLAINTS = 2_000  # bytes, from the end of its standard error
 Limit = Literal["memory", "time"]
 
 
 class ParsingProcess:
-    """A child that parses one file. `close` ends it and leaves nothing running."""
+    """A child process that parses one file. `close` ends it and everything it started."""
 
     def __init__(self, arguments: Sequence[str], memory_bytes: int, cpu_seconds: int, line_bytes: int) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            arguments: behind the interpreter.
+            arguments: those after the interpreter.
             memory_bytes: of RAM.
-            cpu_seconds: of all its threads together.
-            line_bytes: of one line; a longer one is cut off and is the last.
+            cpu_seconds: of all its threads.
+            line_bytes: limit of one line; a longer one is cut and is the last.
         """
-        self.limit: Limit | None = None  # why the watch has ended it
+        self.limit: Limit | None = None  # why the watch has ended the process
         self._most = memory_bytes, cpu_seconds
         self._line_bytes = line_bytes
         self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
@@ -58,32 +58,32 @@ class ParsingProcess:
             thread.start()
 
     def line(self, timeout_seconds: float) -> bytes:
-        """The next line; empty: there is none any more.
+        """The next line; empty: the output has ended.
 
         Raises:
-            queue.Empty: none has come in time.
+            queue.Empty: no line within the timeout.
         """
         return self._lines.get(timeout=timeout_seconds)
 
     def wait(self) -> int:
-        """Its exit status, once it has closed its output."""
+        """The exit status, once the output is closed."""
         return self._process.wait()
 
     @property
     def complaints(self) -> str:
-        """The end of what it wrote to its standard error, complete when it has ended."""
+        """The end of its standard error; complete when the process has ended."""
         self._threads[1].join()
         return self._complaints.decode(errors="replace")
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the process, whatever it does."""
         self._over.set()
         for one in self._family():
             with suppress(psutil.Error):
                 one.kill()
         self._process.kill()
         self._process.wait()
-        while self._threads[0].is_alive():  # it may wait for room
+        while self._threads[0].is_alive():  # it may wait for space in the queue
             with suppress(queue.Empty):
                 self._lines.get(timeout=0.01)
         for thread in self._threads:
@@ -94,7 +94,7 @@ class ParsingProcess:
         windows_job.release(self._job)
 
     def _forward(self, pipe: IO[bytes]) -> None:
-        """Put each line into a queue, and an empty one at the end. (A wait with a limit, on Windows too.)"""
+        """Put each line into a queue, and an empty one at the end. (A queue allows timeouts, on Windows too.)"""
         while line := pipe.readline(self._line_bytes):
             self._lines.put(line)
             if not line.endswith(b"\n"):
@@ -102,12 +102,12 @@ class ParsingProcess:
         self._lines.put(b"")
 
     def _drain(self, pipe: IO[bytes]) -> None:
-        """Read what it complains about, so that it never waits for room to do so, and keep the end."""
+        """Read standard error, so that the process never blocks on it, and store its end."""
         while some := pipe.read1(1 << 16):  # type: ignore[attr-defined]
             self._complaints = (self._complaints + some)[-KEPT_COMPLAINTS:]
 
     def _watch(self, _: None) -> None:
-        """End it when it takes more than it may."""
+        """End the process when it exceeds a limit."""
         memory_bytes, cpu_seconds = self._most
         while not self._over.wait(WATCH_SECONDS):
             memory = time = 0.0
@@ -126,7 +126,7 @@ class ParsingProcess:
                 return
 
     def _family(self) -> list[psutil.Process]:
-        """The process, and on Windows its children: there the interpreter of an environment starts another one."""
+        """The process, and on Windows its children, because a virtual environment's interpreter starts another one."""
         if self._process.poll() is not None:
             return []
         try:

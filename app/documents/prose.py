@@ -1,6 +1,6 @@
-"""From the lines of printed pages back to running text: the letters, the words, the paragraphs.
+"""From the lines of printed pages to running text: letters, words, paragraphs.
 
-Pure functions. They know nothing of PDF; they lose no word, and every character they return belongs to one page.
+Pure functions, independent of PDF. No word is lost, and every returned character belongs to one page.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from app.documents.stretches import by_stretches
 
 SOFT_HYPHEN = "\N{SOFT HYPHEN}"
-LETTERS = {  # what fonts and typesetters use for plain letters
+LETTERS = {  # signs of fonts and typesetters for plain letters
     "ﬀ": "ff",
     "ﬁ": "fi",
     "ﬂ": "fl",
@@ -34,34 +34,34 @@ HEADING = re.compile(
     rf"(?:chapter|part|book)\s+(?:\d+|[ivxlc]+|(?:{NUMBER_WORDS})(?:teen|ty)?)\b.{{0,40}}$", re.IGNORECASE
 )
 WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
-MOST_MARKS = 30  # upon one letter, as many as Unicode's format for streams allows (UAX 15, section 13)
-HEAP = re.compile(rf"[^\w\s!-~]{{{MOST_MARKS + 1},}}+")  # no mark is a letter, a space or one of ASCII's signs
-LONGEST_WORD = 200  # characters before a hyphen that are looked at
-FULL_LINE = 0.85  # of the usual width: a shorter line, if the next line's first word had fitted, ends on purpose
-NEVER_FULL = 1_000_000  # characters; the width of a page on which every line was ended on purpose
-MIN_LINES = 5  # fewer tell nothing about a page's width
+MOST_MARKS = 30  # on one letter, as in Unicode's stream-safe format (UAX 15, section 13)
+HEAP = re.compile(rf"[^\w\s!-~]{{{MOST_MARKS + 1},}}+")  # a mark is no letter, no space and no ASCII sign
+LONGEST_WORD = 200  # characters before a hyphen that are examined
+FULL_LINE = 0.85  # of the usual width: a shorter line ends on purpose if the next line's first word had fitted
+NEVER_FULL = 1_000_000  # characters; the width of a page on which every line ends on purpose
+MIN_LINES = 5  # fewer do not show a page's width
 
 
 class Prose(NamedTuple):
-    """Running text, and the offset at which each page begins."""
+    """Running text, and the offset of each page."""
 
     text: str
     page_starts: list[int]
 
 
 class Row(NamedTuple):
-    """A line with text in it, on its page."""
+    """A line with text, and its page."""
 
     page: int  # index
     line: str
-    after_blank: bool  # that separates it from the line before
+    after_blank: bool  # a blank line separates it from the line before
 
 
 class Joint(NamedTuple):
-    """How a line goes on into the next."""
+    """How a line is joined to the next."""
 
-    cut: int  # characters to take off the end of the line: 1 for a hyphen that only marks the line's end
-    glue: str  # what stands between: nothing, a space, a line break or a blank line
+    cut: int  # characters to remove from the end of the line: 1 for a hyphen that only marks the line's end
+    glue: str  # text between the lines: nothing, a space, a line break or a blank line
 
 
 def clean_lines(page_text: str) -> list[str]:
@@ -72,24 +72,24 @@ def clean_lines(page_text: str) -> list[str]:
 
 
 def plain_letters(text: str) -> str:
-    """Some lines without what only printing needs."""
+    """Lines without signs that only printing needs."""
     text = re.sub(r"[\r\v\f\x85\u2028\u2029]", "\n", text).translate(LETTER_TABLE)
-    text = re.sub(rf"{SOFT_HYPHEN}(?![^\S\n]*+$)", "", text, flags=re.MULTILINE)  # there it says that the word goes on
+    text = re.sub(rf"{SOFT_HYPHEN}(?![^\S\n]*+$)", "", text, flags=re.MULTILINE)  # at a line's end the word continues
     text = re.sub(r"[^\S\n]+", " ", text)
     text = "".join(char for char in text if char == "\n" or unicodedata.category(char) != "Cc")
     return composed(text)
 
 
 def composed(text: str) -> str:
-    """Letters and their marks as one character where there is one (NFC).
+    """Letters and their marks as one character where one exists (NFC).
 
-    Of a heap of marks only the first are kept: putting marks in order takes a time that grows with their square.
+    Of too many marks only the first stay: sorting marks takes quadratic time.
     """
     return unicodedata.normalize("NFC", HEAP.sub(without_heap, text))
 
 
 def without_heap(found: re.Match[str]) -> str:
-    """Characters that are no letters, with at most MOST_MARKS marks one upon the other."""
+    """Characters that are no letters, with at most MOST_MARKS marks on each."""
     kept: list[str] = []
     num_marks = 0
     for char in found[0]:
@@ -119,7 +119,7 @@ def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
 
 
 def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
-    """How `line`, on a page that is usually `width` characters wide, goes on into the row that follows."""
+    """How `line`, on a page usually `width` characters wide, is joined to the next row."""
     if following.after_blank:
         return Joint(0, "\n\n")
     if joint := join_hyphenated(line, following.line, words):
@@ -134,7 +134,7 @@ def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
 
 
 def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint | None:
-    """How a line that ends in a hyphen goes on; None if it ends in none. The document's own words decide."""
+    """How a line that ends in a hyphen is joined; None if it does not. The document's own words decide."""
     if line.endswith(SOFT_HYPHEN):
         return Joint(0, "")
     tail = WORD.match(following)
@@ -150,9 +150,9 @@ def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint |
 
 
 def printed_rows(pages: Sequence[Sequence[str]]) -> Iterator[Row]:
-    """The lines that are not blank, in order, each with whether a blank one that means something stands before it."""
+    """The lines that are not blank, in order, each with whether a significant blank line precedes it."""
     inside_counts = not double_spaced(pages)
-    edges_count = sum(not all(page[:1] + page[-1:]) for page in map(list, pages)) <= len(pages) / 2  # else layout
+    edges_count = sum(not all(page[:1] + page[-1:]) for page in map(list, pages)) <= len(pages) / 2  # otherwise layout
     after_blank = False
     for number, page in enumerate(pages):
         filled = [index for index, line in enumerate(page) if line]
@@ -167,7 +167,7 @@ def printed_rows(pages: Sequence[Sequence[str]]) -> Iterator[Row]:
 
 
 def double_spaced(pages: Sequence[Sequence[str]]) -> bool:
-    """Whether nearly every line is followed by a blank one, which then separates nothing."""
+    """Whether nearly every line is followed by a blank one; such blank lines separate nothing."""
     pairs = [pair for page in pages for pair in pairwise(page) if any(pair)]
     return sum(not all(pair) for pair in pairs) > max(0.8 * len(pairs), 2 * MIN_LINES)
 
@@ -181,7 +181,7 @@ def usual_widths(pages: Sequence[Sequence[str]]) -> list[int]:
 
 
 def is_verse(lines: Sequence[str]) -> bool:
-    """Whether nearly all lines begin with a capital, as in verse and lists: each was ended on purpose."""
+    """Whether nearly all lines begin with a capital, as in verse and lists: there each line ends on purpose."""
     return len(lines) > 3 and sum(line[0].isupper() for line in lines) > 0.8 * len(lines)
 
 
@@ -192,7 +192,7 @@ def nine_tenths(lines: Sequence[str]) -> int:
 
 
 def fill_empty_pages(starts: Mapping[int, int], num_pages: int, num_chars: int) -> list[int]:
-    """An offset for every page: one without text begins, and ends, where the next begins."""
+    """An offset for every page: a page without text begins and ends where the next one begins."""
     filled, following = list[int](), num_chars
     for page in reversed(range(num_pages)):
         following = starts.get(page, following)

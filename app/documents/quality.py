@@ -1,6 +1,6 @@
-"""What is wrong with a text that was extracted without any error: letters that mean nothing, pages that hold nothing.
+"""Finds text that was extracted without an error but is wrong: meaningless letters, empty pages.
 
-Text layers of PDFs are made by programs that need never read them. Pure functions from pages to warnings.
+Programs write the text layers of PDFs without ever reading them. Pure functions from pages to warnings.
 """
 
 import re
@@ -8,13 +8,13 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-FEW_LETTERS = 20  # a page with fewer is no page of text: blank, a title or a picture
+FEW_LETTERS = 20  # a page with fewer is not a text page: blank, a title or a picture
 HARDLY_ANY = 150  # letters: a stamp or a caption on a scanned page
-MIN_LOST, LOST_SHARE = 5, 0.02  # characters that stand for nothing, on one page
-MIN_LETTERS = 200  # fewer say nothing about a page's language
+MIN_LOST, LOST_SHARE = 5, 0.02  # characters without meaning, on one page
+MIN_LETTERS = 200  # fewer do not show a page's language
 WORD_LENGTHS = (1.7, 16.0)  # mean of a page; English 4.5, German 6, Finnish 8
 VOWEL_SHARES = (0.16, 0.75)  # of Latin letters; English 0.38, Czech 0.40, Hawaiian 0.63
-GLYPH_NUMBER = re.compile(r"\(cid:\d+\)|/[gG]\d{2,4}\b")  # glyphs without a letter, as programs write them
+GLYPH_NUMBER = re.compile(r"\(cid:\d+\)|/[gG]\d{2,4}\b")  # glyphs without a letter, as written by programs
 LATIN_WORD = re.compile(r"[^\W\d_]+")
 VOWELS = frozenset("aeiouyæœø\u0131əɔɛ")
 
@@ -34,28 +34,28 @@ def num_letters(lines: Iterable[str]) -> int:
 
 
 def garbled(text: str, page_starts: Sequence[int]) -> tuple[str, ...]:
-    """The warning about pages whose letters mean nothing, if there are any."""
+    """The warning about pages with meaningless letters, if there are any."""
     pages = [text[start:end] for start, end in pairwise([*page_starts, len(text)])]
     indices = [index for index, page in enumerate(pages) if is_garbled(page)]
     return (f"Letters that make no words (a broken text layer or encoding): pages {ranges(indices)}.",) * bool(indices)
 
 
 def is_garbled(page: str) -> bool:
-    """Whether a page shows lost characters, or words that no language has."""
+    """Whether a page has lost characters, or words of no language."""
     return has_lost_characters(page) or has_odd_words(page)
 
 
 def has_lost_characters(page: str) -> bool:
-    """Whether more than a few characters stand for nothing: replaced, private to a font, or bare glyph numbers."""
+    """Whether more than a few characters mean nothing: replaced, private to a font, or bare glyph numbers."""
     lost = sum(char == "�" or unicodedata.category(char) in ("Co", "Cn") for char in page if char > "\x7f")
     lost += len(GLYPH_NUMBER.findall(page))
     return lost >= MIN_LOST and lost > LOST_SHARE * sum(not char.isspace() for char in page)
 
 
 def has_odd_words(page: str) -> bool:
-    """Whether the words of a page of Latin letters are spaced out, run together, or without the vowels of a language.
+    """Whether the words of a page of Latin letters are spaced out, joined, or with too few or too many vowels.
 
-    Wrong tables of letters mostly shift them: "The quay" becomes "7KH TXD\\", with a seventh of the vowels.
+    Wrong letter tables mostly shift letters: "The quay" becomes "7KH TXD\\", with a seventh of the vowels.
     """
     latin = [word for word in LATIN_WORD.findall(page) if word.isascii() or is_latin(word[0])]
     count = sum(map(len, latin))
@@ -74,7 +74,7 @@ def is_latin(letter: str) -> bool:
 
 
 def hardly_any_text(num_letters: Sequence[int], has_image: Sequence[bool]) -> tuple[str, ...]:
-    """The warning about a document whose pages mostly hold so little that they look like a scan without its text."""
+    """The warning about a document whose pages mostly have so little text that they look like a scan."""
     poor = [index for index, count in enumerate(num_letters) if count < HARDLY_ANY]
     scanned = [index for index in poor if has_image[index] and num_letters[index] >= FEW_LETTERS]
     if len(scanned) > len(num_letters) / 2:

@@ -1,4 +1,4 @@
-"""One door to all formats: look at the content, choose the reader, turn the file system's errors into ours."""
+"""The entry for all formats: detects the format, chooses the reader, converts errors of the file system."""
 
 import os
 import stat
@@ -14,7 +14,7 @@ from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
 from app.documents.sniff import HEAD_BYTES, Kind, describe, sniff
 
-Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its name for display)
+Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its display name)
 
 READERS: Mapping[Kind, Reader] = {
     "pdf": extract_pdf,
@@ -44,19 +44,19 @@ def extract_document(path: str | Path) -> Generator[Extracting | Document]:
 
 
 def read_document(path: str | Path) -> Document:
-    """Read a file at one go. Raises what `extract_document` raises."""
+    """Read a file in one call. Raises as `extract_document`."""
     *_, document = extract_document(path)
     assert isinstance(document, Document), f"the last event was {document}"
     return document
 
 
 def display_name(file: Path) -> str:
-    """The file's name on one line, without anything a terminal would act on."""
+    """The file's name on one line, without control characters for terminals."""
     return "".join(char if char.isprintable() else "�" for char in file.name) or str(file)
 
 
 def read_head(file: Path, name: str) -> bytes:
-    """The first bytes of a regular, readable file that has any."""
+    """The first bytes of a regular, readable file that is not empty."""
     try:
         if not stat.S_ISREG(os.stat(file).st_mode):
             what = "a folder" if file.is_dir() else "not a regular file"

@@ -1,9 +1,9 @@
 """Headers, footers and page numbers: lines at the edge of pages that repeat, or that count the pages.
 
-A line runs when the same words stand at the same edge of several pages near each other, or would but for a number
-that grows with the page ("12 The Harbour", "Page 7 of 90"). Books change headers with the chapter and by left and
-right pages, so a neighbourhood of pages is looked at and not the whole book. Edges are peeled from outside in.
-Short pages prove nothing: the slides of a talk may repeat a title, and it belongs to the text.
+A line is a running line if the same words are at the same edge of several pages near each other, possibly except for a
+number that grows with the page ("12 The Harbour", "Page 7 of 90"). Books change headers with the chapter and between
+left and right pages, so pages are compared with their neighbourhood, not with the whole book. Edges are removed from
+outside in. Short pages do not count: the slides of a talk may repeat a title, which belongs to the text.
 """
 
 import re
@@ -16,21 +16,21 @@ Edge = Literal["top", "bottom"]
 
 MAX_PEELED = 3  # running lines at one edge
 NEIGHBOURHOOD = 4  # pages to either side
-MIN_REPEATS = 3  # pages of a neighbourhood, this one included, for a line with words
-MIN_NUMBERS = 2  # the same for a line that is nothing but a page number
-FULL_PAGE = 8  # lines; pages with fewer do not make a line with words a running line
+MIN_REPEATS = 3  # pages of a neighbourhood, including this one, for a line with words
+MIN_NUMBERS = 2  # the same for a line that is only a page number
+FULL_PAGE = 8  # lines; shorter pages do not make a line with words a running line
 ROMAN = re.compile(r"(?=.)(x{0,3}l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)  # up to 89: front matter
 
 
 class Key(NamedTuple):
-    """What two lines on different pages must share to be the same running line."""
+    """Equal for two lines on different pages if they are the same running line."""
 
     template: str  # the line, with one number replaced by "#" if `offset` is given
     offset: int | None  # that number minus the index of the page
 
 
 def drop_running_lines(pages: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The lines of each page without headers, footers and page numbers. Blank lines between them and the text stay."""
+    """The lines of each page without headers, footers and page numbers. Blank lines next to them stay."""
     rest = [list(page) for page in pages]
     edges: tuple[Edge, Edge] = ("top", "bottom")
     for edge in edges:
@@ -62,7 +62,7 @@ def find_running(pages: Sequence[Sequence[str]], edge: Edge) -> list[int]:
 
 
 def keys(page: Sequence[str], edge: Edge, index: int) -> Iterator[Key]:
-    """All ways in which the outermost line of a page could recur on another page."""
+    """All keys under which the outermost line of a page could recur on another page."""
     if not any(page):
         return
     line = page[outermost(page, edge)].casefold()
@@ -75,17 +75,17 @@ def keys(page: Sequence[str], edge: Edge, index: int) -> Iterator[Key]:
 
 
 def is_number(key: Key) -> bool:
-    """Whether the line is nothing but a number that grows with the page, perhaps between dashes."""
+    """Whether the line is only a number that grows with the page, perhaps between dashes."""
     return key.offset is not None and not re.search(r"[^\W_]", key.template)
 
 
 def repeats(indices: Sequence[int], index: int) -> int:
-    """How many of the ascending page indices lie in the neighbourhood of a page."""
+    """The number of the ascending page indices in a page's neighbourhood."""
     return bisect_right(indices, index + NEIGHBOURHOOD) - bisect_left(indices, index - NEIGHBOURHOOD)
 
 
 def roman_value(line: str) -> int | None:
-    """The value of a line that is a small Roman number, else None."""
+    """The value of a line that is a small Roman number; None: it is not."""
     if not ROMAN.fullmatch(line):
         return None
     digits = [{"i": 1, "v": 5, "x": 10, "l": 50}[letter] for letter in line]

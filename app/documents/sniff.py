@@ -1,4 +1,4 @@
-"""What a file is, by its content; names and extensions are hints at most.
+"""The format of a file by its content; names and extensions are only hints.
 
 To add a format: give it a signature here and a reader in `readers.py`.
 """
@@ -10,21 +10,21 @@ Kind = Literal["pdf", "epub", "docx", "html", "old office", "plain"]
 
 HEAD_BYTES = 4096  # enough for every signature below
 PDF_WITHIN = 1024  # bytes of junk before %PDF- that viewers accept (ISO 32000-1, annex H.3.4.1)
-# The mimetype comes first and uncompressed (OCF 3.3, section 4.3); archives packed by hand often do not keep to that,
-# but name the container file that every EPUB has.
+# The mimetype comes first and uncompressed (OCF 3.3, section 4.3). Archives packed by hand often ignore this, but
+# name the container file that every EPUB has.
 EPUB = re.compile(rb"PK\x03\x04.*(?:mimetype.{0,64}application/epub\+zip|META-INF/container\.xml)", re.DOTALL)
 
-# The first entries of an Office archive, one of which Word writes first; not those of its sisters.
+# First entries of an archive written by Word; those of other Office programs do not match.
 OFFICE = re.compile(rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|word/)", re.DOTALL)
 COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 WEB_PAGE = re.compile(
-    # possessive: nothing is read twice, so that "<!-- -->" a hundred times costs no more than it is long
+    # possessive: reads nothing twice, so a hundred "<!-- -->" take linear time
     r"(?:<\?xml[^>]{0,200}+>)?+(?:\s++|<!--(?:(?!-->).)*+-->)*+"
     r"<(?:!doctype\s+html|html[\s>]|head[\s>]|body[\s>])",
     re.IGNORECASE | re.DOTALL,
 )
 
-# What is recognised in order to name it in the error message, first match wins.
+# Recognised only to name the format in the error message; the first match wins.
 UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ("an Excel workbook", re.compile(rb"PK\x03\x04.*PK\x03\x04.{26}xl/", re.DOTALL)),
     ("a PowerPoint presentation", re.compile(rb"PK\x03\x04.*PK\x03\x04.{26}ppt/", re.DOTALL)),
@@ -41,7 +41,7 @@ UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
 
 
 def sniff(head: bytes) -> Kind | None:
-    """What the first HEAD_BYTES say; "plain": perhaps text; None: a format that `describe` names."""
+    """The kind according to the first HEAD_BYTES; "plain": perhaps text; None: a format that `describe` names."""
     if EPUB.match(head):
         return "epub"
     if head.startswith(COMPOUND):
@@ -56,16 +56,16 @@ def sniff(head: bytes) -> Kind | None:
 
 
 def is_sister(head: bytes) -> bool:
-    """Whether an Office archive is none of Word's."""
+    """Whether an Office archive belongs to another program than Word."""
     return describe(head) != "a ZIP archive"
 
 
 def as_text(head: bytes) -> str:
-    """The head as far as tags can be told in it, byte order mark and UTF-16 taken care of."""
+    """The head as text in which tags can be recognised, also with a byte order mark or in UTF-16."""
     wide = head.startswith((b"\xff\xfe", b"\xfe\xff"))
     return head.decode("utf-16" if wide else "utf-8-sig", errors="replace").lstrip("\ufeff")
 
 
 def describe(head: bytes) -> str | None:
-    """The name, with its article, of the unsupported format that begins with `head`."""
+    """The name, with an article, of the unsupported format that begins with `head`."""
     return next((what for what, signature in UNSUPPORTED if signature.match(head)), None)

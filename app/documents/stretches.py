@@ -1,15 +1,15 @@
-"""A long text in stretches: what works on all of one in a single call keeps every other thread waiting.
+"""Splits long texts into stretches, because one call on the whole text would block every other thread.
 
-A call of a regular expression or of `str.translate` does not let Python's lock go before it is done. Pure functions.
+A call of a regular expression or of `str.translate` holds Python's lock until it returns. Pure functions.
 """
 
 from collections.abc import Callable, Iterator
 
-MOST_CHARS = 1 << 18  # some 20 ms of the slowest work that is done in stretches
+MOST_CHARS = 1 << 18  # some 20 ms of the slowest work on stretches
 
 
 def bounds(text: str) -> Iterator[tuple[int, int]]:
-    """Where stretches of at most MOST_CHARS begin and end: behind a line end, else behind a space, else anywhere."""
+    """Bounds of stretches of at most MOST_CHARS: cut after a line end, else after a space, else anywhere."""
     start = 0
     while start < len(text):
         end = start + MOST_CHARS
@@ -20,13 +20,13 @@ def bounds(text: str) -> Iterator[tuple[int, int]]:
 
 
 def by_stretches(change: Callable[[str], str], text: str) -> str:
-    """A text changed stretch by stretch, for a change that looks at little more than single characters."""
+    """Apply a change to each stretch, for changes that depend on little more than single characters."""
     return "".join(change(text[start:end]) for start, end in bounds(text))
 
 
 def num_words(text: str) -> int:
-    """As many words as `text.split()` has."""
-    count, inside = 0, False  # inside: the stretch before ends in the middle of a word, or between two
+    """The number of words in `text.split()`."""
+    count, inside = 0, False  # inside: the previous stretch ended in the middle of a word, or between two
     for start, end in bounds(text):
         count += len(text[start:end].split()) - (inside and not text[start].isspace())
         inside = not text[end - 1].isspace()

@@ -1,6 +1,6 @@
-"""XML without entities and without anything from outside the file, as a tree or piece by piece, without namespaces.
+"""XML without entities and without external resources, as a tree or as events, without namespaces.
 
-Knows nothing of books. What is wrong with the XML is for the caller to judge.
+Knows nothing of books. The caller decides what invalid XML means.
 """
 
 from typing import NoReturn, Protocol
@@ -14,7 +14,7 @@ from app.documents.plain import decode_utf8
 
 
 class Handler(Protocol):
-    """What is told the pieces of a file."""
+    """Receives the events of a file."""
 
     def start(self, tag: str, attributes: dict[str, str], /) -> object:
         """An element begins."""
@@ -23,13 +23,13 @@ class Handler(Protocol):
         """An element ends."""
 
     def data(self, text: str, /) -> object:
-        """Text, perhaps a part of one."""
+        """Text, perhaps only a part."""
 
 
 def parse_xml(encoded: bytes) -> ElementTree.Element:
     """An element tree with local names.
 
-    Raises: what `feed` raises.
+    Raises as `feed`.
     """
     builder = ElementTree.TreeBuilder()
     feed(encoded, builder)
@@ -37,11 +37,11 @@ def parse_xml(encoded: bytes) -> ElementTree.Element:
 
 
 def feed(encoded: bytes, handler: Handler) -> None:
-    """Tell the pieces of a file, with local names. What is UTF-8 is read as such, whatever it declares.
+    """Send the events of a file, with local names. Valid UTF-8 is read as such, whatever the file declares.
 
     Raises:
         Refused: it declares entities.
-        expat.ExpatError, ValueError, LookupError: it is no well-formed XML, or in an unknown encoding.
+        expat.ExpatError, ValueError, LookupError: malformed XML, or an unknown encoding.
     """
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
@@ -53,7 +53,7 @@ def feed(encoded: bytes, handler: Handler) -> None:
     label = declared(encoded)
     if decoded and not decoded.warning:
         parser.Parse(decoded.text, True)
-    elif label and not label.lower().startswith("utf-16"):  # expat itself knows these two
+    elif label and not label.lower().startswith("utf-16"):  # expat knows these two
         codec = codec_of(label)
         if codec is None:
             raise LookupError(f"no encoding of documents: {label}")
@@ -68,7 +68,7 @@ def whole_text(element: ElementTree.Element) -> str:
 
 
 def refuse_entities(*_: object) -> NoReturn:
-    """What expat calls for an entity declaration: nothing that is declared is ever expanded."""
+    """Called by expat for an entity declaration; no entity is ever expanded."""
     raise Refused("entities")
 
 

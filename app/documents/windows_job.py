@@ -1,4 +1,4 @@
-"""A Windows job around a process: the system itself holds its limits, and ends it with us. Elsewhere nothing.
+"""A Windows job around a process: the system enforces its limits and ends it with this one. Elsewhere does nothing.
 
 See "JOBOBJECT_EXTENDED_LIMIT_INFORMATION" in Microsoft's documentation of job objects.
 """
@@ -10,9 +10,9 @@ if sys.platform == "win32":
     import ctypes
     from ctypes import wintypes
 
-    EXTENDED_LIMITS = 9  # the class of information
+    EXTENDED_LIMITS = 9  # class of the information
     PROCESS_TIME, PROCESS_MEMORY, KILL_ON_CLOSE = 0x2, 0x100, 0x2000
-    MAY_JOIN = 0x100 | 0x1  # what joining a job takes: PROCESS_SET_QUOTA, PROCESS_TERMINATE
+    MAY_JOIN = 0x100 | 0x1  # rights to join a job: PROCESS_SET_QUOTA, PROCESS_TERMINATE
     TICKS_PER_SECOND = 10_000_000  # of 100 ns
 
     class BasicLimits(ctypes.Structure):
@@ -43,9 +43,9 @@ if sys.platform == "win32":
         )
 
     def confine(process: "subprocess.Popen[bytes]", memory_bytes: int, cpu_seconds: int) -> int | None:
-        """Put a process that has just begun, and all it starts, into a job; None: there is none.
+        """Put a new process, and everything it starts, into a job; None: no job could be made.
 
-        A job that cannot be made is no error: the watch of `process.py` holds the limits, too.
+        That is no error, because the watch of `process.py` enforces the limits too.
         """
         kernel = ctypes.WinDLL("kernel32", use_last_error=True)
         kernel.CreateJobObjectW.restype = wintypes.HANDLE
@@ -69,7 +69,7 @@ if sys.platform == "win32":
         return int(job)
 
     def release(job: int | None) -> None:
-        """Let a handle go; what is left in a job without one ends."""
+        """Close a handle; processes in a job without a handle are ended."""
         if job is not None:
             kernel = ctypes.WinDLL("kernel32", use_last_error=True)
             kernel.CloseHandle.argtypes = (wintypes.HANDLE,)
@@ -82,4 +82,4 @@ else:
         return None
 
     def release(job: int | None) -> None:
-        """Nothing to let go."""
+        """There are no jobs here."""

@@ -1,7 +1,7 @@
-"""WordprocessingML to lines: what a reader of the final document sees (ECMA-376, part 1, section 17).
+"""WordprocessingML to lines: the text of the final document as a reader sees it (ECMA-376, part 1, section 17).
 
-Tracked deletions, hidden text, comments and field codes are left out. Notes are numbered where they are called and told
-apart; numbers of lists and headings are counted as Word counts them.
+Without tracked deletions, hidden text, comments and field codes. Notes get numbers where they are called and at their
+text; numbers of lists and headings are counted as in Word.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,13 @@ from app.documents.lines import Lines, Marked
 from app.documents.numbering import Numbering, number_or, value
 
 HEADING_LEVELS = range(9)  # outline level 9 is running text
-# Deleted or moved away; what older programs show in the place of something newer; readings of characters.
+# Deleted or moved away; fallbacks for older programs; pronunciations of characters.
 LEFT_OUT = frozenset(["del", "moveFrom", "Fallback", "rt"])
 ELSEWHERE = frozenset(["altChunk", "subDoc"])  # text in other files
 NOTES = {"footnoteReference": "footnote", "endnoteReference": "endnote"}
 IN_RUN = frozenset(["tab", "ptab", "br", "cr", "noBreakHyphen", "sym", *NOTES])
 OFF = frozenset(["0", "false", "off"])
-# Greek as the font Symbol has it in the places of Latin letters.
+# The Greek letters that the font Symbol shows for Latin ones.
 SYMBOL = dict(
     zip(
         "abgdezhqiklmnxoprstufcywABGDEZHQIKLMNXOPRSTUFCYW",
@@ -30,7 +30,7 @@ SYMBOL = dict(
 
 
 class ListPlace(NamedTuple):
-    """A paragraph's list and its level in it."""
+    """The list of a paragraph, and its level there."""
 
     list_id: str
     level: int
@@ -38,7 +38,7 @@ class ListPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """What a paragraph style says that matters here."""
+    """The relevant properties of a paragraph style."""
 
     heading: int | None = None  # outline level, 0: the highest
     is_title: bool = False
@@ -47,31 +47,31 @@ class Style:
 
 @dataclass(slots=True)
 class Paragraph:
-    """A paragraph as far as it has been read."""
+    """The state of the paragraph being read."""
 
     style: Style = field(default_factory=Style)
     begun: bool = False
     is_item: bool = False
-    goes_on: bool = False  # its end was deleted: the next one continues it
+    goes_on: bool = False  # its end was deleted, so the next paragraph continues it
 
 
 @dataclass(slots=True)
 class Table:
-    """A table as far as it has been read."""
+    """The state of the table being read."""
 
     num_rows: int = 0
     num_cells: int = 0  # of the row so far
 
 
 class NoteCall(NamedTuple):
-    """A note that the text calls."""
+    """A call of a note in the text."""
 
     kind: str
     note_id: str
 
 
 def read_styles(root: ElementTree.Element | None) -> dict[str, Style]:
-    """The paragraph styles by their identifiers, with what they take over from those they are based on."""
+    """The paragraph styles by identifier, with inherited properties."""
     elements = {} if root is None else {element.get("styleId", ""): element for element in root.iter("style")}
     styles: dict[str, Style] = {}
     for style_id in elements:
@@ -86,7 +86,7 @@ def read_styles(root: ElementTree.Element | None) -> dict[str, Style]:
 
 
 def read_style(element: ElementTree.Element, base: Style) -> Style:
-    """One style, based on another. The names of built-in styles are English in every language."""
+    """One style, based on another. Built-in styles have English names in every language."""
     name = value(element, "name").lower()
     properties = element.find("pPr")
     style = base if properties is None else with_properties(base, properties)
@@ -96,7 +96,7 @@ def read_style(element: ElementTree.Element, base: Style) -> Style:
 
 
 def with_properties(style: Style, properties: ElementTree.Element) -> Style:
-    """A style with what a paragraph's or a style's own properties change."""
+    """A style with the changes of a paragraph's or a style's own properties."""
     if outline := value(properties, "outlineLvl"):
         style = replace(style, heading=number_or(outline, 9))
     numbering = properties.find("numPr")
@@ -108,26 +108,26 @@ def with_properties(style: Style, properties: ElementTree.Element) -> Style:
 
 
 class Body:
-    """Takes the pieces of a part of a Word file (see `strict_xml.Handler`) and tells `lines` what they mean."""
+    """Receives the events of a part of a Word file (see `strict_xml.Handler`) and sends their meaning to `lines`."""
 
     def __init__(self, styles: dict[str, Style], numbering: Numbering, root: str = "document") -> None:
         self.has_image = False
         self.refers_elsewhere = False
         self.calls: list[NoteCall] = []  # in the order of their numbers
         self._numbers: dict[NoteCall, int] = {}
-        self.notes: dict[str, str] = {}  # the texts of footnotes.xml or endnotes.xml by their identifiers
+        self.notes: dict[str, str] = {}  # texts of footnotes.xml or endnotes.xml by identifier
         self.title = ""
         self._styles, self._numbering, self._root = styles, numbering, root
         self._lines = Lines()
-        self._outer: list[Lines] = []  # lines around the text boxes that are open
-        self._boxes: list[str] = []  # texts of boxes that wait for the end of their paragraph
+        self._outer: list[Lines] = []  # lines outside of the open text boxes
+        self._boxes: list[str] = []  # texts of boxes, added after their paragraph
         self._path: list[str] = []
-        self._left_out = 0  # the depth of the element that is not read; 0: none
+        self._left_out = 0  # depth of the element that is skipped; 0: none
         self._properties: ElementTree.TreeBuilder | None = None
         self._paragraphs: list[Paragraph] = []
         self._continues = False
         self._tables: list[Table] = []
-        self._hidden: list[bool] = []  # for each run that is open
+        self._hidden: list[bool] = []  # for each open run
         self._note = ""
 
     def marked(self) -> Marked:
@@ -190,7 +190,7 @@ class Body:
                 self._lines, self._note = Lines(), ""
 
     def data(self, text: str) -> None:
-        """Text, perhaps a part of one."""
+        """Text, perhaps only a part."""
         if self._left_out or self._properties or self._path[-1] != "t" or (self._hidden and self._hidden[-1]):
             return
         self._lines.words(text)
@@ -289,7 +289,7 @@ class Body:
 
 
 def symbol(attributes: dict[str, str]) -> str:
-    """The character of a symbol font, as far as letters can show it; else the sign for a lost one."""
+    """The character of a symbol font in plain letters; if there is none, the sign for a lost character."""
     code = attributes.get("char", "")
     try:
         char = chr(int(code, 16) & 0xFF if code.upper().startswith("F0") else int(code, 16))

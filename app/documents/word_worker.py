@@ -1,6 +1,6 @@
-"""The process in which Word files are taken apart: `python -m app.documents.word_worker FILE MEMORY_BYTES CPU_SECONDS`.
+"""The process that parses Word files: `python -m app.documents.word_worker FILE MEMORY_BYTES CPU_SECONDS`.
 
-It prints one JSON object a line: Opened, one PageRead with the whole text, Done; or a Failed.
+It prints one JSON object a line: Opened, one PageRead with the whole text, Done; or Failed.
 """
 
 import posixpath
@@ -39,7 +39,7 @@ def read_word(archive: Archive) -> Iterator[Message]:
     """The messages of an open archive.
 
     Raises:
-        Refused: it holds no Word document, or a hostile one.
+        Refused: there is no Word document, or a hostile one.
     """
     package = related(archive, "")
     main = package.get("officeDocument", "word/document.xml")
@@ -66,7 +66,7 @@ def read_word(archive: Archive) -> Iterator[Message]:
 
 
 def read_notes(archive: Archive, parts: Mapping[str, str], body: Body) -> tuple[str, bool]:
-    """The text of all notes that the body calls, by their numbers; and whether all are there."""
+    """The text of all notes that the body calls, by their numbers; and whether none is missing."""
     texts: dict[tuple[str, str], str] = {}
     for kind in {call.kind for call in body.calls}:
         part = Body({}, read_numbering(None), NOTE_PARTS[kind])
@@ -82,7 +82,7 @@ def read_notes(archive: Archive, parts: Mapping[str, str], body: Body) -> tuple[
 
 
 def related(archive: Archive, part: str) -> dict[str, str]:
-    """The parts that a part refers to, by the last word of the kind of relation; of the archive itself for ""."""
+    """The parts a part refers to, by the last word of the relation's type; `part` "": those of the archive itself."""
     folder, name = posixpath.split(part)
     root = optional(archive, posixpath.join(folder, "_rels", f"{name}.rels"))
     parts: dict[str, str] = {}
@@ -95,7 +95,7 @@ def related(archive: Archive, part: str) -> dict[str, str]:
 
 
 def optional(archive: Archive, name: str | None) -> ElementTree.Element | None:
-    """A part that a document can do without."""
+    """The root of an optional part."""
     try:
         return parse_xml(archive.read(name)) if name else None
     except (BadEntry, expat.ExpatError, ValueError, LookupError):

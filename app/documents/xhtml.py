@@ -1,7 +1,7 @@
 """Markup to text: paragraphs, headings, lists and tables as lines; no scripts, no styles, nothing from outside.
 
-The parser is HTML's own forgiving one, as many books are not well-formed XML. It resolves the named entities of HTML
-and no others; markup that declares entities is refused.
+Uses HTML's forgiving parser, because many books are not well-formed XML. It resolves only the named entities of HTML;
+markup that declares entities is refused.
 """
 
 import re
@@ -19,11 +19,11 @@ BLOCKS = frozenset([
 ])  # fmt: skip
 DROPPED = frozenset(["audio", "head", "iframe", "rp", "rt", "script", "style", "svg", "template", "title", "video"])
 IN_HEAD = frozenset(["base", "link", "meta", "noscript", "script", "style", "template", "title"])
-# What a web page has around its text. Only elements that must be closed: an open one would swallow the page.
+# Parts of a web page outside its text. Only elements that must be closed: an unclosed one would swallow the page.
 AROUND = frozenset(["annotation", "button", "dialog", "footer", "nav", "noscript", "select", "textarea"])
 HIDEABLE = frozenset(["aside", "div", "form", "header", "section", "span", "table", "ul"])
 ROLES_AROUND = frozenset(["contentinfo", "dialog", "navigation", "search"])
-QUOTED = frozenset(["article", "blockquote", "main", "section"])  # their footers belong to the text
+QUOTED = frozenset(["article", "blockquote", "main", "section"])  # footers inside these belong to the text
 IMAGES = frozenset(["image", "img", "picture", "svg"])
 SECTION = "<![CDATA["
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
@@ -31,7 +31,7 @@ Attributes = list[tuple[str, str | None]]
 
 
 class EntitiesDeclared(Exception):
-    """The markup declares entities of its own."""
+    """The markup declares its own entities."""
 
 
 class Read(NamedTuple):
@@ -47,25 +47,25 @@ def read_markup(markup: str, *, as_web_page: bool = False) -> Read:
     """The text of an XHTML or HTML document: paragraphs with an empty line between, line breaks kept.
 
     Args:
-        as_web_page: leave out what stands around the text of a web page: navigation, footers, forms, hidden parts.
+        as_web_page: leave out the parts around the text of a web page: navigation, footers, forms, hidden elements.
     Raises:
         EntitiesDeclared: before anything is parsed.
         AssertionError: html.parser gave up on a malformed declaration.
     """
     if "<!ENTITY" in markup:
         raise EntitiesDeclared
-    # html.parser takes these sections for comments in some versions of Python
+    # some versions of Python treat these sections as comments
     reader = _Reader(as_web_page)
     reader.feed(without_sections(markup))
     reader.close()
     text, headings = reader.lines.marked()
-    if as_web_page and (reader.dropped_to_the_end or not text):  # never closed, or around all there is
+    if as_web_page and (reader.dropped_to_the_end or not text):  # an element was never closed, or contains everything
         return read_markup(markup)
     return Read(text, reader.has_image, headings, " ".join("".join(reader.title).split()))
 
 
 def without_sections(markup: str) -> str:
-    """Markup with the text of CDATA sections as ordinary text; one that never ends stays. Cost: one pass."""
+    """Markup with CDATA sections as ordinary text; an unclosed one stays. Cost: one pass."""
     pieces: list[str] = []
     done = 0
     while (start := markup.find(SECTION, done)) >= 0 and (end := markup.find("]]>", start + len(SECTION))) >= 0:
@@ -75,7 +75,7 @@ def without_sections(markup: str) -> str:
 
 
 class _Reader(HTMLParser):
-    """Tells `lines` what the markup means."""
+    """Sends the meaning of the markup to `lines`."""
 
     def __init__(self, as_web_page: bool) -> None:
         super().__init__(convert_charrefs=True)
@@ -84,18 +84,18 @@ class _Reader(HTMLParser):
         self.title: list[str] = []
         self._as_web_page = as_web_page
         self._in_title = False
-        self._quoted = 0  # elements around, whose footers belong to the text
-        self._dropped = ""  # the element inside which nothing is read
-        self._depth = 0  # of elements of that name
+        self._quoted = 0  # open elements whose footers belong to the text
+        self._dropped = ""  # the element that is being skipped
+        self._depth = 0  # open elements of that name
         self._pre = 0
         self._pre_begins = False
-        self._lists: list[int | None] = []  # the number of the last item; None: a list without numbers
-        self._tables: list[int] = []  # the number of rows so far
-        self._cells = 0  # of the row so far
+        self._lists: list[int | None] = []  # the number of the last item; None: an unnumbered list
+        self._tables: list[int] = []  # number of rows so far
+        self._cells = 0  # in the current row
 
     @property
     def dropped_to_the_end(self) -> bool:
-        """Whether what stands around the text was still open when the text ended."""
+        """Whether a skipped part was still open at the end of the text."""
         return self._dropped in AROUND | HIDEABLE
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
@@ -103,7 +103,7 @@ class _Reader(HTMLParser):
         tag = tag.rpartition(":")[2]
         self.has_image |= tag in IMAGES
         if tag == "body" or (self._dropped == "head" and tag not in IN_HEAD):
-            self._dropped = ""  # nobody need close a head
+            self._dropped = ""  # a head need not be closed
         if tag == "title" and self._dropped in ("", "head"):
             self._in_title = not self.title
         if self._dropped or tag in DROPPED or (self._as_web_page and self._is_around(tag, attrs)):
@@ -208,6 +208,6 @@ class _Reader(HTMLParser):
 
 
 def start_of(attributes: Attributes) -> int:
-    """The number that a list begins with."""
+    """The first number of a list."""
     value = dict(attributes).get("start") or ""
     return int(value) if re.fullmatch(r"-?\d{1,6}", value, re.ASCII) else 1

@@ -1,1 +1,1 @@
-"""A server that speaks OpenAI's interface in place of the engine: the same verbs, plain words for what is unseen."""
+"""A server with OpenAI's interface in place of the engine: the same actions, and clear words for unknown figures."""

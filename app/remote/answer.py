@@ -1,4 +1,4 @@
-"""One answer of a server as its parts come: text, times, and what the server counts."""
+"""One answer of a server as its parts arrive: text, times, and the server's own counts."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ MOST_SECONDS = 1e6
 
 
 class AnswerStream:
-    """One answer as its parts come."""
+    """One answer as its parts arrive."""
 
     def __init__(self, text: RemoteText, stops: Sequence[str]) -> None:
         self._text, self._stops = text, stops
@@ -29,7 +29,7 @@ class AnswerStream:
         self._ours: Mapping[str, Any] = {}
 
     def apply(self, event: Mapping[str, Any], seconds: float) -> str:
-        """Take in one event; what it adds to the text."""
+        """Apply one event; returns the text it adds."""
         if isinstance(event.get("usage"), dict):
             self._usage = event["usage"]
         if isinstance(event.get("triforce"), dict):
@@ -48,7 +48,7 @@ class AnswerStream:
         return text
 
     def round(self, text: str) -> RoundDone:
-        """What one part says."""
+        """The event for one part."""
         number = len(self._said) - 1
         tokens = tuple(
             TokenRecord(token, text, Origin(REMOTE, "drawn"), number, 0.0, None) for token in self._text.split(text, 1)
@@ -58,7 +58,7 @@ class AnswerStream:
     def finished(
         self, method: str, written: Sequence[int], *, num_prompt: int, num_reused: int, cancelled: bool
     ) -> Finished:
-        """The end."""
+        """The final event."""
         said = "".join(self._said)
         new = self._usage.get("completion_tokens")
         num_new = int(new) if is_count(new) else len(self._said)
@@ -78,7 +78,7 @@ class AnswerStream:
         )
 
     def stats(self, num_new: int) -> DecodeStats:
-        """Speed from the times of the stream; acceptance where a server of ours tells it."""
+        """Speed from the times of the stream; acceptance if the server is this program and reports it."""
         full = self._ours.get("full_passes")
         counts = self._ours.get("counts")
         levels = counts if isinstance(counts, dict) else {}
@@ -91,9 +91,10 @@ class AnswerStream:
         )
 
     def _decode_seconds(self) -> float:
-        """The first part came at the end of reading, so the time since then is that of the others.
+        """The first part comes when reading ends, so the time since then is scaled up from the other parts to all.
 
-        Where all came in one part, it is what a server of ours tells, else the whole time: no speed is overstated.
+        If all came in one part: the time that this program's server reports, else the whole time, so that no speed is
+        overstated.
         """
         others = len(self._said) - 1
         if others > 0:

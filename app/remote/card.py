@@ -1,4 +1,4 @@
-"""What a server says about its model, and what an engine there can therefore tell of itself."""
+"""A server's data about its model, and the engine info that follows from it."""
 
 from collections.abc import Mapping
 from typing import Any, TypeGuard, cast
@@ -17,11 +17,7 @@ from core.planning.memory_plan import Placement, Plan
 
 
 def find_card(client: Client, model: str | None) -> Mapping[str, Any]:
-    """What a server tells of the model of that name, or of its only one.
-
-    Raises:
-        UnknownModel, RemoteError.
-    """
+    """The server's data about the model of that name, or about its only one. Raises UnknownModel, RemoteError."""
     found = client.get(f"{client.address.base}/models")
     rows = found.get("data") if isinstance(found, dict) else None
     cards = [row for row in rows or () if isinstance(row, dict) and isinstance(row.get("id"), str) and row["id"]]
@@ -40,10 +36,10 @@ def find_card(client: Client, model: str | None) -> Mapping[str, Any]:
 
 
 def context_of(card: Mapping[str, Any], wanted: int | None) -> int:
-    """Tokens of context: as wanted, else as told.
+    """The context in tokens: as requested, else as the server reports.
 
     Raises:
-        InvalidSetting: neither is there. ContextTooSmall: more is wanted than there is.
+        InvalidSetting: neither is known. ContextTooSmall: the request exceeds the server's context.
     """
     most = card.get("max_model_len")
     if not is_count(most) or int(most) < 2 * LONGEST_ROUND:
@@ -58,7 +54,7 @@ def context_of(card: Mapping[str, Any], wanted: int | None) -> int:
 
 
 def methods_of(card: Mapping[str, Any]) -> tuple[str, ...]:
-    """Methods that a server of ours offers, by its own names; of another one, none."""
+    """The methods that a server of this program offers, by its names; other servers have none."""
     ours = card.get("triforce")
     methods = ours.get("methods") if isinstance(ours, dict) else None
     return tuple(one for one in methods if isinstance(one, str)) if isinstance(methods, list) else ()
@@ -67,7 +63,7 @@ def methods_of(card: Mapping[str, Any]) -> tuple[str, ...]:
 def info_of(
     address: Address, card: Mapping[str, Any], context: int, methods: tuple[str, ...], *, estimates: bool
 ) -> EngineInfo:
-    """What is known of a remote model, for display."""
+    """The engine info of a remote model, for display."""
     ours = card.get("triforce")
     told = ours if isinstance(ours, dict) else {}
     asked = "as the server says" if is_count(card.get("max_model_len")) else "as --context says"
@@ -113,5 +109,5 @@ def info_of(
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a field of a server's JSON is a number of something."""
+    """Whether a field of a server's JSON is a count."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53

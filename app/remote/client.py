@@ -1,8 +1,8 @@
-"""HTTP to one server: short questions, and streams that can be cancelled in any phase.
+"""HTTP to one server: short requests, and streams that can be cancelled in any phase.
 
-A stream runs in an event loop on a thread of its own, because there a connection can be given up while it is being
-made, while the server reads a book, or amid a line. Short questions are tried again where nothing can have happened
-twice; an answer is tried again only as long as the server has refused it for being busy, never once it has begun.
+A stream runs in an event loop on its own thread: there a connection can be cancelled while it opens, while the server
+reads a book, or in the middle of a line. Short requests are repeated where this cannot do anything twice. An answer is
+requested again only while the server refuses it as busy, never once it has begun.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from app.remote.addresses import is_loopback
 from app.remote.errors import BrokenOff, Garbage, Refused, RemoteError, TooSlow, Unreachable
 from core.errors import InvalidSetting
 
-MOST_LINE = 4 << 20  # bytes; one event of a stream is some hundred
+MOST_LINE = 4 << 20  # bytes; one event of a stream has a few hundred
 MOST_BODY = 64 << 20  # bytes of a short answer; the tokens of a long text are some 100 KB
 POLL_SECONDS = 0.05
 BUSY = frozenset({429, 502, 503, 504})
@@ -29,43 +29,43 @@ BUSY = frozenset({429, 502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long to wait for what, in seconds."""
+    """Timeouts, in seconds."""
 
     connect: float = 10.0
-    short: float = 30.0  # for the answer to a short question
-    first: float = 900.0  # for the first sign of an answer: it may read a whole book before that
-    between: float = 120.0  # between two signs of life of an answer that has begun
-    retries: tuple[float, ...] = (0.5, 2.0)  # pauses before a further try
+    short: float = 30.0  # for the response to a short request
+    first: float = 900.0  # for the first event of an answer, because the server may read a whole book before
+    between: float = 120.0  # between two events of an answer
+    retries: tuple[float, ...] = (0.5, 2.0)  # pauses before each repetition
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing of a stream. Exactly one of the two says something."""
+    """One item of a stream. Exactly one of the two has content."""
 
-    seconds: float  # time.perf_counter() when it came
+    seconds: float  # time.perf_counter() at arrival
     event: Mapping[str, Any] | None = None
     remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The stream is over."""
+    """The end of the stream."""
 
     error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is: `base` ends in /v1."""
+    """The address of a server: `base` ends in /v1."""
 
     base: str
 
     @classmethod
     def of(cls, url: str) -> "Address":
-        """What --remote says, made complete.
+        """The complete address from the value of --remote.
 
         Raises:
-            InvalidSetting: it is no address, or holds a password.
+            InvalidSetting: not an address, or one with a password.
         """
         try:
             parts = urlsplit(url.strip())
@@ -86,7 +86,7 @@ class Address:
 
     @property
     def root(self) -> str:
-        """The address without /v1, where servers keep what OpenAI's interface does not have."""
+        """The address without /v1, for what OpenAI's interface does not have."""
         return self.base.removesuffix("/v1")
 
     @property
@@ -96,17 +96,17 @@ class Address:
 
     @property
     def is_here(self) -> bool:
-        """The server is on this machine."""
+        """Whether the server is on this machine."""
         return is_loopback(urlsplit(self.base).hostname or "")
 
     @property
     def is_open(self) -> bool:
-        """Whoever listens on the way can read along."""
+        """Whether the connection can be read by others on its way."""
         return self.base.startswith("http:") and not self.is_here
 
 
 class Client:
-    """One server. The key is kept here and nowhere else."""
+    """One server. Only this object holds the key."""
 
     def __init__(self, address: Address, key: str | None = None, patience: Patience | None = None) -> None:
         if key is not None and (not key.isascii() or not key.isprintable()):
@@ -124,7 +124,7 @@ class Client:
         return self._asked("GET", url, None)
 
     def post(self, url: str, body: Mapping[str, Any]) -> Any:
-        """The JSON that a question is answered with; it may be asked twice. Raises RemoteError."""
+        """The JSON response to a request, which may be sent twice. Raises RemoteError."""
         return self._asked("POST", url, body)
 
     def _asked(self, method: str, url: str, body: Mapping[str, Any] | None) -> Any:
@@ -154,7 +154,7 @@ class Client:
         return self._json(text)
 
     def stream(self, body: Mapping[str, Any], cancel: threading.Event | None = None) -> Iterator[Part]:
-        """The parts of an answer as they come. Setting `cancel` or closing the generator closes the connection.
+        """The parts of an answer as they arrive. Setting `cancel` or closing the generator closes the connection.
 
         Raises:
             RemoteError.
@@ -163,7 +163,7 @@ class Client:
             try:
                 yield from self._streamed(body, cancel)
                 return
-            except (Unreachable, Refused) as error:  # raised before anything has come
+            except (Unreachable, Refused) as error:  # raised before anything has arrived
                 if pause is None or (isinstance(error, Refused) and error.status not in BUSY):
                     raise
                 if (cancel or threading.Event()).wait(pause):
@@ -233,12 +233,12 @@ class Client:
                 raise Garbage(self.address.short, "an endless line")
 
     def _part(self, line: bytes) -> Part | None:
-        """One line; None: the stream has ended as it should."""
+        """One line of a stream; None: its regular end."""
         now = time.perf_counter()
         if line.startswith(b":"):
             return Part(now, remark=line[1:].decode("utf-8", "replace").strip())
         if not line.startswith(b"data:"):
-            return Part(now)  # empty, or a field that says nothing here
+            return Part(now)  # empty, or a field without meaning here
         text = line[5:].strip()
         if text == b"[DONE]":
             return None
@@ -261,9 +261,9 @@ class Client:
         return {
             "headers": self._headers,
             "timeout": httpx.Timeout(first, connect=patience.connect),
-            "trust_env": not self.address.is_here,  # proxies; never to this machine
-            "verify": self.address.base.startswith("https:"),  # without TLS there is nothing to load
-            "follow_redirects": False,  # the key goes to no other address
+            "trust_env": not self.address.is_here,  # no proxy to this machine
+            "verify": self.address.base.startswith("https:"),  # certificates are only loaded for TLS
+            "follow_redirects": False,  # the key is sent to no other address
         }
 
     def _explained(self, error: Exception, seconds: float) -> Exception:
@@ -286,7 +286,7 @@ class Client:
 
 
 class _Reader:
-    """Runs a stream in an event loop on a thread of its own and puts its parts into a queue."""
+    """Runs a stream in an event loop on its own thread and puts its parts into a queue."""
 
     def __init__(self, source: AsyncIterator[Part], into: "queue.SimpleQueue[Part | _End]") -> None:
         self._source, self._into = source, into
@@ -295,12 +295,12 @@ class _Reader:
         self._thread = threading.Thread(target=self._run, name="remote", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._task = self._loop.create_task(self._pump())
         self._thread.start()
 
     def stop(self) -> None:
-        """Give the connection up, whatever it is doing, and wait until it is closed."""
+        """Cancel the connection in any state, and wait until it is closed."""
         if self._thread.is_alive():
             assert self._task is not None
             self._loop.call_soon_threadsafe(self._task.cancel)
@@ -319,12 +319,12 @@ class _Reader:
             self._into.put(_End())
         except asyncio.CancelledError:
             pass
-        except Exception as error:  # crosses the threads as a value
+        except Exception as error:  # passed to the other thread as a value
             self._into.put(_End(error))
 
 
 def reason_in(text: bytes) -> str:
-    """A server's own words about an error: OpenAI's form, FastAPI's, or any other JSON that has a message."""
+    """A server's own error message: in OpenAI's form, FastAPI's, or any other JSON with a message."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

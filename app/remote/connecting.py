@@ -1,4 +1,4 @@
-"""From the command line to a remote engine. The key comes from there or the environment and is kept nowhere."""
+"""From the command line to a remote engine. The key comes from an option or the environment and is not stored."""
 
 import argparse
 import os
@@ -17,17 +17,17 @@ KEY_VARIABLE = "TRIFORCE_REMOTE_KEY"
 
 
 def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machine]]":
-    """What connects to --remote, on the thread that will own the engine.
+    """A function that connects to --remote, to be called on the thread that will own the engine.
 
     Raises:
-        InvalidSetting: at once: an address that is none, an option that a server decides.
+        InvalidSetting: immediately, for an invalid address or an option that the server decides.
     """
     address = Address.of(args.remote)
     if args.device != "auto":
         raise InvalidSetting("--device is for models of this machine.", hint="Leave it out with --remote.")
     if args.self_draft_bits != 16:
         raise InvalidSetting("--self-draft-bits is for models of this machine.", hint="Leave it out with --remote.")
-    from_environment = os.environ.pop(KEY_VARIABLE, None)  # no parser of a document inherits it
+    from_environment = os.environ.pop(KEY_VARIABLE, None)  # so that no document parser inherits it
     key = args.remote_key if args.remote_key is not None else from_environment
     if address.is_open:
         print(

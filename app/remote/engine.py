@@ -1,7 +1,8 @@
-"""The engine's verbs on a remote server: read, generate; and what such an engine cannot tell, said where it is asked.
+"""The engine's actions on a remote server: read and generate; other actions raise NotRemotely or report nothing.
 
-Times are those of the stream here, the network and the server's queue in them. Tokens that are counted while an answer
-is written are parts of the stream; at its end `usage` has the true number. A server of ours tells acceptance as well.
+Times are measured on the stream here, so they include the network and the server's queue. While an answer is written,
+tokens are counted by parts of the stream; at its end `usage` gives the true number. A server of this program also
+reports acceptance.
 """
 
 import re
@@ -26,14 +27,14 @@ from core.errors import ContextTooSmall
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Event, LaneEvent, PrefillProgress
 
-# Servers that go on with the last message if they are told to; others would answer once more.
+# Servers that can continue the last message if told so; others would answer again.
 CONTINUING = ("vllm", "sglang", "triforce-reader")
-READ = re.compile(r"read (\d+) of (\d+) tokens")  # a remark of our server's streams
-MOST_SENT = 8  # prompts that the server is supposed to remember
+READ = re.compile(r"read (\d+) of (\d+) tokens")  # a comment in streams of this program's server
+MOST_SENT = 8  # prompts that the server probably has in its cache
 
 
 class RemoteEngine:
-    """One model on one server; a `TextEngine`, as far as its capabilities go."""
+    """One model on one server; a `TextEngine` within its capabilities."""
 
     def __init__(self, client: Client, card: Mapping[str, Any], context: int) -> None:
         self._client, self._name = client, str(card["id"])
@@ -49,11 +50,7 @@ class RemoteEngine:
     def connect(
         cls, url: str, *, key: str | None, model: str | None, context: int | None, patience: Patience | None = None
     ) -> "RemoteEngine":
-        """Find out what a server has.
-
-        Raises:
-            InvalidSetting, UnknownModel, ContextTooSmall, RemoteError.
-        """
+        """Query a server about its model. Raises InvalidSetting, UnknownModel, ContextTooSmall, RemoteError."""
         client = Client(Address.of(url), key, patience)
         try:
             card = find_card(client, model)
@@ -63,35 +60,31 @@ class RemoteEngine:
             raise
 
     def close(self) -> None:
-        """Close connections."""
         self._client.close()
 
-    # -------------------- what the app asks about the caches of an engine
+    # -------------------- caches of the engine
 
     holds_all_chunks = False
 
     def knows(self, token_ids: Sequence[int]) -> bool:
-        """Whether all of these stand for texts."""
+        """Whether all of these tokens encode text."""
         return all(token == FRAME or number_of(piece_of(token)) == token for token in token_ids)
 
     def cached_prefix(self, _prompt_ids: Sequence[int]) -> int:
-        """Nothing is known of the server's cache, so nothing is counted on."""
+        """0, because the server's cache is not visible."""
         return 0
 
     def use_budget(self, _budget: int | None) -> int:
-        """The server has a retrieval budget of its own, if any."""
+        """0: the server may have a retrieval budget, but it is not visible."""
         return 0
 
     def retrieves(self, _method: str) -> bool:
-        """Whatever is loaded there cannot be seen."""
         return False
 
     def chunk_weights(self) -> torch.Tensor:
-        """None are known."""
         return torch.empty(0)
 
     def weights_after(self, _prompt_ids: Sequence[int], _cancel: threading.Event | None = None) -> None:
-        """Cannot be known."""
         return
 
     def race(
@@ -102,11 +95,11 @@ class RemoteEngine:
         *,
         seconds: float | None = None,
     ) -> Generator[LaneEvent]:
-        """Fair turns need one engine under both lanes. Raises NotRemotely."""
+        """Raises NotRemotely: fair turns need one engine for both lanes."""
         _not_here("A race needs both methods in one engine; on a remote server their turns cannot be kept fair.")
 
     def compare(self, _prompt_ids: Sequence[int], _plain: Sequence[int], _other: Sequence[int]) -> Equality:
-        """Needs logits. Raises NotRemotely."""
+        """Raises NotRemotely: the comparison needs logits."""
         _not_here("A remote server's logits cannot be seen, so texts cannot be compared by them.")
 
     # -------------------- reading and writing
@@ -144,7 +137,7 @@ class RemoteEngine:
         written: Sequence[int] = (),
         boundary: int = 0,
     ) -> Generator[Event]:
-        """Ask, and hand on what comes: PrefillProgress*, RoundDone*, Finished.
+        """Send a prompt and yield the answer: PrefillProgress*, RoundDone*, Finished.
 
         Raises:
             ContextTooSmall, InvalidSetting, RemoteError.
@@ -181,7 +174,7 @@ class RemoteEngine:
         )
 
     def _lenient(self, answer: AnswerStream, parts: Iterator[Part]) -> Iterator[Part]:
-        """A server may forget to say that the stream ends, once it has said that the answer has."""
+        """Accept a stream without its end marker, if the server has already sent the answer's end."""
         try:
             yield from parts
         except BrokenOff:
@@ -200,7 +193,7 @@ class RemoteEngine:
         }
         if not sampling.greedy:
             body |= {"top_p": sampling.top_p, "seed": config.seed}
-            if sampling.top_k:  # not of OpenAI's interface, but of all servers that people run themselves
+            if sampling.top_k:  # not in OpenAI's interface, but in all servers that people run themselves
                 body["top_k"] = sampling.top_k
         if config.stop_strings:
             body["stop"] = list(config.stop_strings)
@@ -221,7 +214,7 @@ class RemoteEngine:
             raise ContextTooSmall(needed, self.context, possible=self.context)
 
     def _known(self, prompt_ids: Sequence[int]) -> int:
-        """Tokens that the server was sent before; whether it still has them cannot be seen."""
+        """Tokens sent to the server before; whether its cache still has them is not visible."""
         most = len(prompt_ids) - 1
         return min(most, max((common_prefix(before, prompt_ids) for before in self._sent), default=0))
 
@@ -241,7 +234,7 @@ class RemoteEngine:
         return RemoteText(count)
 
     def _chars_per_token(self) -> float:
-        """By `usage` of two short requests; 4, which is English, where it is not told."""
+        """From `usage` of two short requests; 4, as in English, if the server does not report it."""
         counts = []
         for words in (FIRST_WORDS, f"{FIRST_WORDS} {SAMPLE}"):
             body = {"model": self._name, "messages": [{"role": "user", "content": words}], "max_tokens": 1}

@@ -1,17 +1,17 @@
-"""What can go wrong with a remote server: one problem, one action. No key and no text of a book is in any of them.
+"""Errors of a remote server: one problem, one action. No error contains the key or text of a book.
 
 RemoteError
-├── Unreachable     nobody answers there
-├── TooSlow         nothing has come for too long
-├── Refused         the server said no, and perhaps why
-├── Garbage         what came is not what an OpenAI-compatible server sends
-├── BrokenOff       the connection ended amid an answer
-└── NotRemotely     what only an engine of this process can do
+├── Unreachable     no server answers at the address
+├── TooSlow         nothing has arrived for too long
+├── Refused         the server refused, with its reason if it gave one
+├── Garbage         the response is not that of an OpenAI-compatible server
+├── BrokenOff       the connection ended during an answer
+└── NotRemotely     only an engine of this process can do this
 """
 
 from core.errors import CoreError
 
-MOST_SAID = 200  # characters of a server's own words
+MOST_SAID = 200  # characters of a server's own message
 
 
 class RemoteError(CoreError):
@@ -19,7 +19,7 @@ class RemoteError(CoreError):
 
 
 class Unreachable(RemoteError):
-    """Nobody answers there."""
+    """No server answers at the address."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class Unreachable(RemoteError):
 
 
 class TooSlow(RemoteError):
-    """Nothing has come for too long."""
+    """Nothing has arrived for too long."""
 
     def __init__(self, address: str, seconds: float) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class TooSlow(RemoteError):
 
 
 class Refused(RemoteError):
-    """The server said no."""
+    """The server refused the request."""
 
     def __init__(self, address: str, status: int, reason: str) -> None:
         hint = {
@@ -56,7 +56,7 @@ class Refused(RemoteError):
 
 
 class Garbage(RemoteError):
-    """What came is not what an OpenAI-compatible server sends."""
+    """The response is not that of an OpenAI-compatible server."""
 
     def __init__(self, address: str, what: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class Garbage(RemoteError):
 
 
 class BrokenOff(RemoteError):
-    """The connection ended amid an answer."""
+    """The connection ended during an answer."""
 
     def __init__(self, address: str) -> None:
         super().__init__(
@@ -76,10 +76,10 @@ class BrokenOff(RemoteError):
 
 
 class NotRemotely(RemoteError):
-    """What only an engine of this process can do."""
+    """Only an engine of this process can do this."""
 
 
 def said(words: str) -> str:
-    """A server's words on one line, without control characters, cut."""
+    """A server's message on one line, without control characters, shortened."""
     line = " ".join("".join(char if char.isprintable() else " " for char in words[: 4 * MOST_SAID]).split())
     return line if len(line) <= MOST_SAID else f"{line[: MOST_SAID - 1]}…"

@@ -1,10 +1,10 @@
-"""How answers of a remote server are told from ours: by the name of their method. What is said where they show."""
+"""Method names distinguish answers of a remote server from local ones; their labels and capabilities."""
 
 from core.decoding.registry import METHODS
 from core.generation.capabilities import ALL, EngineCapabilities
 
-LONGEST_PIECE = 256  # characters that one token stands for: a file of a conversation holds the number of each
-REMOTE = "remote"  # the method of a server that has but one, and the device of its model
+LONGEST_PIECE = 256  # characters that one token stands for; a conversation file stores each token as a number
+REMOTE = "remote"  # the method of a server with only one, and the device of its model
 NOT_SEEN = "A remote server wrote this: how it computes cannot be seen from here."
 EXACTNESS_NOT_SEEN = "exactness not seen"
 EXACT_AS_TOLD = "exact, as the server says"
@@ -19,7 +19,7 @@ ITS_WORD_ONLY = "the server's word only: how it computes cannot be seen from her
 
 
 def capabilities_on(methods: tuple[str, ...] = ()) -> EngineCapabilities:
-    """Those of an engine on a server that offers methods by names of its own; none: it has but one way."""
+    """The capabilities of a server's engine with its named methods; without names it has one method."""
     return EngineCapabilities(
         can_race=False,
         can_compare=False,
@@ -31,12 +31,12 @@ def capabilities_on(methods: tuple[str, ...] = ()) -> EngineCapabilities:
 
 
 def capabilities_of(method: str | None) -> EngineCapabilities:
-    """Those of the engine that an answer came from, where only the method that was recorded with it is at hand."""
+    """The capabilities of the engine that wrote an answer, from its recorded method alone."""
     return capabilities_on() if _is_remote(method) else ALL
 
 
 def method_on(capabilities: EngineCapabilities, method: str) -> str:
-    """The name under which answers by a method are recorded: its own here, that of a way of the server's there."""
+    """The recorded name of a method: locally its own, on a server that of the server's method."""
     if capabilities.methods is None:
         return method
     wanted = remotely(theirs(method))
@@ -44,7 +44,7 @@ def method_on(capabilities: EngineCapabilities, method: str) -> str:
 
 
 def remotely(method: str) -> str:
-    """The name here of a method that a server of ours offers."""
+    """The local name of a method on a server of this program."""
     return f"{REMOTE}-{method}"
 
 
@@ -54,7 +54,7 @@ def theirs(method: str) -> str:
 
 
 def method_label(method: str) -> str:
-    """What readers call a method, of this program or of a server; its own name where nobody here knows it."""
+    """The label of a method, of this program or of a server; its own name if it is unknown here."""
     if method == REMOTE:
         return "Remote server"
     known = METHODS.get(theirs(method))

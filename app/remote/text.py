@@ -1,9 +1,9 @@
-"""Stands in for a tokenizer where the real one is on a server: texts as tokens that can be counted and read back.
+"""Replaces the tokenizer if the real one is on a server: texts as tokens that can be counted and decoded.
 
-A token here is a piece of text, written into its number, so that it needs no table and outlives a restart. Texts are
-cut into blocks, and every block into as many pieces as the server counts tokens in it; where it does not count, into
-pieces of the mean length that `usage` told for a sample. Blocks depend on what comes before them only: texts that begin
-alike have tokens that begin alike.
+A token here is a piece of text encoded in its number, so it needs no table and survives a restart. Texts are cut into
+blocks, and every block into as many pieces as the server counts tokens in it; if it does not count, into pieces of the
+mean length that `usage` gave for a sample. Blocks depend only on the text before them, so texts with the same beginning
+have tokens with the same beginning.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from app.remote.names import LONGEST_PIECE
 from core.generation.text import Turn
 
 BLOCK = 8192  # characters
-MOST_COUNTS = 4096  # blocks whose counts are remembered; a book of 128K tokens has about 70
-FRAME_TOKENS = 4  # of a chat template around one message: about so many in the families that are known
-FIRST_WORDS = "?"  # a question that stands in where a book is read before anything is asked
-FRAME = 0  # a token that stands for the template
+MOST_COUNTS = 4096  # blocks whose counts are cached; a book of 128K tokens has about 70
+FRAME_TOKENS = 4  # of a chat template around one message, roughly, in known families
+FIRST_WORDS = "?"  # a question in its place when a book is read before any question
+FRAME = 0  # a token for the template
 
-# How long tokens are, is asked with this text where the server has no tokenizer to ask.
+# This text gives the mean length of tokens if the server does not count them.
 SAMPLE = (
     "The keeper climbed the stair of the lighthouse every evening at six, lit the lamp, and wrote the hour, the wind "
     "and the state of the sea into a large green book. On the 14th of March 1871 he added: “Two ships passed; neither "
@@ -31,7 +31,7 @@ SAMPLE = (
 
 
 class RemotePrompt(list[int]):
-    """Tokens in front of an answer, with the messages that they stand for."""
+    """Tokens before an answer, with the messages they encode."""
 
     def __init__(self, ids: Sequence[int], messages: list[dict[str, str]]) -> None:
         super().__init__(ids)
@@ -39,15 +39,15 @@ class RemotePrompt(list[int]):
 
 
 class RemoteText:
-    """A server's tokens.
+    """The tokens of a server's text.
 
     Args:
-        count: tokens of a text, by the server; None: it does not count.
+        count: tokens of a text, counted by the server; None: it does not count.
         chars_per_token: the mean, for a server that does not count.
     """
 
     eos_ids: frozenset[int] = frozenset()
-    knows_offsets = True  # of our pieces; they are those of the server's tokens up to some characters
+    knows_offsets = True  # of our pieces, which differ from the server's tokens by a few characters
 
     def __init__(self, count: Callable[[str], int] | None, chars_per_token: float = 4.0) -> None:
         assert chars_per_token > 0
@@ -56,7 +56,7 @@ class RemoteText:
 
     @property
     def estimates(self) -> bool:
-        """Numbers of tokens are estimates."""
+        """Whether token counts are estimates."""
         return self._count is None
 
     def encode(self, text: str) -> list[int]:
@@ -72,12 +72,12 @@ class RemoteText:
         return "".join(map(piece_of, token_ids))
 
     def opening(self, book_ids: Sequence[int]) -> list[int]:
-        """Everything before the first question, with the messages that let a server read it."""
+        """Everything before the first question, with the messages to send to a server."""
         book = self.decode(book_ids)
         return RemotePrompt([FRAME] * FRAME_TOKENS + [*book_ids], [_message("user", f"{book}\n\n{FIRST_WORDS}")])
 
     def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
-        """The conversation so far; the book stands in the first message, an empty line before the first question."""
+        """The conversation so far; the first message has the book, an empty line, and the first question."""
         ids, messages = [FRAME] * FRAME_TOKENS + [*book_ids], []
         for number, turn in enumerate(turns):
             question = f"\n\n{turn.question}" if number == 0 and book_ids else turn.question
@@ -90,11 +90,11 @@ class RemoteText:
         return RemotePrompt(ids, messages)
 
     def pieces(self, _roles: Sequence[str]) -> list[list[int]]:
-        """The server puts its template around messages by itself. Raises NotRemotely."""
+        """Raises NotRemotely: the server applies its template itself."""
         raise NotRemotely("A remote server's chat format cannot be seen from here.", hint="Send it the messages.")
 
     def split(self, text: str, num_tokens: int) -> list[int]:
-        """A text as just so many tokens, at least one if it says anything."""
+        """A text as exactly `num_tokens` tokens; at least one if it is not empty."""
         pieces = cut(text, max(num_tokens, 1 if text else 0))
         return [number_of(piece) for piece, _ in pieces]
 
@@ -118,7 +118,7 @@ class RemoteText:
 
 
 def blocks(text: str) -> Iterator[str]:
-    """Stretches of up to BLOCK characters that end at a line or a word, if there is one; together they are the text."""
+    """Blocks of up to BLOCK characters, cut after a line or a word if possible; together they are the text."""
     start = 0
     while start < len(text):
         end = min(start + BLOCK, len(text))
@@ -130,9 +130,9 @@ def blocks(text: str) -> Iterator[str]:
 
 
 def cut(text: str, num: int) -> list[tuple[str, int]]:
-    """A text in `num` pieces of about the same length, some empty if it has fewer characters, and where each begins.
+    """A text in `num` pieces of about equal length with their starts; some are empty if it has fewer characters.
 
-    In more pieces if they were longer than LONGEST_PIECE.
+    More pieces if they would be longer than LONGEST_PIECE.
     """
     num = max(num, -(-len(text) // LONGEST_PIECE))
     edges = [len(text) * i // num for i in range(num + 1)] if num else [0]
@@ -140,18 +140,18 @@ def cut(text: str, num: int) -> list[tuple[str, int]]:
 
 
 def number_of(piece: str) -> int:
-    """A piece of text as a number. FRAME is none of them."""
+    """A piece of text as a number other than FRAME."""
     return int.from_bytes(b"\x01" + piece.encode("utf-8", "surrogatepass"), "big")
 
 
 def piece_of(number: int) -> str:
-    """The text in a number; that of another model's token, which has none, is nothing."""
+    """The text in a number; empty for another model's token."""
     written = number.to_bytes((number.bit_length() + 7) // 8, "big")
     if written[:1] != b"\x01":
         return ""
     try:
         return written[1:].decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:  # a number that somebody has changed
+    except UnicodeDecodeError:  # a number that was changed outside
         return ""
 
 

@@ -1,1 +1,1 @@
-"""What happens while the program runs: the thread that owns the engine, its queue, and the state of each open page."""
+"""The running program: the thread that owns the engine, its queue, and the state of each open page."""

@@ -1,4 +1,4 @@
-"""An answer on the engine's thread: its prompt, its seed, its record, and what of the book is read on the way."""
+"""An answer on the engine's thread: its prompt, its seed, its record, and the reading of the rest of the book."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -25,17 +25,17 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AnswerJob:
-    """Writes an answer, or more of one, and records it."""
+    """Writes a new answer, or continues one, and records it."""
 
     session: Session
     place: Place
     config: GenerationConfig
-    seed: int | None  # what the seeds of this program's answers begin with; None: the one in `config` is used
+    seed: int | None  # the start of every answer's seed in this program; None: take the seed in `config`
     conversations: Conversations
     keeping: SavedBooks
 
     def __call__(self, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-        """On the engine's thread."""
+        """Run on the engine's thread."""
         session, question = self.session, self.place.question
         for _ in recount(session, engine, cancel):
             yield Pause()
@@ -54,7 +54,7 @@ class AnswerJob:
         prompt = prompt_of(conversation, recording.past, question, engine)
         try:
             yield from self.keeping.fetch(session, [*prompt, *written], engine, cancel)
-            # What is left of the book to read is read up to its end first: that is what can be kept on disk.
+            # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
             end = book.num_opening - 1
             reading = _OnTheWay(session, self.keeping, prompt, end, engine)
             for event in engine.generate(prompt, recording.config, cancel, written=written, boundary=end):
@@ -71,7 +71,7 @@ class AnswerJob:
             recording.end()
 
     def _recording(self, engine: "TextEngine") -> Recording:
-        """The record, with the settings that the answer is written with."""
+        """The record, with the settings that write this answer."""
         session = self.session
         config = replace(self.config, method=method_on(engine.info.capabilities, self.config.method))
         if self.seed is not None:
@@ -81,13 +81,13 @@ class AnswerJob:
         recording = Recording(session, self.conversations, self.place, config, model=info.model, weights=info.weights)
         before = recording.before
         if before is not None and before.seed is not None and self.seed is not None:
-            recording.config = replace(config, seed=before.seed)  # plain decoding then draws what it would have
+            recording.config = replace(config, seed=before.seed)  # plain decoding then draws as if uncut
         recording.written = answer_ids(before, engine) if before else ()
         return recording
 
 
 class _OnTheWay:
-    """What is read of the book as part of a prompt, whose first `end` tokens are the book's."""
+    """Follows the reading of a book as part of a prompt; the prompt's first `end` tokens are the book's."""
 
     def __init__(
         self, session: Session, keeping: SavedBooks, prompt: Sequence[int], end: int, engine: "TextEngine"
@@ -96,7 +96,7 @@ class _OnTheWay:
         self._seconds_before, self._was_read = session.read_seconds, session.is_read
 
     def apply(self, event: PrefillProgress) -> None:
-        """So far it has come. A book that has just been read whole can be kept."""
+        """Record the progress, and offer to save a book that has just been read completely."""
         session, end = self._session, self._end
         session.num_read = max(session.num_read, min(event.kept_tokens, end + 1))
         if self._was_read or event.reused_tokens >= end:
@@ -108,7 +108,7 @@ class _OnTheWay:
 
 
 def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
-    """The end of a continued answer without what was there before; all other events are of what is new anyway."""
+    """Remove the earlier text from the end event of a continued answer; all other events hold only new text anyway."""
     if before is None or not isinstance(event, Finished):
         return event
     return replace(event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[num_before:])

@@ -1,4 +1,4 @@
-"""Answers as the JSON of the command line (DESIGN section 6). Pure functions."""
+"""Answers as the JSON of the command line. Pure functions."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from core.generation.events import Finished
 
 
 def answer_report(finished: Finished) -> dict[str, Any]:
-    """One method's answer: text, ids, times, and what speculation did."""
+    """One method's answer: text, ids, times and speculation figures."""
     stats = finished.stats
     report: dict[str, Any] = {
         "text": finished.text,
@@ -44,7 +44,7 @@ def link_report(stats: DecodeStats) -> dict[str, Any]:
 
 
 def engine_report(info: EngineInfo) -> dict[str, Any]:
-    """What ran where."""
+    """The model, device and settings of the run."""
     return {
         "model": info.model,
         "device": info.plan.device.value,
@@ -59,7 +59,7 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
 
 
 def offload_report(info: EngineInfo) -> dict[str, Any]:
-    """What waits in host memory, and what it comes over."""
+    """What lies in host memory, and the link it crosses."""
     host, link = info.host_memory, info.link
     assert host is not None, "the whole full cache is resident"
     return {
@@ -73,7 +73,7 @@ def offload_report(info: EngineInfo) -> dict[str, Any]:
 
 
 def prefill_report(first: Finished) -> dict[str, Any]:
-    """The one reading of the prompt."""
+    """The single reading of the prompt."""
     return {
         "prompt_tokens": first.prompt_tokens,
         "reused_tokens": first.reused_tokens,
@@ -82,7 +82,7 @@ def prefill_report(first: Finished) -> dict[str, Any]:
 
 
 def equality_report(equality: Equality | None) -> dict[str, Any]:
-    """None stands for texts that need not be equal: sampled ones."""
+    """None for texts that need not be equal (sampled ones)."""
     if equality is None:
         return {"verdict": "not_comparable", "first_divergence": None}
     divergence = None

@@ -1,6 +1,6 @@
-"""On the engine's thread: texts are counted and put in the library, and a library that fits becomes the session's book.
+"""Counts texts and puts them in the library, and makes a library that fits the session's book, on the engine's thread.
 
-Nothing is cut: a library that is too long stays as it is beside the book that is open, with offers of what would fit.
+Nothing is cut: a library that is too long does not replace the open book, and comes with offers of what would fit.
 """
 
 import threading
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     Ids = tuple[int, ...]
 
-ROOM_FOR_A_QUESTION = 512  # tokens a library must leave free for a question and an answer
-SLACK = 16  # tokens by which parts that were counted alone may differ from the same parts together
+ROOM_FOR_A_QUESTION = 512  # tokens that a library must leave free for a question and an answer
+SLACK = 16  # most tokens by which the sum of separately counted parts may differ from the whole
 NEW_CONVERSATION = "A new conversation: nothing that the last one was about is in the library."
 SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the library as it was."
 ITS_DOCUMENTS = "The conversation goes on. Only what it is about is in the library now."
@@ -41,7 +41,7 @@ OTHER_MODEL = "Another model runs now: what is in the library is counted and rea
 
 
 def open_library(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[LibraryEvent]:
-    """Put what was extracted in the library, then open the library, if the context holds it."""
+    """Put the extracted texts in the library, then open the library if it fits the context."""
     uploads = session.uploads
     meter = uploads.meter = uploads.meter or Meter(lambda text: len(engine.text.encode(text)))
     _make_way(session)
@@ -64,7 +64,7 @@ def open_library(session: Session, engine: "TextEngine", cancel: threading.Event
 
 
 def forget_tokens(session: Session) -> None:
-    """Another model will read this session's books: what was counted and read counts no more. Nothing else is lost."""
+    """Discard counts and reading after a change of the model; nothing else of the session is lost."""
     uploads = session.uploads
     for error in (uploads.error, *(upload.error for upload in uploads.pending)):
         let_go(error)
@@ -79,10 +79,10 @@ def forget_tokens(session: Session) -> None:
 
 
 def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[LibraryEvent]:
-    """Count a book that another model has read, before this one is asked about it.
+    """Count a book again that another model has read, before a question is asked about it.
 
     Raises:
-        ContextTooSmall: it is too long for this one; it stays in the library, with offers.
+        ContextTooSmall: the new model cannot hold it; it stays in the library, with offers.
     """
     if not session.is_stale:
         return
@@ -93,9 +93,9 @@ def recount(session: Session, engine: "TextEngine", cancel: threading.Event) -> 
 
 
 def _make_way(session: Session) -> None:
-    """Empty the library if what comes is all that the conversation waits for, for example after a restart.
+    """Empty the library if the extracted texts are exactly those of the waiting conversation, e.g. after a restart.
 
-    Beside other documents it would be another text, and the conversation could not go on.
+    Together with other documents they would be another text, and the conversation could not continue.
     """
     uploads, dialogue = session.uploads, session.dialogue
     coming = [upload.document for upload in uploads.extracted if upload.document]
@@ -115,7 +115,7 @@ def _put(upload: Upload, uploads: Uploads, meter: Meter) -> None:
 
 
 def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine") -> Iterator[LibraryEvent]:
-    from core.generation.session import Conversation  # loaded by now: the engine is
+    from core.generation.session import Conversation  # already imported with the engine
 
     uploads, book = session.uploads, session.book
     if not library.books:
@@ -133,11 +133,11 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
         talks=branch_tokens(session.dialogue, engine) if stays and session.dialogue else {},
     )
     opened = None
-    if fit.needed <= fit.context + fit.books // 64:  # counted page by page: perhaps a little too much
+    if fit.needed <= fit.context + fit.books // 64:  # counts by page may be slightly too high
         opened = _book(library, meter, engine)
         fit = replace(fit, books=opened[0].num_tokens)
     if opened is None or not fit.fits:
-        if session.is_stale:  # nothing of it is open: no question could go to it
+        if session.is_stale:  # the open book is not counted for this model: no question could be asked
             session.book, session.digest = None, ""
         uploads.fit, uploads.settled = replace(fit, offers=fits(library, meter, room(fit))), library
         yield LibraryTooLong(uploads.fit)
@@ -148,7 +148,7 @@ def _open(session: Session, library: Library, meter: Meter, engine: "TextEngine"
 
 
 def room(fit: Fit) -> int:
-    """Tokens that books may have together for the context to hold the rest too, counted part by part."""
+    """Tokens that books may have together so that the rest still fits the context, counted part by part."""
     return fit.context - (fit.needed - fit.books) - SLACK
 
 
@@ -163,16 +163,16 @@ def _close(session: Session, library: Library) -> LibraryClosed:
 
 
 def talk_tokens(text: "PromptText", turns: "tuple[Turn, ...]") -> int:
-    """What questions and answers take of a prompt."""
-    from core.generation.session import Conversation  # loaded by now: the engine is
+    """Tokens of a prompt that questions and answers take."""
+    from core.generation.session import Conversation  # already imported with the engine
 
     asked, alone = (Conversation((), kept).ask("?").prompt_ids(text) for kept in (turns, ()))
     return len(asked) - len(alone)
 
 
 def branch_tokens(dialogue: Dialogue, engine: "TextEngine") -> dict[str, int]:
-    """What every branch takes of a prompt, by the exchange it ends with. Cost: each turn becomes tokens once."""
-    from core.generation.session import Conversation  # loaded by now: the engine is
+    """Tokens of a prompt that every branch takes, by the exchange at its end. Cost: each turn is tokenized once."""
+    from core.generation.session import Conversation  # already imported with the engine
 
     found: dict[str, int] = {}
     for node in dialogue.nodes:  # parents come before their children
@@ -182,7 +182,7 @@ def branch_tokens(dialogue: Dialogue, engine: "TextEngine") -> dict[str, int]:
 
 
 def _book(library: Library, meter: Meter, engine: "TextEngine") -> "tuple[Book, Ids]":
-    """A library as a book, and its token ids. Every part is cut into tokens by itself, so that others do not matter."""
+    """A library as a book, and its token ids. Each part is tokenized separately, so its ids do not depend on others."""
     ids: list[int] = []
     starts = array("I")
     length = 0
@@ -210,7 +210,7 @@ def _book(library: Library, meter: Meter, engine: "TextEngine") -> "tuple[Book, 
 
 
 def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "PromptText") -> BookOpened:
-    """Make a book the session's, in one step."""
+    """Make a book the session's book, in one step."""
     from core.generation.session import Conversation
 
     before, after = session.conversation or Conversation(), Conversation(book_ids=ids)
@@ -235,10 +235,10 @@ def _adopt(session: Session, book: Book, ids: "Ids", *, stays: bool, text: "Prom
 
 
 def _fate(session: Session, book: Book, digest: str, *, stays: bool) -> Literal["own", "carried", "waits", "left"]:
-    """What becomes of the conversation that is shown when a book is opened.
+    """What happens to the shown conversation when a book is opened.
 
-    Where the text is its own, or one of the documents it was about stays in the library, it goes on. One that waits for
-    its shelf, as after a restart, waits while some of its documents are there. Any other stays behind in the list.
+    It continues if the text is the one it was about, or if one of its documents stays in the library. A conversation
+    that waits for its books, as after a restart, waits on while some of them are there. Any other goes to the list.
     """
     dialogue = session.dialogue
     if dialogue is None or dialogue.book.digest == digest:
@@ -249,7 +249,7 @@ def _fate(session: Session, book: Book, digest: str, *, stays: bool) -> Literal[
 
 
 def _leave(session: Session) -> None:
-    """Begin a new conversation; what was said stays in the list, unless nothing of it was to be written."""
+    """Begin a new conversation; the earlier one stays in the list unless it is incognito."""
     if session.dialogue is not None:
         session.uploads.note = NEW_CONVERSATION + ("" if session.incognito else IN_THE_LIST)
     with session.lock:

@@ -1,6 +1,6 @@
-"""What a page can do with conversations: take one up, leave it, change it. Plain functions of sessions and the store.
+"""What a page can do with conversations: open, leave or change one. Plain functions of sessions and the store.
 
-An answer that is being written is stopped and recorded first, so that nothing changes under it.
+An answer in progress is stopped and recorded first, so that no conversation changes while it is being written.
 """
 
 import json
@@ -35,19 +35,19 @@ class Parcel(NamedTuple):
 
 
 class Conversing:
-    """The verbs, each for one session."""
+    """The actions, each for one session."""
 
     def __init__(self, worker: EngineWorker) -> None:
         self._worker, self._store = worker, worker.conversations
-        self._anyone_came = False  # since the program started
+        self._anyone_came = False  # whether a page has loaded since the program started
 
-    # -------------------- coming and going
+    # -------------------- opening and leaving
 
     def arrive(self, session: Session) -> None:
-        """The page has loaded: stop what it can no longer follow, and bring back what it had before a restart.
+        """The page has loaded: stop what it can no longer follow, and restore what it had before a restart.
 
-        A page that is new to this program gets the conversation that it wrote last; the first page of all, if it wrote
-        none, the newest one.
+        A page that is new to this program shows its own newest conversation. The first page to load shows the newest
+        of all if it has none of its own.
         """
         if session.entered:
             self._worker.stop_answer(session.id)
@@ -67,11 +67,7 @@ class Conversing:
                 return
 
     def open(self, session_id: str, dialogue_id: str) -> None:
-        """Show a conversation. It can go on if its book is open.
-
-        Raises:
-            SessionGone, ConversationGone.
-        """
+        """Show a conversation. It can continue if its book is open. Raises SessionGone, ConversationGone."""
         session = self._leave(session_id)
         dialogue = self._store.open(dialogue_id)
         with session.lock:
@@ -82,23 +78,19 @@ class Conversing:
         self._leave(session_id)
 
     def incognito(self, session_id: str) -> None:
-        """Begin a new conversation of which nothing is written, or leave such a one for good."""
+        """Begin a new conversation that is not written to disk, or leave such a conversation for good."""
         session = self._leave(session_id)
         session.incognito = not session.incognito
 
     def _leave(self, session_id: str) -> Session:
-        self._worker.clear(session_id)  # first: whoever follows the answer then leaves the page alone
+        self._worker.clear(session_id)  # first, so that whoever follows the answer does not change the page afterwards
         self._worker.end_answer(session_id)
         return self._worker.sessions.get(session_id)
 
     # -------------------- the whole conversation
 
     def rename(self, session_id: str, dialogue_id: str, title: str) -> None:
-        """Give a conversation another title; an empty one changes nothing.
-
-        Raises:
-            SessionGone, ConversationGone.
-        """
+        """Give a conversation another title; an empty one changes nothing. Raises SessionGone, ConversationGone."""
         session = self._worker.sessions.get(session_id)
         renamed = None
         with session.lock:
@@ -110,22 +102,14 @@ class Conversing:
             self._store.save(renamed)
 
     def delete(self, session_id: str, dialogue_id: str) -> None:
-        """Delete a conversation for good.
-
-        Raises:
-            SessionGone.
-        """
+        """Delete a conversation for good. Raises SessionGone."""
         session = self._worker.sessions.get(session_id)
         if session.dialogue is not None and session.dialogue.id == dialogue_id:
             self._leave(session_id)
         self._store.delete(dialogue_id)
 
     def export(self, session_id: str, dialogue_id: str, kind: Kind) -> Parcel:
-        """A conversation as a file to save.
-
-        Raises:
-            SessionGone, ConversationGone.
-        """
+        """A conversation as a file to save. Raises SessionGone, ConversationGone."""
         session = self._worker.sessions.get(session_id)
         dialogue = session.dialogue
         if dialogue is None or dialogue.id != dialogue_id:
@@ -141,7 +125,7 @@ class Conversing:
         self._change(session_id, node_id, lambda dialogue, node: dialogue.show(dialogue.newest_below(node.id)))
 
     def branch(self, session_id: str, node_id: str) -> None:
-        """Go on from an answer: the next question follows it, what follows it now stays. Raises as `switch`."""
+        """Continue from an answer: the next question follows it, and what follows it now stays. Raises as `switch`."""
         self._change(session_id, node_id, lambda dialogue, node: dialogue.show(node.id))
 
     def remove(self, session_id: str, node_id: str) -> None:
@@ -153,20 +137,20 @@ class Conversing:
             session.dialogue = left if left.nodes else None
 
     def edit(self, session_id: str, node_id: str) -> str:
-        """Begin to change a question; returns it. The next question asked takes its place. Raises as `switch`."""
+        """Begin to change a question and return it; the next question asked replaces it. Raises as `switch`."""
         session, _, node = self._settled(session_id, node_id)
         session.editing = node.id
         return node.question
 
     def stop_editing(self, session_id: str) -> None:
-        """The next question is a further one."""
+        """Stop replacing a question: the next question is a new one."""
         self._worker.sessions.get(session_id).editing = None
 
     def parent_for(self, session: Session, question: str) -> str | None:
-        """Where a question belongs: in the place of the one that is being changed, or (None) behind the last answer.
+        """Where a question belongs: in place of the one being edited, or (None) after the last answer.
 
         Raises:
-            EmptyQuestion: before anything is changed.
+            EmptyQuestion: before anything has changed.
         """
         if not question.strip():
             raise EmptyQuestion
@@ -206,6 +190,6 @@ class Conversing:
 
 
 def file_name(title: str) -> str:
-    """A name for a file that every system takes."""
+    """A file name that every operating system accepts."""
     kept = "".join(char if char.isalnum() else "-" for char in title)
     return "-".join(part for part in kept.split("-") if part)[:60] or "conversation"

@@ -1,4 +1,4 @@
-"""The folder for everything that is kept."""
+"""The folder for all data on disk."""
 
 import os
 from pathlib import Path
@@ -8,10 +8,10 @@ from core.errors import InvalidSetting
 
 
 def data_dir(chosen: Path | str | None) -> Path:
-    """The folder for everything that is kept, made if need be.
+    """The folder for all data on disk, created if needed.
 
     Raises:
-        InvalidSetting: it cannot be made or written to.
+        InvalidSetting: it cannot be created or written to.
     """
     folder = data_place(chosen)
     try:
@@ -26,5 +26,5 @@ def data_dir(chosen: Path | str | None) -> Path:
 
 
 def data_place(chosen: Path | str | None) -> Path:
-    """Where that folder is, or would be."""
+    """Where that folder is, or would be created."""
     return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"

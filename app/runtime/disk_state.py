@@ -1,4 +1,4 @@
-"""What the disk does with the book of one page: opened from there, offered, written."""
+"""The state of one page's book on disk: fetched, offered for saving, being written."""
 
 import contextlib
 from collections.abc import Generator
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class DiskState:
-    """One book of one page, and the disk."""
+    """The state of one page's book on disk."""
 
     book: "Book | None" = None
     doing: BookMoving | None = None
-    num_fetched: int = 0  # tokens that came from disk
+    num_fetched: int = 0  # tokens fetched from disk
     fetch_seconds: float = 0.0
-    once_seconds: float = 0.0  # that reading it had taken
-    offer: "ReadBook | None" = None  # can be kept; nobody has said yes or no
-    wanted: bool = False  # yes
+    once_seconds: float = 0.0  # how long the model once took to read them
+    offer: "ReadBook | None" = None  # may be saved; not yet accepted or declined
+    wanted: bool = False  # accepted
     writing: "Generator[Moving | Kept] | None" = None
-    kept_bytes: int = 0  # on disk since this reading
+    kept_bytes: int = 0  # bytes saved since this reading
     note: str = ""
 
     def decline(self, note: str = "") -> None:
-        """It is not to be kept, or cannot be."""
+        """Do not save the book, because the reader declined or because it is impossible."""
         self.offer, self.wanted, self.note, self.doing = None, False, note, None
         writing, self.writing = self.writing, None
         if writing is not None:
-            with contextlib.suppress(ValueError):  # it is at work just now, and is told by its job
+            with contextlib.suppress(ValueError):  # the generator is running; its job ends it
                 writing.close()

@@ -1,7 +1,7 @@
-"""One download at a time, in a thread of its own, so that answers go on and a reloaded page finds it again.
+"""One download at a time, in its own thread: answers go on meanwhile, and a reloaded page finds the download again.
 
-The work is `core.models.hub.download`'s, as of `python launch.py models get`; here is only how far it is. Nothing is
-asked of the network before `start`.
+`core.models.hub.download` does the work, as for `python launch.py models get`; this module only tracks the progress.
+It sends nothing over the network before `start`.
 """
 
 import logging
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Literal
 from core.errors import CoreError
 from core.models.hub import catalog, store
 
-if TYPE_CHECKING:  # loads what speaks to the network: not before a download is wanted
+if TYPE_CHECKING:  # imports network code: only when a download is wanted
     from core.models.hub.client import Repository
     from core.models.hub.download import DownloadProgress
 
 log = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 0.5  # between two states that are told while bytes come
-MOST_WAIT_SECONDS = 2.0  # for the thread when the program ends; what arrived is kept in any case
+INTERVAL_SECONDS = 0.5  # between two progress states while bytes arrive
+MOST_WAIT_SECONDS = 2.0  # for the thread when the program ends; downloaded parts stay on disk in any case
 
 Stage = Literal["asking", "fetching", "stopping", "done", "stopped", "failed"]
 ENDED = ("done", "stopped", "failed")
@@ -29,16 +29,16 @@ ENDED = ("done", "stopped", "failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """One download as it is at a moment. Sizes in bytes, of all files that were not complete when it began."""
+    """The state of one download. Sizes in bytes, over all files that were incomplete when it began."""
 
-    name: str  # of the catalogue
+    name: str  # in the catalogue
     stage: Stage = "asking"
     total_bytes: int = 0  # exact; 0: the hub has not answered yet
     free_bytes: int = 0  # on the disk, when it began
-    kept_bytes: int = 0  # that were there before
+    kept_bytes: int = 0  # already there before it began
     done_bytes: int = 0
     num_files: int = 0
-    number: int = 0  # of the file at work, from 1
+    number: int = 0  # of the current file, from 1
     file: str = ""
     file_bytes: int = 0
     file_total_bytes: int = 0
@@ -47,24 +47,24 @@ class Fetch:
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come of it."""
+        """The download is over."""
         return self.stage in ENDED
 
     @property
     def bytes_per_second(self) -> float:
-        """Over the network, since the first byte."""
+        """Network speed since the first byte."""
         return (self.done_bytes - self.kept_bytes) / self.elapsed_seconds if self.elapsed_seconds > 0 else 0.0
 
 
 class DownloadRuns(CoreError):
-    """There is one already."""
+    """A download is already running."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is being downloaded.", hint="Wait for its end, or cancel it.")
 
 
 class DownloadBroken(CoreError):
-    """Something went wrong that no error of core describes."""
+    """An error that core has no class for."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(
@@ -74,24 +74,24 @@ class DownloadBroken(CoreError):
 
 
 class Downloads:
-    """The download that runs, or the one that ended last."""
+    """The running download, or the last one that ended."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()  # guards all below
+        self._changed = threading.Condition()  # guards all fields below
         self._now: Fetch | None = None
         self._cancel = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def now(self) -> Fetch | None:
-        """How far it is; None: nothing was downloaded since the program began."""
+        """The download's state; None: there was none since the program began."""
         return self._now
 
     def start(self, name: str) -> None:
-        """Begin to fetch what is missing of a model of the catalogue and of its draft, or go on with it.
+        """Begin or continue to download the missing files of a catalogue model and of its draft.
 
         Raises:
-            DownloadRuns: another one is on its way. UnknownModel: the catalogue has no such model.
+            DownloadRuns: another download is running. UnknownModel: the catalogue has no such model.
         """
         name = catalog.known_row(name).name
         with self._changed:
@@ -102,25 +102,25 @@ class Downloads:
             self._thread.start()
 
     def stop(self) -> None:
-        """End it after the piece that is coming; parts are kept."""
+        """Stop after the current piece; downloaded parts stay on disk."""
         self._cancel.set()
         if self._now is not None and not self._now.ended:
             self._tell(stage="stopping")
 
     def dismiss(self) -> None:
-        """How the last one ended has been read."""
+        """Forget how the last download ended, because the reader has seen it."""
         with self._changed:
             if self._now is not None and self._now.ended:
                 self._now = None
 
     def close(self) -> None:
-        """The program ends."""
+        """Stop because the program ends."""
         self.stop()
         if self._thread is not None:
             self._thread.join(MOST_WAIT_SECONDS)
 
     def watch(self) -> Iterator[Fetch]:
-        """The states of the download until it has ended, the end at once and the others at most two a second."""
+        """Yield the download's states until it has ended: the end at once, the others at most two a second."""
         while (now := self._now) is not None:
             yield now
             if now.ended:
@@ -136,7 +136,7 @@ class Downloads:
             self._tell(stage="stopped" if cancel.is_set() else "done")
         except CoreError as error:
             self._tell(stage="failed", error=error)
-        except Exception as error:  # a thread that ended without a word would look like a download that stands still
+        except Exception as error:  # a thread that died silently would look like a stalled download
             log.exception("a download failed")
             self._tell(stage="failed", error=DownloadBroken(error))
 
@@ -184,9 +184,9 @@ class Downloads:
 
 
 def _look_up(name: str) -> "tuple[list[Repository], CoreError | None]":
-    """What is not complete of a model, then of its draft; and why the hub does not hand one of them out.
+    """The incomplete repositories of a model and its draft, and the error if the hub refuses one of them.
 
-    A draft that is refused does not keep the target away.
+    A refused draft does not prevent the download of the target.
     """
     from core.models.hub.client import look_up
 

@@ -1,4 +1,4 @@
-"""What happens, as the streams of the engine's thread tell it. Frozen values."""
+"""Events in the streams of the engine's thread. Frozen values."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -22,7 +22,7 @@ Kind = Literal["counting", "reading", "answer", "race", "survey", "keeping"]
 class Loading:
     """The model is being loaded."""
 
-    model: str = ""  # its name, if it comes in the place of another
+    model: str = ""  # its name, if it replaces another model
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Ready:
     info: "EngineInfo"
     machine: "Machine"
     context: int
-    refused: CoreError | None = None  # why another one, that was wanted in its place, could not be loaded
+    refused: CoreError | None = None  # why another model, requested in its place, could not be loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ ModelState = Loading | Ready | LoadFailed
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Something must end before this job begins."""
+    """The job waits until something else ends."""
 
     reason: Literal["loading", "own job", "another page"]
     num_ahead: int  # jobs of other pages
-    own: Kind = "reading"  # what the page itself does first, if that is the reason
+    own: Kind = "reading"  # which job of this page runs first, if that is the reason
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingEnded:
-    """The model has read the book, or was stopped on the way."""
+    """The model has read the book, or the reading was stopped."""
 
     num_read: int
     complete: bool
@@ -64,53 +64,53 @@ class ReadingEnded:
 
 @dataclass(frozen=True, slots=True)
 class AnswerBegun:
-    """It is this answer's turn."""
+    """This answer's turn has come."""
 
     num_book: int  # tokens of the book
-    num_read_before: int  # tokens of the opening that were read at least once before this
+    num_read_before: int  # tokens of the opening that were already read at least once
 
 
 @dataclass(frozen=True, slots=True)
 class PagesLoaded:
-    """What the retrieval cache held up to now for the answer that is being written, or has just ended."""
+    """What the retrieval cache has held so far for the current answer, or for one that has just ended."""
 
     loaded: Loaded
 
 
 @dataclass(frozen=True, slots=True)
 class RaceBegun:
-    """It is this race's turn. The engine's thread goes on recording in `race`."""
+    """This race's turn has come. The engine's thread goes on recording in `race`."""
 
     race: Race
 
 
 @dataclass(frozen=True, slots=True)
 class RaceEnded:
-    """All lanes have ended and exact texts were compared."""
+    """All lanes have ended and the exact texts were compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """A text is being cut into tokens."""
+    """A text is being tokenized."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookOpened:
-    """The library is the session's book now; what is new of it has not been read by the model yet."""
+    """The library is the session's book now; the model has not yet read its new parts."""
 
     book: Book
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryTooLong:
-    """The context does not hold the library. The book that was open stays open, and something can be chosen."""
+    """The context does not hold the library. The open book stays open, and the reader can choose among offers."""
 
     fit: Fit
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryClosed:
-    """The library is empty, and so there is no book."""
+    """The library is empty, so no book is open."""
 
 
 LibraryEvent = Counting | BookOpened | LibraryTooLong | LibraryClosed
@@ -118,7 +118,7 @@ LibraryEvent = Counting | BookOpened | LibraryTooLong | LibraryClosed
 
 @dataclass(frozen=True, slots=True)
 class BookMoving:
-    """Rows of the book come from the disk, or go there."""
+    """Cache rows of the book are copied from disk or to disk."""
 
     what: Literal["opening", "keeping"]
     done_tokens: int
@@ -127,7 +127,7 @@ class BookMoving:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing new for a while: what has been collected should be shown now."""
+    """Nothing new for a while: show the events collected so far."""
 
 
 BookEvent = Extracting | LibraryEvent | ReadingEnded | BookMoving

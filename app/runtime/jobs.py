@@ -1,4 +1,4 @@
-"""The engine's queue: jobs of many pages that take turns, and how a page follows its own. Knows nothing of books.
+"""The engine's queue: jobs of many pages take turns, and each page follows its own. Knows nothing of books.
 
 Errors cross the threads as values and are raised again in the page's thread. Closing a stream cancels its job.
 """
@@ -26,7 +26,7 @@ Load = Callable[[], "tuple[TextEngine, Machine]"]
 
 
 class TooMuchWaits(CoreError):
-    """One page has asked for more than can be done in reasonable time."""
+    """One page has queued more than can be done in reasonable time."""
 
     def __init__(self) -> None:
         super().__init__("Too many of this page's questions wait already.", hint="Let them be answered, or stop them.")
@@ -38,19 +38,19 @@ class ModelBusy(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Another model is wanted."""
+    """A request to load another model."""
 
     load: Load
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Last item of every job's events."""
+    """The last event of every job."""
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """Something that a page waits for, and what has come of it."""
+    """Work that a page waits for, and its result."""
 
     session: Session
     kind: Kind
@@ -60,14 +60,14 @@ class Job:
 
 
 class JobQueue:
-    """Jobs as they came, the running one first, and the state of the model that does them."""
+    """Jobs in order of arrival, the running one first, and the state of the model."""
 
     def __init__(self) -> None:
         self.state: ModelState = Loading()
         self.closed = False
         self._jobs: list[Job] = []
-        self._switch: Switch | None = None  # comes before the next job
-        self._changed = threading.Condition()  # guards all of the above
+        self._switch: Switch | None = None  # done before the next job
+        self._changed = threading.Condition()  # guards all fields above
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -75,10 +75,10 @@ class JobQueue:
     # -------------------- the pages' side
 
     def stream(self, session: Session, kind: Kind, work: Work) -> Generator[WorkerEvent]:
-        """Queue a job and hand on its events; closing this generator cancels the job.
+        """Queue a job and yield its events; closing this generator cancels the job.
 
         Raises:
-            TooMuchWaits. What the job raised.
+            TooMuchWaits; whatever the job raises.
         """
         job = Job(session, kind, work)
         with self._changed:
@@ -134,7 +134,7 @@ class JobQueue:
         return [job for job in self._jobs if job.session.id == session_id and job.kind == kind]
 
     def settle(self, session_id: str, kind: Kind, timeout_seconds: float) -> bool:
-        """Wait until cancelled jobs of a kind have ended. False: there is another one by now."""
+        """Wait until cancelled jobs of a kind have ended. False: another one has been queued meanwhile."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not any(job.cancel.is_set() for job in self.of(session_id, kind)), timeout_seconds
@@ -142,18 +142,18 @@ class JobQueue:
             return not self.of(session_id, kind)
 
     def is_busy(self, session: Session) -> bool:
-        """Something is done for a page, or waits."""
+        """A job of this page runs or waits."""
         return any(job.session is session and job.kind != "survey" for job in self._jobs)
 
     def others_wait(self) -> bool:
-        """Somebody waits for the end of the running job."""
+        """Another job waits for the running one to end."""
         return any(job.kind != "survey" for job in self._jobs[1:])
 
     def switch(self, load: Load, model: str) -> None:
-        """Load another model before the next job; what is being read or counted ends.
+        """Load another model before the next job; jobs that read or count are ended.
 
         Raises:
-            ModelBusy: a model is being loaded, or an answer or a race runs or waits, of whatever page.
+            ModelBusy: a model is being loaded, or any page has an answer or a race that runs or waits.
         """
         with self._changed:
             if isinstance(self.state, Loading):
@@ -173,7 +173,7 @@ class JobQueue:
             return self._changed.wait_for(lambda: self.closed or not isinstance(self.state, Loading), timeout_seconds)
 
     def close(self) -> bool:
-        """Cancel everything; there are no more turns. True: a model is being loaded."""
+        """Cancel everything and start no further jobs. True: a model is being loaded."""
         with self._changed:
             self.closed = True
             for job in self._jobs:
@@ -208,7 +208,7 @@ class JobQueue:
     # -------------------- the engine's side
 
     def next_turn(self) -> Job | Switch | None:
-        """Wait for something to do; None: closed."""
+        """Wait for the next work; None: the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self.closed or self._switch or self._jobs)
             if self.closed:
@@ -217,18 +217,18 @@ class JobQueue:
             return switch or self._jobs[0]
 
     def has_become(self, state: ModelState) -> None:
-        """Tell the model's state."""
+        """Set the model's state."""
         with self._changed:
             self.state = state
             self._changed.notify_all()
 
     def end(self, job: Job, info: "EngineInfo | None") -> None:
-        """The job's turn is over. `info`: what the engine tells of itself now."""
+        """End the job's turn. `info`: what the engine reports of itself now."""
         with self._changed:
             ready = self.state if isinstance(self.state, Ready) else None
-            if ready and info is not None and info is not ready.info:  # layers have moved to the host
+            if ready and info is not None and info is not ready.info:  # layers have moved to host memory
                 self.state = replace(ready, info=info)
-            if job in self._jobs:  # not withdrawn while the program ends
+            if job in self._jobs:  # not removed while the program ends
                 self._jobs.remove(job)
             self._changed.notify_all()
         job.events.put(Done())

@@ -1,4 +1,4 @@
-"""The common options of the command line as the engine's settings. Loads no torch: the page is served before."""
+"""The common command-line options as the engine's settings. Imports no torch, so the page can be served first."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from core.models.hub.catalog import recommended
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
-    """The settings of the common options, with the budget that the catalogue recommends for the model."""
+    """The settings from the common options, with the catalogue's recommended budget for the model."""
     name = args.model or EngineConfig().model
     advice = recommended(name)
     return EngineConfig(
@@ -28,6 +28,6 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
 
 
 def speculation_config(model: str | None) -> SpeculationConfig:
-    """The round lengths to start from with a model."""
+    """The round lengths a model starts with."""
     advice = recommended(model) if model else None
     return SpeculationConfig(gamma1=advice.gamma1, gamma2=advice.gamma2) if advice else SpeculationConfig()

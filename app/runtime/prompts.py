@@ -1,4 +1,4 @@
-"""From exchanges to tokens: earlier answers enter a prompt with the very ids that they were written with."""
+"""From exchanges to tokens: earlier answers enter a prompt with exactly the ids they were written with."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,21 +11,21 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done
 
 
 def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: "TextEngine") -> "Conversation":
-    """A conversation about a book with what was asked and answered."""
+    """A conversation about a book, extended by earlier questions and answers."""
     for exchange in past:
         conversation = conversation.ask(exchange.question).answered(answer_ids(exchange, engine), engine.text.eos_ids)
     return conversation
 
 
 def prompt_of(conversation: "Conversation", past: Sequence[Exchange], question: str, engine: "TextEngine") -> list[int]:
-    """The tokens in front of an answer."""
+    """The tokens before an answer."""
     return with_past(conversation, past, engine).ask(question).prompt_ids(engine.text)
 
 
 def answer_ids(exchange: Exchange, engine: "TextEngine") -> tuple[int, ...]:
-    """The tokens an answer was written with, or those of its text where another model wrote it.
+    """The tokens an answer was written with; the tokens of its text where another model wrote it.
 
-    The same where the model has no such tokens: the file was changed, or the model, under its old name.
+    Also the tokens of its text if this model lacks one of the ids: the file or the model behind the name has changed.
     """
     token_ids = exchange.finished.token_ids
     if exchange.model == engine.info.model and engine.knows(token_ids):

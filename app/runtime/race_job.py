@@ -1,4 +1,4 @@
-"""A race on the engine's thread: one question about the book by several methods, and what their texts say of each."""
+"""A race on the engine's thread: several methods answer one question about the book, and their texts are compared."""
 
 import threading
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def run_race(
                 if isinstance(event.event, PrefillProgress):
                     session.num_read = max(session.num_read, min(event.event.kept_tokens, book.num_opening))
                     if cancel.is_set():
-                        break  # nothing was written: there is no race to show
+                        break  # nothing was written, so there is no race to show
                 yield event
         if race.greedy and race.plain and race.plain.finished:
             race.judgements = judgements(race, prompt, engine)
@@ -64,7 +64,7 @@ def run_race(
 
 
 def judgements(race: Race, prompt: list[int], engine: "TextEngine") -> dict[str, Judgement]:
-    """Every exact lane against plain decoding; as far as both wrote, where a lane was cut short."""
+    """Compare every exact lane with plain decoding; where a lane was cut short, over the tokens both wrote."""
     plain, found = race.plain, {}
     assert plain is not None and plain.finished is not None, "nothing to compare with"
     for lane in race.lanes:

@@ -1,4 +1,4 @@
-"""What brings a book to the model, as jobs for the engine's thread: extract, count, read, keep on disk, survey.
+"""Jobs that bring a book to the model, on the engine's thread: extract, count, read, save to disk, baseline.
 
 Pages call `Reading`; the functions below it run on the engine's thread.
 """
@@ -28,13 +28,13 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
 
 
 class Reading:
-    """Queues what is to be done about the books of sessions."""
+    """Queues the work on the books of sessions."""
 
     def __init__(self, jobs: JobQueue, keeping: SavedBooks) -> None:
         self._jobs, self._keeping = jobs, keeping
 
     def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
-        """Files into their arrivals, in the caller's thread; then `catch_up`."""
+        """Extract files into their uploads, in the caller's thread; then `catch_up`."""
         try:
             for upload, file in zip(pending, files, strict=True):
                 try:
@@ -48,7 +48,7 @@ class Reading:
         yield from self.catch_up(session)
 
     def catch_up(self, session: Session) -> Iterator[WorkerEvent]:
-        """Count, open and read, unless a text is still on its way: whoever brings it goes on from there."""
+        """Count, open and read, unless another text is still being extracted: its stream then continues with this."""
         mine = None
         try:
             for event in self._steps(session):
@@ -81,19 +81,19 @@ class Reading:
                 state.decline()
 
     def after(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
-        """Events of an answer; then what it has left to do about the book, when nobody waits."""
+        """Yield an answer's events; then do the remaining work on the book, if nobody waits."""
         yield from events
-        if disk_state(session).wanted:  # it was read as part of the answer, and books are kept without asking
+        if disk_state(session).wanted:  # the answer has read it, and books are saved without asking
             self._jobs.add_once(session, "keeping", partial(self._keep_quietly, session))
         self._baseline_later(session)
 
     def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._keeping.write(session, self._jobs.others_wait, engine, cancel)
-        if disk_state(session).wanted:  # it made way
+        if disk_state(session).wanted:  # its writing was interrupted
             self._jobs.add(session, "keeping", partial(self._keep_quietly, session))
 
     def _baseline_later(self, session: Session) -> None:
-        """When nobody waits: see what the retrieval cache holds whatever is asked about the book."""
+        """Queue the baseline: what the retrieval cache selects whatever the question, measured when nobody waits."""
         book = session.book
         if book is None or not book.chunk_pages or not session.is_read:
             return
@@ -103,7 +103,7 @@ class Reading:
 
 
 def extract_one(upload: Upload, file: Path) -> Iterator[Extracting]:
-    """A file's text into its arrival."""
+    """Extract a file's text into its upload."""
     upload.stage = "extracting"
     with closing(extract_document(file)) as steps:
         for step in steps:
@@ -119,9 +119,9 @@ def extract_one(upload: Upload, file: Path) -> Iterator[Extracting]:
 def read_opening(
     session: Session, keeping: SavedBooks, engine: "TextEngine", cancel: threading.Event
 ) -> Iterator[WorkerEvent]:
-    """Prefill everything before the first question, but for what was kept on disk."""
+    """Prefill everything before the first question, except what was saved on disk."""
     conversation = session.conversation
-    if conversation is None:  # it was taken from the library before the reading's turn
+    if conversation is None:  # it was removed from the library before the reading's turn
         return
     before, opening = session.read_seconds, conversation.opening_ids(engine.text)
     yield from keeping.fetch(session, opening, engine, cancel)
@@ -137,7 +137,7 @@ def read_opening(
 def survey(
     session: Session, somebody_waits: Callable[[], bool], engine: "TextEngine", cancel: threading.Event
 ) -> Iterator[WorkerEvent]:
-    """Put the usual questions to the book; whoever comes meanwhile goes first, and the rest is asked after that."""
+    """Measure the baseline with fixed questions; stop as soon as a job waits, and measure the rest afterwards."""
     book, conversation = session.book, session.conversation
     if book is None or conversation is None:
         return
@@ -145,7 +145,7 @@ def survey(
     for number, question in enumerate(BASELINE_QUESTIONS):
         prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
         if somebody_waits() or engine.cached_prefix(prompt) < book.num_opening - 1:
-            return  # or another page's book is in the cache: this is not worth reading it again
+            return  # or the cache holds another page's book, and this is not worth a new prefill
         weights = engine.weights_after(prompt, cancel)
         if weights is None:
             return

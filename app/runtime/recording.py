@@ -1,7 +1,7 @@
-"""One answer on its way into its conversation: the question at once, the text every few seconds, the end at the end.
+"""Records one answer in its conversation: the question at once, the text every few seconds, and the end.
 
-Runs on the engine's thread, so it only makes values; the writing to disk is done elsewhere. A reader who kills the
-program finds the question, and the answer as far as it was a few seconds before.
+Runs on the engine's thread and only makes values; another thread writes them to disk. After a crash the reader finds
+the question, and the answer as it was a few seconds before.
 """
 
 import secrets
@@ -19,9 +19,9 @@ from core.decoding.stats import DecodeStats, joined
 from core.errors import CoreError
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 
-PARTIAL_SECONDS = 3.0  # between states of an unfinished answer
-CUT = frozenset({"max_new_tokens", "cancelled", "time_up"})  # endings behind which an answer can go on
-REPLACEMENT = "\ufffd"  # what stands for the beginning of a character
+PARTIAL_SECONDS = 3.0  # between two saved states of an unfinished answer
+CUT = frozenset({"max_new_tokens", "cancelled", "time_up"})  # endings after which an answer can continue
+REPLACEMENT = "\ufffd"  # stands for an incomplete character
 
 
 class ExchangeGone(CoreError):
@@ -32,14 +32,14 @@ class ExchangeGone(CoreError):
 
 
 class AnswerComplete(CoreError):
-    """There is nothing to continue."""
+    """There is nothing to continue: the answer is complete."""
 
     def __init__(self) -> None:
         super().__init__("This answer has ended by itself.", hint="Ask a further question, or regenerate it.")
 
 
 class BegunElsewhere(CoreError):
-    """An answer cannot go on about a text that it was not begun about."""
+    """An answer cannot continue about another text than it began about."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -49,16 +49,16 @@ class BegunElsewhere(CoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an answer goes."""
+    """Where an answer belongs in its conversation."""
 
     question: str
-    parent: str | None = None  # the node it follows; None: whatever was answered last when its turn comes
+    parent: str | None = None  # the node it follows; None: the last answer shown when its turn comes
     goes_on: str | None = None  # the node whose answer is continued
-    asked_in: Dialogue | None = None  # the conversation that was shown when it was asked
+    asked_in: Dialogue | None = None  # the conversation shown when the question was asked
 
 
 def check_place(place: Place, session: Session) -> None:
-    """See that an answer whose turn has come is about the text that it was asked about.
+    """Check that an answer whose turn has come is about the text that was open when it was asked.
 
     Raises:
         OtherBook, BegunElsewhere.
@@ -74,12 +74,12 @@ def check_place(place: Place, session: Session) -> None:
 
 
 def streamed_text(exchange: Exchange) -> str:
-    """What of a cut answer stands when it goes on: the beginning of a character at its end will be completed."""
+    """The text of a cut answer that stays when it continues, without an incomplete character at its end."""
     return exchange.finished.text.rstrip(REPLACEMENT)
 
 
 class Recording:
-    """Takes in the events of one answer.
+    """Records the events of one answer.
 
     Args:
         model, weights: what runs, for the record.
@@ -112,10 +112,10 @@ class Recording:
             dialogue = session.dialogue or Dialogue.begin(
                 BookRef.of(session.book, session.digest), place.question, tab_of(session.id)
             )
-            if conversations.was_deleted(dialogue.id):  # by another page, while this one shows it
+            if conversations.was_deleted(dialogue.id):  # another page deleted it while this one shows it
                 dialogue = replace(dialogue, id=secrets.token_hex(16))
             self._head_before, self._book_before = dialogue.head, dialogue.book
-            if dialogue.book.digest != session.digest:  # it goes on about a library that was changed
+            if dialogue.book.digest != session.digest:  # the conversation continues about a changed library
                 dialogue = replace(dialogue, book=BookRef.of(session.book, session.digest))
             node = dialogue.find(place.goes_on)
             self._is_new = node is None
@@ -125,25 +125,25 @@ class Recording:
                 dialogue, node = dialogue.ask(parent, place.question)
             self.node: Node = node
             self.before = node.exchange
-            self.written = node.exchange.finished.token_ids if node.exchange else ()  # as the model of now reads them
+            self.written = node.exchange.finished.token_ids if node.exchange else ()  # in the present model's tokens
             dialogue = dialogue.show(node.id)
             self._dialogue = session.dialogue = replace(dialogue, tab=tab_of(session.id))
         self._save()
 
     @property
     def past(self) -> tuple[Exchange, ...]:
-        """What was said before, in order."""
+        """The earlier exchanges, in order."""
         path = self._dialogue.path_to(self.node.parent)
         return tuple(node.exchange for node in path if node.exchange is not None)
 
     @property
     def text(self) -> str:
-        """The answer as it is recorded so far."""
+        """The answer recorded so far."""
         node = self._dialogue.find(self.node.id)
         return node.exchange.finished.text if node and node.exchange else ""
 
     def apply(self, event: Event) -> None:
-        """Take in one event."""
+        """Record one event."""
         match event:
             case PrefillProgress():
                 if self._progress is None:
@@ -163,11 +163,11 @@ class Recording:
                     self._done = True
 
     def end(self) -> None:
-        """The stream is over: an answer without a word leaves no trace."""
+        """The stream has ended: remove an answer without any text."""
         if self._done:
             return
         self._done = True
-        if self._ids:  # it broke off: what was written is kept
+        if self._ids:  # it was interrupted: the text so far is recorded
             self._record(self._so_far(DecodeStats(new_tokens=len(self._ids))))
         elif self._is_new:
             with self._session.lock:
@@ -190,7 +190,7 @@ class Recording:
 
     @property
     def _newest(self) -> Dialogue:
-        """The conversation with what else was changed in it meanwhile, a title for example."""
+        """The conversation with other changes made meanwhile, for example a new title."""
         shown = self._session.dialogue
         return shown if shown is not None and self._in_view else self._dialogue
 

@@ -1,4 +1,4 @@
-"""Looks at the retrieval cache while an answer is written, about twice a second. Runs on the engine's thread."""
+"""Reads what the retrieval cache holds during an answer, about twice a second. Runs on the engine's thread."""
 
 import time
 from typing import TYPE_CHECKING
@@ -10,14 +10,14 @@ from core.generation.events import Event, Finished, RoundDone
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
 
-LOOK_SECONDS = 0.5  # between two looks at what the retrieval cache holds
+LOOK_SECONDS = 0.5  # between two reads of the retrieval cache
 
 
 class RetrievalProbe:
-    """What is loaded for one answer.
+    """Records what the retrieval cache loads for one answer.
 
     Args:
-        exchange_id: of the answer; one that goes on keeps what was seen before, unless its retrieval cache was another.
+        exchange_id: of the answer. A continued answer keeps its earlier record, unless the retrieval cache has changed.
     """
 
     def __init__(self, session: Session, exchange_id: str, question: str, method: str, engine: "TextEngine") -> None:
@@ -30,7 +30,7 @@ class RetrievalProbe:
         session.loads.put(exchange_id, self.loaded)
 
     def apply(self, event: Event) -> Loaded | None:
-        """What is loaded by now, where it is time to tell: after the first round, twice a second, and at the end."""
+        """What is loaded now, where a report is due: after the first round, twice a second, and at the end."""
         ended = isinstance(event, Finished)
         due = isinstance(event, RoundDone) and time.monotonic() - self._looked >= LOOK_SECONDS
         if not ended and not due:

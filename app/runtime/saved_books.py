@@ -1,7 +1,7 @@
-"""Books on disk, for the page: what was kept is opened instead of read, what was read is kept if the reader wants it.
+"""Books on disk, for the page: a saved book is opened instead of read; a book that was read is saved if wanted.
 
-Work happens on the engine's thread and makes way for whoever waits; state is what the card shows. Knows nothing of
-Gradio. `core.kv_store.engine_store` is imported only when the engine is there: it loads torch.
+The work runs on the engine's thread and stops for waiting jobs; the state is what the page's card shows. Knows nothing
+of Gradio. `core.kv_store.engine_store` imports torch, so it is imported only once the engine is there.
 """
 
 import logging
@@ -27,14 +27,14 @@ STOPPED = "The book was not kept."
 
 
 def disk_state(session: "Session") -> DiskState:
-    """The state of the book that is open now."""
+    """The disk state of the book that is open now."""
     if session.disk.book is not session.book:
         session.disk = DiskState(session.book)
     return session.disk
 
 
 class SavedBooks:
-    """The saved books of one program. Without a folder nothing is kept and nothing is opened."""
+    """The saved books of one program. Without a folder it saves and opens nothing."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
@@ -43,19 +43,19 @@ class SavedBooks:
 
     @property
     def folder(self) -> "BookFolder | None":
-        """The books on disk. Cost: the first time, torch is imported."""
+        """The books on disk. Cost: the first call imports torch."""
         if self._folder is None and self.path is not None:
             from core.kv_store.folder import BookFolder
 
             try:
                 self._folder = BookFolder(self.path)
-            except CoreError as error:  # reading goes on without
+            except CoreError as error:  # books are read without the disk
                 log.warning("%s", error)
                 self.path = None
         return self._folder
 
     def leave(self) -> None:
-        """The engine goes."""
+        """Forget the engine before it is freed."""
         self._store = None
 
     def _of(self, engine: "TextEngine") -> "BookStore | None":
@@ -68,7 +68,7 @@ class SavedBooks:
     def fetch(
         self, session: "Session", prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event
     ) -> Iterator[BookMoving]:
-        """Bring what was kept of a prompt into the engine, so that it is not read."""
+        """Fetch the saved part of a prompt into the engine, so that the model need not read it."""
         store = self._of(engine)
         if store is None:
             return
@@ -87,7 +87,7 @@ class SavedBooks:
             state.doing = None
 
     def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "TextEngine") -> None:
-        """The engine holds exactly these tokens, the book: offer to keep it, if reading took long, or just do."""
+        """The engine holds exactly the book's tokens: if reading took long, offer to save them, or save unasked."""
         store = self._of(engine)
         if store is None or session.incognito or session.book is None:
             return
@@ -102,7 +102,7 @@ class SavedBooks:
     def write(
         self, session: "Session", others_wait: Callable[[], bool], engine: "TextEngine", cancel: threading.Event
     ) -> Iterator[BookMoving]:
-        """Write the session's book, or go on with it, until it is done or somebody waits for the engine."""
+        """Write the session's book, or continue to, until it is complete or another job waits for the engine."""
         from core.kv_store.engine_store import Kept
 
         state, store = disk_state(session), self._of(engine)

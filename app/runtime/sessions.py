@@ -1,4 +1,4 @@
-"""What the server keeps for one open page: its book, its conversation, its answers. The browser holds only the id."""
+"""The server's state of one open page: its book, its conversation, its answers. The browser holds only the id."""
 
 import secrets
 import threading
@@ -23,11 +23,11 @@ if TYPE_CHECKING:  # importing it takes the seconds that the engine's thread spe
     from app.conversations.tree import Dialogue, Node
     from core.generation.session import Conversation
 
-MOST_SESSIONS = 64  # the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
+MOST_SESSIONS = 64  # beyond that the longest unused one is forgotten; a book of 128K tokens takes about 6 MB
 
 
 class RaceBoard(Protocol):
-    """What draws a race that waits or runs."""
+    """Draws a race that waits or runs."""
 
     @property
     def running(self) -> bool:
@@ -35,11 +35,11 @@ class RaceBoard(Protocol):
 
     @property
     def failed(self) -> bool:
-        """There was no race, or no further."""
+        """The race did not begin, or was interrupted."""
 
     @property
     def finished(self) -> bool:
-        """There is a race to replay and to report."""
+        """The race can be replayed and reported."""
 
     def html(self) -> str:
         """The board."""
@@ -47,71 +47,71 @@ class RaceBoard(Protocol):
 
 @dataclass(slots=True)
 class Session:
-    """One page. The engine's thread changes what belongs to the book and the conversation, and `clear` begins anew."""
+    """One page. The engine's thread changes its book and conversation; `clear` begins a new conversation."""
 
     id: str
     book: Book | None = None
-    conversation: "Conversation | None" = None  # the book's tokens; what was said follows from `exchanges`
+    conversation: "Conversation | None" = None  # the book's tokens; the turns come from `exchanges`
     digest: str = ""  # of the book's text, all documents of the library joined
-    dialogue: "Dialogue | None" = None  # what is shown; None before the first question
-    carried: bool = False  # the conversation goes on about the book, though it was about another library so far
+    dialogue: "Dialogue | None" = None  # the one shown; None before the first question
+    carried: bool = False  # the conversation continues about the book, though it began about another library
     incognito: bool = False  # nothing of this conversation is written
     editing: str | None = None  # the exchange whose question is being changed
-    search: str = ""  # what the list of conversations is narrowed to
-    entered: bool = False  # the page has said hello, so it shows what the session holds
+    search: str = ""  # filters the list of conversations
+    entered: bool = False  # the page has loaded, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
-    read_seconds: float = 0.0  # what that took, as far as it was done before a question
-    num_drawn: int = 0  # answers begun: each is drawn with a seed of its own
-    trace: Trace | None = None  # of the newest answer, which may still be written
+    read_seconds: float = 0.0  # time for that, as far as it came before a question
+    num_drawn: int = 0  # answers begun: each has its own seed
+    trace: Trace | None = None  # of the newest answer, which may be unfinished
     race: Race | None = None  # the newest one, which may still run
-    race_view: "RaceBoard | None" = None  # of a race that waits or runs, or that failed: whoever draws it next shows it
+    race_view: "RaceBoard | None" = None  # of a race that waits, runs or failed: the next page to draw it shows it
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
-    doing: Waiting | PrefillProgress | None = None  # for the library, at this moment
+    doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now
     loads: Loads = field(default_factory=Loads)  # what was loaded of the book, by exchange
     budget: int | None = None  # of the retrieval cache for the newest answer, tokens; None: as the engine was loaded
-    disk: DiskState = field(default_factory=DiskState)  # of the book, or of one that was open before
+    disk: DiskState = field(default_factory=DiskState)  # of the open book, or of an earlier one
     baseline: "array[float] | None" = None  # weights of the book's chunks for any question; None: not measured
-    baseline_budget: int = 0  # with which they were measured
-    inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to see whether there is news
-    model: object = None  # the state of the model that the page shows, to see whether another page has changed it
-    num_cleared: int = 0  # an answer that began before the latest clearing does not come back into view
-    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a change of it
+    baseline_budget: int = 0  # the budget they were measured with
+    inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to detect changes
+    model: object = None  # the model state that the page shows, to detect a change by another page
+    num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
+    lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
 
     @property
     def fits(self) -> bool:
-        """The conversation can go on: it is about the book that is open, or there is none yet."""
+        """The conversation can continue: it is about the open book, or is empty."""
         if self.dialogue is None:
             return True
         return self.book is not None and (self.carried or self.dialogue.book.digest == self.digest)
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """What was asked about the open book and answered, on the branch that is shown."""
+        """The questions about the open book and their answers, on the shown branch."""
         return self.dialogue.exchanges if self.dialogue is not None and self.fits else ()
 
     @property
     def is_stale(self) -> bool:
-        """Another model has counted and read its book: the one that runs now must do it again."""
+        """Another model has counted and read its book: the present model must do so again."""
         return self.book is not None and self.conversation is None
 
     @property
     def num_talk(self) -> int:
-        """Tokens of the conversation that is shown, as far as the model was asked about the open book."""
+        """Tokens of the shown conversation, as far as the model was asked about the open book."""
         exchanges = self.exchanges
         if not exchanges or self.book is None:
             return 0
         last = exchanges[-1]
-        if last.digest != self.digest:  # nothing was asked since the library changed: counted when it was opened
+        if last.digest != self.digest:  # no question since the library changed: use the count from its opening
             fit, end = self.uploads.fit, self.dialogue.tip if self.dialogue else ""
             return fit.talks.get(end, fit.talk) if fit else 0
         return max(0, last.finished.prompt_tokens + len(last.finished.token_ids) - self.book.num_opening)
 
     @property
     def where(self) -> Loaded | None:
-        """What was loaded of the open book for the last answer shown, or for the one that is being written.
+        """What was loaded of the open book for the current answer, else for the last one shown.
 
-        None: nothing was asked about this book.
+        None: there was no question about this book.
         """
         node = self._last
         if node is None:
@@ -123,12 +123,12 @@ class Session:
         return Loaded(node.question, node.exchange.finished.method, False, kept=False)
 
     def baseline_for(self, loaded: Loaded) -> "array[float] | None":
-        """The weights for any question, if they were measured with the budget that an answer had."""
+        """The baseline weights, if they were measured with the budget of an answer."""
         return self.baseline if loaded.budget in (0, self.baseline_budget) else None
 
     @property
     def _last(self) -> "Node | None":
-        """The end of the branch that is shown: what is being answered, or the last answer."""
+        """The end of the shown branch: the current answer, else the last one."""
         if self.dialogue is None or not self.fits:
             return None
         path = self.dialogue.path
@@ -138,7 +138,7 @@ class Session:
 
     @property
     def is_read(self) -> bool:
-        """The whole book was read; all tokens but the last are in the cache then."""
+        """The whole book was read: all its tokens but the last are in the cache."""
         return self.book is not None and self.num_read >= self.book.num_opening - 1
 
 
@@ -172,7 +172,7 @@ class Sessions:
     """All open pages, by id.
 
     Args:
-        is_busy: says of a session that something is done for it: it is not forgotten then.
+        is_busy: whether work for a session runs or waits; such a session is not forgotten.
     """
 
     def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False) -> None:
@@ -181,7 +181,7 @@ class Sessions:
         self._lock = threading.Lock()
 
     def enter(self, session_id: str) -> Session:
-        """The session of a page: the one it had before a reload, else a new one, under its own id if that is one."""
+        """The page's session before a reload, else a new one, under the page's own id if that is valid."""
         with self._lock:
             if session_id in self._by_id:
                 self._by_id.move_to_end(session_id)

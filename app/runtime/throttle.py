@@ -1,7 +1,7 @@
-"""How often the page is told what happens: ten times a second is enough for the eye; events are collected in between.
+"""Limits how often the page is updated: ten times a second is enough for the eye. Events are collected in between.
 
-An update costs a browser and the server about 25 ms of a processor's time. Where the decoder computes with every core,
-that is taken from it: there, updates are rarer. `bench --suite page` measures what they cost.
+An update costs a browser and the server about 25 ms of processor time. Where the decoder computes on every core, this
+slows decoding, so updates are rarer there. `bench --suite page` measures their cost.
 """
 
 import time
@@ -12,14 +12,14 @@ from typing import TypeVar
 from app.runtime.events import Pause
 
 INTERVAL_SECONDS = 0.1
-SIGN_OF_LIFE_SECONDS = 1.0  # an update without news: only when it hears one does Gradio notice that a page was closed
+SIGN_OF_LIFE_SECONDS = 1.0  # empty update: Gradio notices a closed page only when it sends one
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Least seconds between two updates of an answer's text, and between two of the figures above it."""
+    """Least seconds between two updates of an answer's text, and of the figures above it."""
 
     text: float
     figures: float
@@ -29,18 +29,18 @@ LIVELY, SPARING = Pace(INTERVAL_SECONDS, INTERVAL_SECONDS), Pace(0.25, 0.5)
 
 
 def pace_beside(num_busy: int, num_cores: int) -> Pace:
-    """Sparing where the decoder's threads leave no core to the page."""
+    """The slower rate where the decoder's threads leave no core to the page."""
     return LIVELY if num_busy < num_cores else SPARING
 
 
 class Metronome:
-    """Says when it is time again; the first time at once."""
+    """Says when the next update is due; the first is due at once."""
 
     def __init__(self, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval, self._clock, self._last = interval_seconds, clock, -float("inf")
 
     def due(self) -> bool:
-        """Whether the interval has passed since it last said yes."""
+        """Whether the interval has passed since the last time this returned True."""
         now = self._clock()
         if now - self._last < self._interval:
             return False
@@ -51,9 +51,9 @@ class Metronome:
 def paced(
     events: Iterable[T], interval_seconds: float = INTERVAL_SECONDS, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[list[T]]:
-    """Batches of events, none lost: the first at once, the last always, at most one an interval.
+    """Yield events in batches, at most one an interval; none is lost, the first comes at once and the last always.
 
-    A batch is empty only as a sign of life, when there has been none for SIGN_OF_LIFE_SECONDS.
+    An empty batch is only a sign of life, after SIGN_OF_LIFE_SECONDS without a batch.
     """
     batch: list[T] = []
     shown = -float("inf")

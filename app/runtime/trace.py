@@ -1,4 +1,4 @@
-"""What is recorded of an answer while it is written: its tokens with their provenance, and when what was there.
+"""The record of an answer while it is written: its tokens with their provenance, and the time of each round.
 
 The engine's thread writes, handlers read: lists only grow, values are replaced whole. Knows nothing of HTML.
 """
@@ -16,7 +16,7 @@ from core.generation.events import Event, Finished, LaneEvent, PrefillProgress, 
 
 
 class Point(NamedTuple):
-    """What was there after a round."""
+    """The state after a round."""
 
     seconds: float  # of decoding, the answer's own clock
     num_chars: int
@@ -37,11 +37,11 @@ class Trace:
 
     @property
     def exact(self) -> bool:
-        """The text follows the target's law."""
+        """The text follows the target's distribution."""
         return is_exact(self.method)
 
     def apply(self, event: Event) -> "Trace":
-        """Take in one event of the answer."""
+        """Record one event of the answer."""
         match event:
             case RoundDone():
                 self.records.extend(event.tokens)
@@ -58,24 +58,24 @@ class Trace:
         self.points.append(Point(stats.decode_seconds, len(self.text), stats.new_tokens))
 
     def seconds_at(self, num_tokens: int) -> float:
-        """When this many tokens were there; at most what there is."""
+        """When this many tokens were written, or all, if there are fewer."""
         at = bisect_left(self.points, num_tokens, key=lambda point: point.num_tokens)
         return self.points[min(at, len(self.points) - 1)].seconds
 
     def tokens_at(self, seconds: float) -> int:
-        """How many tokens were there at a time."""
+        """How many tokens were written at a time."""
         return self.points[max(0, bisect_right(self.points, seconds, key=lambda point: point.seconds) - 1)].num_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How an exact lane's tokens compare with plain decoding's."""
+    """How the tokens of an exact lane compare with plain decoding's."""
 
     verdict: Literal["identical", "near_tie", "mismatch"]
     index: int | None  # of the first token that differs
-    logit_gap: float | None  # from the target's best token to the worse of the two; None: one text lacks it
+    logit_gap: float | None  # the target's best token minus the lower of the two; None: one text lacks the token
     num_compared: int
-    whole: bool  # both had ended by themselves; else only as many tokens as both wrote were compared
+    whole: bool  # both texts are complete; else only the tokens that both wrote were compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class Race:
     question: str
     lanes: tuple[Trace, ...]
     configs: tuple[GenerationConfig, ...]
-    seconds: float | None  # a budget on every clock
+    seconds: float | None  # a budget for every lane's clock
     book: str
     num_book: int  # tokens
     num_read_before: int
     begun: datetime = field(default_factory=datetime.now)
     reading: PrefillProgress | None = None
     judgements: dict[str, Judgement] = field(default_factory=dict)  # by method
-    ended: bool = False  # nothing more comes
+    ended: bool = False  # no further events come
 
     @property
     def greedy(self) -> bool:
@@ -110,24 +110,24 @@ class Race:
 
     @property
     def plain(self) -> Trace | None:
-        """The honest baseline, if it runs."""
+        """Plain decoding, if it runs."""
         return next((lane for lane in self.lanes if lane.method == PLAIN), None)
 
     @property
     def contender(self) -> Trace | None:
-        """Who is measured against plain decoding: the first exact other lane, else the first other one."""
+        """The lane measured against plain decoding: the first other exact lane, else the first other one."""
         others = [lane for lane in self.lanes if lane.method != PLAIN]
         return next((lane for lane in others if lane.exact), others[0] if others else None)
 
     @property
     def num_reread(self) -> int | None:
-        """Tokens of the book that were read before and had to be read again."""
+        """Tokens of the book that had to be read again."""
         if self.reading is None:
             return None
         return max(0, min(self.num_read_before, self.num_book) - self.reading.reused_tokens)
 
     def apply(self, event: LaneEvent) -> "Race":
-        """Take in one event."""
+        """Record one event."""
         if event.lane is not None:
             self.lanes[event.lane].apply(event.event)
         elif isinstance(event.event, PrefillProgress):
@@ -148,5 +148,5 @@ def lead(fast: Trace, plain: Trace) -> Lead:
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """Where two token sequences part; None where one begins the other."""
+    """The first index where two token sequences differ; None where one is a prefix of the other."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)

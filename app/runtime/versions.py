@@ -1,14 +1,14 @@
-"""What runs, by version. Asks the installed packages, so that nothing has to be imported to know."""
+"""Versions of Python and packages, from the installed metadata: nothing has to be imported."""
 
 import platform
 from importlib import metadata
 
 ALWAYS = ("torch", "transformers", "gradio")
-WHERE_THERE = ("flash-attn", "bitsandbytes")  # faster attention, quantised weights: optional
+WHERE_THERE = ("flash-attn", "bitsandbytes")  # optional: faster attention, quantised weights
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that matter; optional ones only where they are installed."""
+    """Python and the important packages; optional ones only where they are installed."""
     found = {"python": platform.python_version()}
     for name in (*ALWAYS, *WHERE_THERE):
         try:

@@ -1,7 +1,7 @@
-"""The one thread that owns the engine, and the verbs of the page as streams of events.
+"""The one thread that owns the engine, and the actions of the page as streams of events.
 
-Handlers call a verb and iterate over what it yields. Closing or stopping a stream cancels the work at the next chunk or
-round. Knows nothing of Gradio.
+A handler calls an action and iterates over its events. Closing or stopping a stream cancels the work at the next chunk
+or round. Knows nothing of Gradio.
 """
 
 import logging
@@ -34,12 +34,12 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
 
 log = logging.getLogger(__name__)
 
-MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread when the program ends; while it loads a model
-MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
+MOST_END_SECONDS, SHORT_END_SECONDS = 10.0, 0.5  # for the thread to end; SHORT while it loads a model
+MOST_WAIT_SECONDS = 30.0  # long enough for a pass over a long book on a slow machine
 
 
 class EngineFault(CoreError):
-    """A bug of ours, or something outside that went wrong: the page goes on working."""
+    """A bug in this program, or a failure outside of it: the page goes on working."""
 
     def __init__(self, error: BaseException) -> None:
         if is_of_memory(error):
@@ -55,7 +55,7 @@ class EngineFault(CoreError):
 
 
 class EngineWorker:
-    """One engine, one thread, many pages that take turns."""
+    """One engine and one thread; pages take turns."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class EngineWorker:
 
     @property
     def is_running(self) -> bool:
-        """The thread is there; after `close`: it is in the midst of something that cannot be cancelled."""
+        """The thread is alive; after `close`: it does something that cannot be cancelled."""
         return self._thread.is_alive()
 
     def close(self, timeout_seconds: float = MOST_END_SECONDS) -> None:
-        """Cancel everything and let the thread end; loading cannot be cancelled, and is not waited for."""
+        """Cancel everything and let the thread end; loading cannot be cancelled, so close does not wait for it."""
         loading = self._jobs.close()
         if self._thread.is_alive():
             self._thread.join(min(timeout_seconds, SHORT_END_SECONDS) if loading else timeout_seconds)
@@ -98,27 +98,27 @@ class EngineWorker:
         return self._jobs.state
 
     def states(self) -> Iterator[ModelState | Pause]:
-        """The model's state now, and again once loading has ended; a pause a second until then.
+        """Yield the model's state now, and again once loading has ended; until then a pause every second.
 
-        Only at a yield does Gradio notice that the page was closed, and give its thread to another.
+        Gradio notices a closed page, and frees its thread, only at a yield.
         """
         first = self._jobs.state
         yield first
-        if isinstance(first, Loading):  # even if loading has ended while that was shown
+        if isinstance(first, Loading):  # even if loading has ended meanwhile
             while not self._jobs.has_loaded(SIGN_OF_LIFE_SECONDS):
                 yield Pause()
             yield self._jobs.state
 
     def switch(self, load: Load, model: str) -> None:
-        """Load another model in place of the present one; returns at once, `states` tells the rest.
+        """Load another model in place of the present one; returns at once, `states` reports the rest.
 
-        The present one is freed first. If the other cannot be loaded, the present one is loaded again. Reading and
-        counting are ended; books are counted and read again, conversations stay.
+        The present model is freed first, and loaded again if the other cannot be loaded. Reading and counting end;
+        books are counted and read again, conversations stay.
 
         Args:
             model: its name, for display.
         Raises:
-            ModelBusy: a model is being loaded, or an answer or a race runs or waits, of whatever page.
+            ModelBusy: a model is being loaded, or any page has an answer or a race that runs or waits.
         """
         self._jobs.switch(load, model)
 
@@ -127,8 +127,8 @@ class EngineWorker:
     def open_books(self, session_id: str, files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract the texts of files, put them in the session's library, and let the model read it if it fits.
 
-        A file that cannot be read is told in `Session.intake`, and the others come all the same. Where several of these
-        streams run at once, the one whose last text comes last counts and reads for all.
+        A file that cannot be read is reported in `Session.uploads`; the others are added all the same. Where several of
+        these streams run at once, the one whose text comes last counts and reads for all.
 
         Raises:
             SessionGone: at once. While iterating: the error of the model's loading.
@@ -141,13 +141,13 @@ class EngineWorker:
         return self.open_books(session_id, [file])
 
     def arrange(self, session_id: str, change: Callable[[Library], Library]) -> Iterator[WorkerEvent]:
-        """Change the session's library, and let the model read what is new of it.
+        """Change the session's library, and let the model read its new parts.
 
-        The conversation goes on as long as one of the books stays. An answer that is being written is ended only if
-        the library is empty.
+        The conversation continues as long as one of its books stays. An answer in progress ends only if the library
+        becomes empty.
 
         Raises:
-            SessionGone; what `change` raises. While iterating: the error of the model's loading.
+            SessionGone; whatever `change` raises. While iterating: the error of the model's loading.
         """
         session = self.sessions.get(session_id)
         session.uploads.change(change)
@@ -157,15 +157,15 @@ class EngineWorker:
         return self._reading.catch_up(session)
 
     def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Open what is new in the session's library, and read what was not read. Yields nothing if there is nothing.
+        """Open and read what is new in the session's library. Yields nothing if there is nothing new.
 
         Raises:
-            SessionGone; the error the model's loading ended with.
+            SessionGone; the error of the model's loading.
         """
         yield from self._reading.catch_up(self.sessions.get(session_id))
 
     def save_book(self, session_id: str) -> Iterator[WorkerEvent]:
-        """Write the session's book to disk, if that was offered; whoever asks something meanwhile goes first.
+        """Write the session's book to disk, if that was offered; jobs that come meanwhile go first.
 
         Raises:
             SessionGone: at once.
@@ -186,14 +186,14 @@ class EngineWorker:
         """Answer a question about the session's book.
 
         A stream that ends without Finished was stopped before its turn. An answer that was stopped before its first
-        token leaves the conversation as it was.
+        token does not change the conversation.
 
         Args:
-            parent: the exchange it follows, ROOT for none; None for the newest of the branch that is shown.
-            own_seed: draw with a seed of this answer's own, not with the one in `config`.
+            parent: the exchange it follows, ROOT for none; None for the newest of the shown branch.
+            own_seed: draw with this answer's own seed, not with the one in `config`.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, OtherBook: at once. ContextTooSmall and others of the engine: when it
-            is its turn.
+            SessionGone, EmptyQuestion, NoBook, OtherBook: at once. ContextTooSmall and other errors of the engine: when
+            its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
         return self._write(session, Place(question=question.strip(), parent=parent), config, own_seed)
@@ -201,9 +201,9 @@ class EngineWorker:
     def regenerate(
         self, session_id: str, config: GenerationConfig, node_id: str | None = None, *, own_seed: bool = True
     ) -> Iterator[WorkerEvent]:
-        """Answer a question once more, beside the answer it has; `node_id` None: the last question shown.
+        """Answer a question again, beside its present answer; `node_id` None: the last question shown.
 
-        Raises what `answer` does.
+        Raises as `answer`.
         """
         session = self.sessions.get(session_id)
         path = session.dialogue.path if session.dialogue else ()
@@ -212,14 +212,14 @@ class EngineWorker:
             raise ExchangeGone
         session = self._ready_to_answer(session_id, node.question if node else "")
         assert node is not None, "a question without a node"
-        again = node.id if node.exchange is None else None  # it was never answered: now it is, where it stands
+        again = node.id if node.exchange is None else None  # an unanswered question gets its first answer in place
         place = Place(question=node.question, parent=node.parent, goes_on=again)
         return self._write(session, place, config, own_seed)
 
     def go_on(self, session_id: str, config: GenerationConfig, *, own_seed: bool = True) -> Iterator[WorkerEvent]:
         """Continue the last answer where it was cut; nothing is read again. Finished has the whole answer.
 
-        Raises what `answer` does.
+        Raises as `answer`.
         """
         session = self.sessions.get(session_id)
         path = session.dialogue.path if session.dialogue else ()
@@ -243,14 +243,14 @@ class EngineWorker:
     def race(
         self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None
     ) -> Iterator[WorkerEvent]:
-        """Answer one question about the book by several methods, in fair turns; a race that still runs ends.
+        """Answer one question about the book by several methods, in fair turns; an earlier race that still runs ends.
 
-        The question stands alone: what was asked before in the conversation is not in its prompt.
+        The question stands alone: its prompt contains nothing of the conversation.
 
         Args:
             seconds: a budget on every lane's clock; None for none.
         Raises:
-            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once. Others of the engine: when it is its turn.
+            SessionGone, EmptyQuestion, NoBook, InvalidSetting: at once. Other engine errors: when its turn comes.
         """
         session = self._ready_to_answer(session_id, question)
         if len(configs) < 2:
@@ -260,15 +260,15 @@ class EngineWorker:
         return self._jobs.stream(session, "race", work)
 
     def borrow(self, session_id: str, work: Work) -> Generator[WorkerEvent]:
-        """Let the engine's thread do something of the caller's, in turn with the pages' jobs: for measurements."""
+        """Run the caller's work on the engine's thread, in turn with the pages' jobs: for measurements."""
         return self._jobs.stream(self.sessions.get(session_id), "reading", work)
 
     def stop_race(self, session_id: str) -> None:
-        """End the session's race after the rounds it is in, or before its turn."""
+        """End the session's race after the current rounds, or before its turn."""
         self._jobs.cancel(session_id, "race")
 
     def clear(self, session_id: str) -> None:
-        """Begin a new conversation about the same book: it stays read. The one so far stays in the list."""
+        """Begin a new conversation about the same book, which stays read. The present one stays in the list."""
         session = self.sessions.get(session_id)
         session.num_cleared += 1
         self.stop_answer(session_id)
@@ -277,7 +277,7 @@ class EngineWorker:
             session.dialogue, session.carried = None, False
 
     def stop_answer(self, session_id: str) -> None:
-        """End the session's answer after the round it is in, or before its turn."""
+        """End the session's answer after the current round, or before its turn."""
         self._jobs.cancel(session_id, "answer")
 
     def end_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> None:
@@ -286,19 +286,19 @@ class EngineWorker:
         self.settle_answer(session_id, timeout_seconds)
 
     def settle_answer(self, session_id: str, timeout_seconds: float = MOST_WAIT_SECONDS) -> bool:
-        """Wait until an answer that was stopped is recorded. False: another one is being written by now."""
+        """Wait until a stopped answer is recorded. False: another one has begun meanwhile."""
         return self._jobs.settle(session_id, "answer", timeout_seconds)
 
     def has_answer(self, session_id: str) -> bool:
-        """An answer of the session is being written, or waits for its turn."""
+        """An answer of the session runs or waits for its turn."""
         return bool(self._jobs.of(session_id, "answer"))
 
     def _is_busy(self, session: Session) -> bool:
-        """Something is done for a page, or waits: it must not be forgotten now."""
+        """Work for the page runs or waits: the page must not be forgotten now."""
         return session.uploads.extracting or self._jobs.is_busy(session)
 
     def stop_reading(self, session_id: str) -> None:
-        """Stop extracting, counting or reading. What was read stays read, what is in the library stays there."""
+        """Stop extracting, counting or reading. What was read stays read, and the library stays as it is."""
         self.sessions.get(session_id).uploads.stop()
         self._jobs.cancel(session_id, "counting")
         self._jobs.cancel(session_id, "reading")
@@ -336,8 +336,8 @@ class EngineWorker:
         return state
 
     def _free(self) -> None:
-        """Let go of the engine, and of all that knows it."""
-        from core.planning.hardware import return_memory  # loads torch, which is there by now
+        """Free the engine and everything that refers to it."""
+        from core.planning.hardware import return_memory  # imports torch, which is loaded by now
 
         engine, self._engine = self._engine, None
         if engine is not None:
@@ -370,9 +370,9 @@ class EngineWorker:
             for event in job.work(self._engine, job.cancel):
                 job.events.put(event)
         except CoreError as error:
-            let_go(error)  # the page keeps it, and the engine may have to go
+            let_go(error)  # the page stores the error, whose frames would keep the engine alive
             job.events.put(error)
-        except BaseException as error:  # this thread must outlive every bug; panics of libraries are no Exceptions
+        except BaseException as error:  # this thread must survive every bug; panics of libraries are no Exceptions
             log.exception("a job failed")
             let_go(error)
             job.events.put(EngineFault(error))
@@ -381,7 +381,7 @@ class EngineWorker:
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """There was not enough memory, as Python, a GPU's allocator or torch's for the processor says it."""
+    """Whether memory ran out, as reported by Python, a GPU's allocator or torch's CPU allocator."""
     names = {kind.__name__ for kind in type(error).__mro__}  # torch is not imported here
     return bool(names & {"MemoryError", "OutOfMemoryError"}) or (
         isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "not enough memory" in str(error))
@@ -389,7 +389,7 @@ def is_of_memory(error: BaseException) -> bool:
 
 
 def _surely(step: Callable[[], None]) -> None:
-    """Do it, or go on without it: the next model is loaded all the same."""
+    """Run a step and ignore its failure, so that the next model can still be loaded."""
     try:
         step()
     except BaseException as error:

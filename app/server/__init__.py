@@ -1,1 +1,1 @@
-"""The servers of this machine: the page, and in `openai` the interface for other programs; and who may use them."""
+"""The servers of this machine and who may use them: the page, and in `openai` the interface for other programs."""

@@ -1,7 +1,7 @@
-"""What a request may carry: no address that would make the server fetch from the network, and no endless bytes.
+"""Limits on request bodies: no address that would make the server fetch from the network, and bounded sizes.
 
-Gradio fetches what a client names by URL, as a path in an address or as a file in a message; the app's word is that it
-sends nothing anywhere. And it stores every byte that is posted as a file.
+Gradio fetches URLs that a client gives as a path in an address or as a file in a message, but this app promises to
+send nothing anywhere. Gradio also stores every byte that is posted as a file.
 """
 
 import json
@@ -22,18 +22,18 @@ from app.context.upload_files import drop_unopened, size_bytes
 
 MOST_MESSAGE = 4 << 20  # bytes; a question that fills the largest context has less than one
 MOST_POSTED = 1 << 30  # bytes of files in one request
-MOST_STORED = 2 << 30  # bytes of files that wait to be read
-MEASURE_BYTES = 16 << 20  # after so many the folder is measured again: others post, too
-SPARE_BYTES = 64 << 20  # that a full disk keeps for conversations, and for what comes before it is measured again
+MOST_STORED = 2 << 30  # bytes of stored files that are still to be read
+MEASURE_BYTES = 16 << 20  # after each such amount the folder is measured again, because others post too
+SPARE_BYTES = 64 << 20  # kept free on the disk for conversations, and for bytes that arrive between two measurements
 UPLOAD = "/gradio_api/upload"
-# Of Gradio's, nothing here uses them: they fetch, or store what was shown, or change the page's code.
+# Gradio's endpoints that this app does not use: they fetch, store what was shown, or change the page's code.
 CLOSED = re.compile(
     r"/+(gradio_api/+(proxy=|deep_link|run-history|runs|vibe|undo-vibe|dev/|process_recording)|monitoring)"
 )
 ELSEWHERE = re.compile(r"https?:", re.IGNORECASE)  # anywhere in an address
 URL = re.compile(
     r"\s*([a-z][a-z0-9+.-]+:/|[/\\]{2})", re.IGNORECASE
-)  # not C:/, a folder; but \\\\machine is none of ours
+)  # not C:/, a folder; but \\\\machine is another machine
 NOTHING_HERE, NO_ADDRESSES = "There is nothing here.", "Files are dropped, not named by their address."
 DISK_FULL = "The disk is full. Make room, then drop the files again."
 TOO_LONG, TOO_MUCH = "The request is too long.", "Too many files wait to be read. Drop fewer, or wait a moment."
@@ -61,7 +61,7 @@ class Bodies:
 
     @classmethod
     def entry(cls, uploads: Path) -> Middleware:
-        """For a list of middleware."""
+        """This middleware for a list of middleware."""
         return Middleware(cls, uploads=uploads)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,10 +100,10 @@ class Bodies:
         """Bytes of the disk that uploads may take."""
         with suppress(OSError):
             return shutil.disk_usage(self._uploads).free - SPARE_BYTES
-        return self._most_stored  # the folder is gone; Gradio makes it
+        return self._most_stored  # the folder is missing; Gradio creates it
 
     def _counted(self, receive: Receive) -> Receive:
-        """Stop a body that is too long, or breaks off, with the one error after which the parser deletes its files."""
+        """Stop a body that is too long or breaks off by the one error after which the parser deletes its files."""
         total, unmeasured = 0, 0
 
         async def counted() -> Message:
@@ -125,7 +125,7 @@ class Bodies:
         return counted
 
     async def _look(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read a whole message, then hand it on if it may come in."""
+        """Read a whole message and pass it on if it is allowed."""
         body, more = bytearray(), True
         while more:
             message = await receive()
@@ -143,16 +143,16 @@ class Bodies:
 
 
 def names_an_address(body: bytes, own: Sequence[str] = ()) -> bool:
-    """A message of JSON holds a file, however deep, whose path or address lies on another machine, or none we know.
+    """Whether a JSON message has a file, at any depth, whose path or address is not one of the server's own.
 
     Args:
-        own: beginnings of our own addresses, which our page gives files that it has uploaded.
+        own: prefixes of the server's own addresses, which the page gives to files that it has uploaded.
     """
     found = False
 
     def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         nonlocal found
-        for name, value in pairs:  # each of them, where a name is there twice
+        for name, value in pairs:  # all pairs, even with repeated names
             if name in ("path", "url") and isinstance(value, str) and URL.match(value):
                 found = found or name == "path" or not value.startswith(tuple(own))
         return dict(pairs)
@@ -162,7 +162,7 @@ def names_an_address(body: bytes, own: Sequence[str] = ()) -> bool:
     except RecursionError:
         return True
     except ValueError:
-        return False  # nor can the app read it
+        return False  # the app cannot read it either
     return found
 
 

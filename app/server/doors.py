@@ -1,8 +1,8 @@
-"""Who may speak to a server at all: programs of the machines that reach it, and its own pages in a browser.
+"""Who may use a server: programs on machines that reach it, and its own pages in a browser.
 
-Any web page may send requests to 127.0.0.1, and by DNS rebinding under a name of its own, which makes our answers its
-own. Three things that a browser tells, and no page can forge, keep it out: `Host`, the name it believes to speak to;
-`Origin`, the page that asks; `Sec-Fetch-Site`, how far both are apart. Programs send only the first.
+Any web page may send requests to 127.0.0.1; by DNS rebinding it may do so under its own name, and then read the
+answers. Three browser headers, which no page can forge, prevent this: `Host`, the name the browser believes to speak
+to; `Origin`, the page that asks; `Sec-Fetch-Site`, how the two are related. Programs send only `Host`.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ADDRESS = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
-NEAR = ("same-origin", "none")  # what Sec-Fetch-Site says of our own page, and of an address that the user typed
+NEAR = ("same-origin", "none")  # Sec-Fetch-Site of this server's own page, and of an address that the user typed
 TO_OURSELVES = {"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin"}
 WRONG_NAME = "The server is not known by this name. Use the address that it printed at its start."
 FROM_ELSEWHERE = "Pages of other sites may not use this server."
@@ -27,11 +27,11 @@ class Hosts:
     """The addresses that a server answers to.
 
     Args:
-        host: what it was told to listen at.
-        names: further names by which others reach it, with a port where it is not the server's own.
+        host: the address the server listens at.
+        names: further names under which others reach it, with a port where it differs from the server's own.
 
-    Localhost, loopback addresses, `host` and `names` are admitted; and where it listens at every address of the
-    machine, the one that a request came in at.
+    Localhost, loopback addresses, `host` and `names` are admitted. If the server listens at every address of the
+    machine, the address that a request arrived at is admitted too.
     """
 
     def __init__(self, host: str, port: int, names: Sequence[str] = ()) -> None:
@@ -42,12 +42,12 @@ class Hosts:
         }
 
     def allow(self, url: str) -> None:
-        """Answer to another address from now on, under its scheme and port only."""
+        """Admit another address, under its scheme and port only."""
         parts = urlsplit(url)
         self._names = self._names | {parts.netloc.lower(): (parts.scheme,)}
 
     def origins(self, host: str, arrived_at: str) -> tuple[str, ...]:
-        """The origins of our own pages under a `Host`; none if it is not ours.
+        """The origins of this server's pages under a `Host`; none if the server does not answer to it.
 
         Args:
             arrived_at: the address of this machine that the connection was made to.
@@ -70,7 +70,7 @@ class Hosts:
 
 
 class Doors:
-    """ASGI middleware, the outermost: nothing of the app sees a request that was refused."""
+    """Outermost ASGI middleware: the app sees no refused request."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
         self._app, self._hosts = app, hosts
@@ -86,7 +86,7 @@ class Doors:
         elif scope["type"] == "http":
             await refusal(scope, receive, _to_ourselves(send))
         else:
-            await send({"type": "websocket.close", "code": 1008})  # before it was accepted: 403
+            await send({"type": "websocket.close", "code": 1008})  # before accepting: becomes 403
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
@@ -99,9 +99,9 @@ class Doors:
 
 
 def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """A lifespan for an app: it puts Doors around everything, before the first connection is accepted.
+    """A lifespan for an app, which puts Doors around everything before the first connection is accepted.
 
-    What is given as `middleware` would stand inside the middleware that a framework adds by itself.
+    Middleware given as `middleware` would run inside the middleware that a framework adds itself.
     """
 
     @asynccontextmanager
@@ -114,19 +114,19 @@ def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[N
 
 
 def own_origins(scope: Scope, hosts: Hosts) -> tuple[str, ...]:
-    """The origins of our own pages under the name that a request speaks to; none if that is not ours."""
+    """The origins of this server's pages under the name a request uses; none if the server does not answer to it."""
     named = Headers(scope=scope).getlist("host")
     arrived_at = (scope.get("server") or ("", None))[0]
     return hosts.origins(named[0], arrived_at) if len(named) == 1 else ()
 
 
 def comes_from_afar(headers: Headers) -> bool:
-    """A browser says that a page of another site, or of another origin of ours, sends the request."""
+    """A browser says that a page of another site, or of another origin on this host, sends the request."""
     return any(site not in NEAR for site in headers.getlist("sec-fetch-site"))
 
 
 def is_a_visit(scope: Scope, headers: Headers) -> bool:
-    """Someone follows a link to the page from elsewhere: nothing happens by that, and the other page sees nothing."""
+    """A link from elsewhere opens the page: this changes nothing, and the other page sees nothing."""
     return (
         scope["type"] == "http"
         and (scope["method"], scope["path"]) == ("GET", "/")
@@ -141,7 +141,7 @@ def _is_own(headers: Headers, origins: tuple[str, ...]) -> bool:
 
 
 def _to_ourselves(send: Send) -> Send:
-    """Answers that no other origin may read or embed, whatever the app says."""
+    """Add headers to every answer so that no other origin may read or embed it, whatever the app sets."""
 
     async def send_to_ourselves(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -157,7 +157,7 @@ def _to_ourselves(send: Send) -> Send:
 
 
 def _plain(name: str) -> str:
-    """One way of writing for each literal address; names as they are."""
+    """One spelling for each literal address; names unchanged."""
     name = name.strip("[]").partition("%")[0]
     try:
         address = ipaddress.ip_address(name)

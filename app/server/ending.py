@@ -1,4 +1,4 @@
-"""The end of a program that serves: Ctrl+C or a signal asks for it, and it comes, whatever hangs or overhears that."""
+"""The end of a serving program after Ctrl+C or a signal, even if something hangs or swallows the interrupt."""
 
 import atexit
 import os
@@ -10,33 +10,30 @@ import time
 from types import FrameType
 from typing import Any, NoReturn
 
-LONGEST_SECONDS = 45.0  # to save what is not saved yet, and to close all else
+LONGEST_SECONDS = 45.0  # to save unsaved data and close everything else
 LOOK_SECONDS = 0.5
-SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # of these, what the system has
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # those that the system has
 
 
 class Ending:
-    """While it is entered, the first signal raises KeyboardInterrupt in the main thread; later ones change nothing.
+    """Inside this context the first signal raises KeyboardInterrupt in the main thread; later ones change nothing.
 
-    An interrupt can get lost: raised while a library catches all that comes, or while an object is freed. So it is
-    remembered, too. If the program has not left this context LONGEST_SECONDS after the signal, it is ended.
-
-    Args:
-        longest_seconds: as said.
+    An interrupt can get lost, if it is raised while a library catches every exception or while an object is freed.
+    So it is remembered too: `longest_seconds` after the signal, the process is ended if it has not left this context.
     """
 
     def __init__(self, longest_seconds: float = LONGEST_SECONDS) -> None:
         self.asked = False
         self._longest = longest_seconds
-        # A handler may interrupt whoever holds a lock; of all queues and events only this one needs none.
-        self._news: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True: asked; False: left
+        # The handler may interrupt a thread that holds a lock; of all queues and events only SimpleQueue needs none.
+        self._news: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True: end requested; False: context left
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Ending":
         threading.Thread(target=self._insist, name="ending", daemon=True).start()
         if threading.current_thread() is threading.main_thread():
             for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # nohup, a shell's background
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # ignored under nohup, and by a shell's jobs
                     self._before[number] = signal.signal(number, self._ask)
         return self
 
@@ -46,10 +43,10 @@ class Ending:
         self._news.put(False)
 
     def wait(self) -> None:
-        """Until the end is asked for.
+        """Wait until the end is requested.
 
         Raises:
-            KeyboardInterrupt: it is asked for just now; where it was before, this only returns.
+            KeyboardInterrupt: it is requested during the wait; if it was requested before, this only returns.
         """
         while not self.asked:
             time.sleep(LOOK_SECONDS)  # Windows does not interrupt a wait for an event
@@ -71,7 +68,7 @@ class Ending:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process though a thread is still in a library's code: Python's own end could crash or hang on that."""
+    """End the process even if a thread is in a library's code, where Python's normal exit could crash or hang."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

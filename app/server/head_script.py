@@ -1,4 +1,4 @@
-"""A script that runs before Gradio's own: what `launch(head=...)` is given is added only after its modules have run."""
+"""A script that runs before Gradio's own scripts; `launch(head=...)` would add it only after those have run."""
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -8,14 +8,14 @@ HEAD = b"<head>"
 
 
 class FirstScript:
-    """ASGI middleware that puts a script at the top of every page of HTML that is sent whole."""
+    """ASGI middleware that puts a script at the top of every HTML page that is sent in one piece."""
 
     def __init__(self, app: ASGIApp, script: str) -> None:
         self._app, self._tag = app, b"<script>\n" + script.encode() + b"</script>"
 
     @classmethod
     def entry(cls, script: str) -> Middleware:
-        """For a list of middleware."""
+        """This middleware for a list of middleware."""
         return Middleware(cls, script=script)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -25,7 +25,7 @@ class FirstScript:
         async def send_with_script(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start" and _is_page(Headers(scope=message)):
-                started = message  # until the length is known
+                started = message  # held back until the length is known
                 return
             if started is not None and message["type"] == "http.response.body":
                 whole = not message.get("more_body", False)

@@ -1,7 +1,6 @@
-"""Logins to a page with a password: few guesses a minute, and a cookie that only our own pages send.
+"""Logins to a page with a password: few guesses a minute, and a cookie that browsers send only for our own pages.
 
-Gradio takes a password as often as it comes, and gives out a cookie that browsers send along with requests of other
-sites' pages.
+Gradio accepts any number of guesses, and its cookie is also sent with requests from other sites' pages.
 """
 
 import math
@@ -14,10 +13,10 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-FREE_OF_ONE, FREE_OF_ALL = 5, 30  # wrong passwords in a row without a wait: from one address, from everywhere
+FREE_OF_ONE, FREE_OF_ALL = 5, 30  # wrong passwords in a row without a wait: from one address, from all
 WINDOW_SECONDS = 60.0  # after which a wrong password is forgotten
 LONGEST_WAIT_SECONDS = 16.0
-MOST_ADDRESSES = 1000  # that are remembered
+MOST_ADDRESSES = 1000  # remembered at once
 
 
 class Logins:
@@ -29,7 +28,7 @@ class Logins:
 
     @classmethod
     def entry(cls) -> Middleware:
-        """For a list of middleware."""
+        """This middleware for a list of middleware."""
         return Middleware(cls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,7 +45,7 @@ class Logins:
             told = {"detail": "Too many wrong passwords. Wait a moment."}
             await JSONResponse(told, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
             return
-        for one in both:  # as wrong, until it has shown to be right: many may come at once
+        for one in both:  # counted as wrong until proven right, because many may come at once
             one.count(now)
 
         async def send_and_see(message: Message) -> None:
@@ -59,28 +58,28 @@ class Logins:
 
     def _guesses_of(self, address: str) -> "Guesses":
         found = self._of_address.pop(address, None) or Guesses(FREE_OF_ONE)
-        self._of_address[address] = found  # the last one to be dropped
+        self._of_address[address] = found  # newest, so dropped last
         if len(self._of_address) > MOST_ADDRESSES:
             del self._of_address[next(iter(self._of_address))]
         return found
 
 
 class Guesses:
-    """Wrong passwords of the last minute, and how long to wait for the next: twice as long after each.
+    """Wrong passwords of the last minute, and the wait before the next guess: it doubles after each.
 
     Args:
-        free: how many have no wait behind them.
+        free: guesses without a wait.
     """
 
     def __init__(self, free: int) -> None:
         self._free, self._times, self._next = free, deque[float](), 0.0
 
     def wait(self, now: float) -> float:
-        """Seconds until another is taken; 0: at once."""
+        """Seconds until another guess is accepted; 0: at once."""
         return max(0.0, self._next - now)
 
     def count(self, now: float) -> None:
-        """One was taken."""
+        """Count a guess."""
         while self._times and now - self._times[0] > WINDOW_SECONDS:
             self._times.popleft()
         self._times.append(now)
@@ -89,14 +88,14 @@ class Guesses:
             self._next = now + min(LONGEST_WAIT_SECONDS, 2.0**beyond)
 
     def take_back(self) -> None:
-        """The last one was right."""
+        """Uncount the last guess, because it was right."""
         if self._times:
             self._times.pop()
         self._next = 0.0
 
 
 def _close_cookies(send: Send, *, is_safe: bool) -> Send:
-    """Cookies for requests of our own pages alone, and by https alone where that is spoken."""
+    """Restrict cookies to requests of our own pages, and to https where it is used."""
 
     async def send_closed(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,8 +1,8 @@
-"""What Gradio keeps of each page: one entry a component, however often the component changes.
+"""Gradio's stored state of each page: one entry a component, however often the component changes.
 
-Where a component's properties change, Gradio makes another one in its place and numbers it anew. The next plain value
-finds that one and is kept under the new number, beside what is there: a page that is used for hours grows without end
-(seen with 6.31: 417 entries for 150 components after an hour). So whatever takes a place takes its number, too.
+When a component's properties change, Gradio replaces it by a new one with a new number. The next plain value is stored
+under the new number beside the old entry, so a page that is used for hours grows without end (seen with 6.31: 417
+entries for 150 components after an hour). Here a replacement keeps the number of the component it replaces.
 """
 
 from typing import Any
@@ -21,5 +21,5 @@ class PageState(state_holder.SessionState):
 
 
 def keep_numbers() -> None:
-    """Let pages that are opened from here on keep their components so."""
+    """Use PageState for pages that are opened from now on."""
     state_holder.SessionState = PageState  # type: ignore[misc]

@@ -1,14 +1,14 @@
-"""What a browser may do with the page: nothing but talk to the server it came from.
+"""What a browser may do with the page: only talk to the server it came from.
 
-Escaping is the first line of defence against hostile books; this is the second. A picture, a script or a form that got
-through all the same cannot reach another machine.
+Escaping is the first line of defence against hostile books, this is the second: a picture, script or form that passes
+the first still cannot reach another machine.
 """
 
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Gradio's own page needs inline scripts, `Function` for its templates and inline styles.
+# Gradio's page needs inline scripts, `Function` for its templates and inline styles.
 POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -41,7 +41,7 @@ class SecurityHeaders:
 
     @classmethod
     def entry(cls) -> Middleware:
-        """For a list of middleware."""
+        """This middleware for a list of middleware."""
         return Middleware(cls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

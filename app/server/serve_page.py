@@ -1,4 +1,4 @@
-"""The app's start: where it listens, what it keeps, what it lets out. The page is served before the model is loaded."""
+"""Starts the app: address, stored data, access. The page is served before the model is loaded."""
 
 import argparse
 import errno
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from core.planning.hardware import Machine
 
 MOST_UPLOAD = "300mb"
-MOST_THREADS = 256  # a page that waits holds one, asleep
-MOST_STATES = 128  # of pages, in Gradio: 0.8 MB each; more than we remember sessions
+MOST_THREADS = 256  # a waiting page holds one, asleep
+MOST_STATES = 128  # of pages, in Gradio, 0.8 MB each; more than there are sessions
 AUTH_VARIABLE = "TRIFORCE_AUTH"
-INTERRUPTED = 130  # what shells tell of a command that Ctrl+C has ended
+INTERRUPTED = 130  # exit code that shells give a command ended by Ctrl+C
 PLAIN_WARNING = (
     "Warning: this is plain http. Others in the network can read along, the password too. "
     "To be alone, leave --host out and use an ssh tunnel."
 )
-SHORTEST_PASSWORD = 8  # characters, where other machines can try
+SHORTEST_PASSWORD = 8  # characters, if other machines can reach the page
 
 
 class PortInUse(CoreError):
@@ -60,12 +60,12 @@ class PortInUse(CoreError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl+C. Returns 0; INTERRUPTED if that came amid the start.
+    """Serve the page until Ctrl+C. Returns 0; INTERRUPTED if Ctrl+C came during the start.
 
     Raises:
         InvalidSetting: an address, a password or a context that cannot be used. PortInUse. UnknownModel.
     """
-    from_environment = os.environ.pop(AUTH_VARIABLE, None)  # no parser of a document inherits it
+    from_environment = os.environ.pop(AUTH_VARIABLE, None)  # so that no document parser inherits it
     auth = credentials(args.auth or from_environment)
     check_exposure(args.host, share=args.share, auth=auth)
     load_it, limits = chosen_engine(args)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[TextEngine, Machine]], str]":
-    """What loads the engine, and the limits of its model as far as they are known now.
+    """The function that loads the engine, and the limits of its model as far as they are known before loading.
 
     Raises:
         InvalidSetting, UnknownModel.
@@ -115,7 +115,7 @@ def chosen_engine(args: argparse.Namespace) -> "tuple[Callable[[], tuple[TextEng
 
 
 def model_source(args: argparse.Namespace) -> ModelSource:
-    """How the page loads another model: with the options of this start, but for its draft."""
+    """How the page loads another model: with this start's options, except for the draft."""
 
     def config(name: str) -> EngineConfig:
         draft = "none" if args.draft == "none" else "auto"
@@ -132,7 +132,7 @@ def model_source(args: argparse.Namespace) -> ModelSource:
 
 
 def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":
-    """Load the engine, on the thread that will own it. Imported only now: torch takes seconds."""
+    """Load the engine on the thread that will own it. Imports torch only here, because that takes seconds."""
     from core.engine import Engine
     from core.planning.hardware import this_machine
 
@@ -148,8 +148,8 @@ def serve(
     source: ModelSource | None = None,
     downloads: Downloads | None = None,
 ) -> "gr.Blocks":
-    """Build the page and serve it from threads of its own; the worker may still be loading, or not be started."""
-    import gradio as gr  # after prepare_process: it reads the environment
+    """Build the page and serve it from threads of its own; the worker may still load, or not have started."""
+    import gradio as gr  # after prepare_process, whose variables gradio reads
     from gradio.utils import get_upload_folder
 
     from app.context.samples import load_samples
@@ -200,7 +200,7 @@ def serve(
 
 
 def announce(page: "gr.Blocks", host: str, hosts: Hosts) -> None:
-    """Say where the page is; a public link is let in."""
+    """Print the page's address; admit the address of a public link."""
     print(f"TriForce Reader runs at {page.local_url} (Ctrl+C ends it)", file=sys.stderr, flush=True)
     if not is_loopback(host):
         print(PLAIN_WARNING, file=sys.stderr, flush=True)
@@ -210,12 +210,12 @@ def announce(page: "gr.Blocks", host: str, hosts: Hosts) -> None:
 
 
 def head() -> str:
-    """Style sheets and scripts as they are: what Gradio is given as `css` it rewrites, and gets media queries wrong."""
+    """Style sheets and scripts unchanged: Gradio rewrites what it gets as `css`, and breaks media queries."""
     styles = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
     return styles + "".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in SCRIPTS)
 
 
-# -------------------- what may be reached from where
+# -------------------- who can reach the page
 
 
 def credentials(auth: str | None) -> tuple[str, str] | None:
@@ -233,10 +233,10 @@ def credentials(auth: str | None) -> tuple[str, str] | None:
 
 
 def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> None:
-    """Whoever can reach the page can read the books in it: other machines only with a password.
+    """Require a password if other machines can reach the page, because whoever reaches it can read its books.
 
     Raises:
-        InvalidSetting: the page could be reached from elsewhere without one, or with a short one.
+        InvalidSetting: other machines could reach it without a password, or with a short one.
     """
     if not share and is_loopback(host):
         return
@@ -253,14 +253,14 @@ def check_exposure(host: str, *, share: bool, auth: tuple[str, str] | None) -> N
 
 
 def check_port(host: str, port: int) -> None:
-    """See that we can listen there.
+    """Check that this machine can listen there.
 
     Raises:
         PortInUse; InvalidSetting: the address is not one of this machine, or the port is reserved.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        if os.name == "posix":  # a port that was in use a moment ago is free; elsewhere the option means something else
+        if os.name == "posix":  # allows a port that was in use a moment ago; elsewhere the option means something else
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -276,13 +276,13 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
-# -------------------- what stays on disk
+# -------------------- what is stored on disk
 
 
 def prepare_process(folder: Path) -> None:
-    """Set what Gradio reads when it is imported: no analytics, uploads in our folder, no proxy to its own address."""
+    """Set the variables Gradio reads at import: no analytics, uploads in our folder, no proxy for its own address."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_TEMP_DIR"] = str(folder / upload_files.FOLDER)
-    for name in ("NO_PROXY", "no_proxy"):  # it asks its own address whether it is up
+    for name in ("NO_PROXY", "no_proxy"):  # Gradio requests its own address to see whether it is up
         known = [host for host in os.environ.get(name, "").split(",") if host]
         os.environ[name] = ",".join(dict.fromkeys([*known, "127.0.0.1", "localhost", "::1"]))

@@ -1,7 +1,7 @@
 """Charts as inline SVG: pure functions from numbers to text, with a title, a description and the numbers as a table.
 
-Colours are classes that the style sheet names in light and dark; no chart relies on colour alone. Columns are drawn in
-a box 360 units wide that scales; horizontal bars in per cent of whatever width there is.
+Colours are classes that the style sheet defines for light and dark; no chart relies on colour alone. Columns are drawn
+in a box 360 units wide that scales; horizontal bars in per cent of the available width.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,21 +11,21 @@ from app import formats
 from app.ui import render
 
 WIDTH = 360
-LEFT, RIGHT, TOP, BOTTOM = 34, 6, 20, 34  # room around the columns for labels
+LEFT, RIGHT, TOP, BOTTOM = 34, 6, 20, 34  # space around the columns for labels
 HEIGHT = 170
 ROW, ROW_BAR = 46, 20  # a horizontal bar with its label above
 LABEL_EVERY = 22  # units between two labels under columns
-NOTE_ROOM = 31  # units that "100%" above a column takes
+NOTE_ROOM = 31  # width in units of "100%" above a column
 
 
 class Column(NamedTuple):
-    """A column: a whole, and the part of it that is filled."""
+    """A column: a total, and its filled part."""
 
     label: str
     whole: float
-    part: float | None = None  # None: all of it
+    part: float | None = None  # None: all is filled
     note: str = ""  # above the column
-    said: str = ""  # for the table and for whoever points at it
+    said: str = ""  # for the table and the tooltip
 
 
 class Segment(NamedTuple):
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
 
 
 def columns(title: str, about: str, across: str, data: Sequence[Column], *, tone: str, table: bool = True) -> str:
-    """Columns side by side; where a column has a part, the whole is an outline."""
+    """Columns side by side; where a column has a part, the total is an outline."""
     most = max((column.whole for column in data), default=0) or 1
     floor, slot = HEIGHT - BOTTOM, (WIDTH - LEFT - RIGHT) / max(1, len(data))
     width = min(36.0, 0.72 * slot)
@@ -80,7 +80,7 @@ def columns(title: str, about: str, across: str, data: Sequence[Column], *, tone
 
 
 def bars(title: str, about: str, data: Sequence[Bar], *, table: bool = True) -> str:
-    """Horizontal stacked bars on one scale, with a legend where they have several segments."""
+    """Horizontal stacked bars on one scale, with a legend if any has several segments."""
     most = max((sum(segment.value for segment in bar.segments) for bar in data), default=0) or 1
     marks: list[str] = []
     for number, bar in enumerate(data):

@@ -1,4 +1,4 @@
-"""What the page does on each event: a verb of the worker, its events through a view, updates of components."""
+"""Handlers of the page's events: an action of the worker, its events through a view, updates of components."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from app.ui.reading.live_strip import LiveStrip
 from app.ui.updates import Updates
 from core.errors import CoreError
 
-# Of two updates of one component in one frame Gradio keeps the later, even one that says nothing about its value.
+# Of two updates of one component in one frame Gradio keeps the later, even if that has no new value.
 FRAME_SECONDS = 0.3
 
 WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
@@ -44,32 +44,32 @@ class Handlers:
     # -------------------- the page is loaded
 
     def enter(self, session_id: str) -> Updates:
-        """Find or make the page's session and show what it holds."""
+        """Find or make the page's session and show its state."""
         parts, current = self.parts, self._worker.sessions.enter(session_id)
         self.conversing.arrive(current)
         return {
-            parts.session: current.id,  # for programs; a browser sends its own
+            parts.session: current.id,  # for programs; a browser sends its own id
             parts.card: BookView(current).html(),
             **LibraryDrawing(parts.library, current).updates(),
         } | self.talk(current)
 
     def settle(self, session_id: str) -> Iterator[Updates]:
-        """An answer that was being written when the page was reloaded has lost its page: it has ended, and is shown.
+        """Wait for an answer that a reload interrupted, and show it as it ended.
 
-        Nothing is shown beside an answer that the reader has asked for since.
+        Shows nothing if the reader has asked for another answer since.
         """
         current = self._worker.sessions.find(session_id)
         if current is not None and self._worker.settle_answer(session_id):
             yield self.talk(current)
 
     def resume(self, session_id: str) -> Iterator[Updates]:
-        """Show once more what the session holds, then read what is left of the book."""
+        """Show the session's state again, then read the rest of the book."""
         yield from self.settle(session_id)
         time.sleep(FRAME_SECONDS)
         yield from self.read_on(session_id)
 
     def talk(self, current: Session) -> Updates:
-        """The conversation a session shows, and everything around it."""
+        """Updates of a session's shown conversation and everything around it."""
         parts, strip = self.parts, LiveStrip()
         if current.exchanges and current.book:
             last = current.exchanges[-1]
@@ -81,7 +81,7 @@ class Handlers:
         } | self.around(current)
 
     def around(self, current: Session | None) -> Updates:
-        """The list, what stands above and below the chat, and where in the book its last answer looks."""
+        """Updates of the list, the parts above and below the chat, and the retrieval map of the last answer."""
         parts = self.parts
         return {
             parts.listing: self.listing(current),
@@ -91,7 +91,7 @@ class Handlers:
         } | self._suggest(current)
 
     def listing(self, current: Session | None) -> str:
-        """The list of conversations, narrowed to what the page searches for."""
+        """The list of conversations, filtered by the page's search."""
         search = current.search if current else ""
         return conversation_list(self._worker.conversations.listing(search), current, search=search)
 
@@ -104,7 +104,7 @@ class Handlers:
     # -------------------- a book
 
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
-        """Files were dropped. Their copies on disk go when their text is in memory, or when they cannot be read."""
+        """Open dropped files. Their copies are deleted once their text is in memory, or if they cannot be read."""
         files = [claim(Path(path)) for path in paths or ()]
         try:
             yield {self.parts.drop: None, self.parts.library.drop: None}
@@ -124,7 +124,7 @@ class Handlers:
         return open_it
 
     def read_on(self, session_id: str) -> Iterator[Updates]:
-        """Read what is left of the book, if anything is."""
+        """Read the rest of the book, if there is any."""
         try:
             current = self._worker.sessions.get(session_id)
         except CoreError as error:
@@ -135,7 +135,7 @@ class Handlers:
         yield from self.watch_library(current, self._worker.read_book(current.id))
 
     def watch_library(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
-        """Show the library and the reading while something happens to them; another event may show the same."""
+        """Show the library and the reading while they change; another event may show the same."""
         drawing = LibraryDrawing(self.parts.library, current)
         yield self.book(current) | drawing.updates()
         try:
@@ -147,7 +147,7 @@ class Handlers:
         yield self.book(current) | drawing.updates()
 
     def book(self, current: Session) -> Updates:
-        """The card of what is open or comes."""
+        """Updates of the card of the open or coming book."""
         view = BookView(current)
         return {
             self.parts.card: view.html(),
@@ -156,11 +156,11 @@ class Handlers:
         }
 
     def fresh(self, current: Session) -> Updates:
-        """Another book: the conversation as far as it goes on, and nothing loaded for its answers."""
+        """Updates for another book: the conversation, if it continues, and an empty retrieval map."""
         return self.talk(current)
 
     def _suggest(self, current: Session | None) -> Updates:
-        """Questions for a sample book that were not asked yet."""
+        """Updates of the suggestions: questions for a sample book that were not asked yet."""
         buttons = self.parts.suggestions
         names = current.book.names if current and current.book and current.fits else ()
         asked = tuple(exchange.question for exchange in current.exchanges) if current else ()
@@ -172,7 +172,7 @@ class Handlers:
 
 
 def forgetting(events: Iterator[WorkerEvent], files: Sequence[Claim]) -> Iterator[WorkerEvent]:
-    """The same events; copies of files go after the last was extracted, long before the model has read their texts."""
+    """Yield the same events; delete the copies after the last extraction, long before the model has read the texts."""
     for event in events:
         if not isinstance(event, Extracting):
             forget(files)

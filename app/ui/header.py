@@ -1,4 +1,4 @@
-"""What is told of the model at the edges of the page: what runs, how exact it is, on which machine; what is wrong."""
+"""The model's state at the edges of the page: what runs, how exact it is, on which machine, and what is wrong."""
 
 from app import formats
 from app.remote.names import EXACTNESS_NOT_SEEN
@@ -24,7 +24,7 @@ KEYS = (
 
 
 def masthead(state: ModelState) -> str:
-    """The header for a state of the model."""
+    """The header for a model state."""
     match state:
         case Loading():
             what = render.escape(state.model) or "the model"
@@ -42,24 +42,24 @@ def masthead(state: ModelState) -> str:
 
 
 def notice(state: ModelState) -> str:
-    """The error the model's loading ended with, or why a GPU that is here does not compute; else nothing."""
+    """The error that ended the model's loading, or why a GPU of this machine is not used; else nothing."""
     if isinstance(state, LoadFailed):
         return render.problem(state.error)
     if not isinstance(state, Ready):
         return ""
     unused = state.machine.unused_gpu
-    if unused is None or state.info.plan.device.because != unused.because:  # the processor was asked for, or a server
+    if unused is None or state.info.plan.device.because != unused.because:  # the user chose the CPU, or a server
         return ""
     return render.advice(unused.because, unused.hint)
 
 
 def limits_note(limits: str) -> str:
-    """What a model cannot do, as one calm line."""
+    """What a model cannot do, in one line."""
     return f"{limits}; load a full model for other texts." if limits else ""
 
 
 def below(note: str) -> str:
-    """What stands under the question box: a note on the model, and the keys of the page."""
+    """The line under the question box: a note on the model, and the page's keys."""
     line = f'<p class="note">{render.escape(note)}</p>' if note else ""
     return f'<div class="below">{line}{KEYS}</div>'
 

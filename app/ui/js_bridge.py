@@ -1,4 +1,4 @@
-"""How a click on an element with data-act tells its action to the server (assets/static/js/shelf.js)."""
+"""How a click on an element with data-act sends its action to the server (assets/static/js/shelf.js)."""
 
 CLICKS = "window.triforceShelf.watch(element, () => trigger('click'));"
 WITH_ACT = "(id, act) => [window.triforceSession(), window.triforceShelf.act]"

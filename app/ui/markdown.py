@@ -1,43 +1,43 @@
-"""Text of readers and models as Markdown in which no HTML and no image can be.
+"""Text of readers and models as Markdown that can contain neither HTML nor images.
 
-Code and mathematics come out as they were written: Markdown escapes code itself, so there nothing may be escaped twice.
-What is taken for code here must be code for Markdown too, or HTML would slip through; where that is not certain, the
-text is escaped, and the worst that happens is a visible entity in a piece of code.
+Code and mathematics stay unchanged: Markdown escapes code itself, so code must not be escaped twice. Text that this
+module treats as code must be code for Markdown too, or HTML would pass. Where that is not certain the text is escaped;
+at worst an entity becomes visible in code.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-# The page's delimiters of mathematics, in the order in which the chat takes them out before it reads Markdown.
+# The page's delimiters of mathematics, in the order in which the chat extracts them before it parses Markdown.
 MATH = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"))
-MARK = re.compile("\0([0-9]+)\0")  # stands for mathematics; the text itself has no such character
-PLACE = re.compile("\ufdd0([0-9]+)\ufdd0")  # where something of ours comes in; nor has it this one
+MARK = re.compile("\0([0-9]+)\0")  # a placeholder for mathematics; the text itself has no such character
+PLACE = re.compile("\ufdd0([0-9]+)\ufdd0")  # a placeholder for inserted HTML; the text has no such character either
 FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})(.*)")
-LINE = re.compile(r"[^\n]*\n|[^\n]+")  # Markdown's lines: what else breaks a line in Unicode is text
+LINE = re.compile(r"[^\n]*\n|[^\n]+")  # Markdown's lines: other line breaks of Unicode are text
 TICKS = re.compile("`+")
-CODE_INDENTS = ("    ", "\t")  # of lines that may be code
+CODE_INDENTS = ("    ", "\t")  # of lines that may be code blocks
 
 
 def literal(text: str, inserted: Mapping[int, str] | None = None) -> str:
-    """Text as Markdown: tags and image marks show as they are written; code, lists, emphasis, mathematics work.
+    """Text as Markdown: tags and image marks appear as written; code, lists, emphasis and mathematics work.
 
     Args:
-        inserted: HTML of ours, by the number of the text's characters that stand before it. It is left out in code and
-            mathematics, and where it is not certain that there is none.
+        inserted: trusted HTML, by the number of the text's characters before it. It is omitted in code and mathematics,
+            and where these cannot be excluded.
     """
     inserted = inserted or {}
     places = sorted(inserted)
     text = _with_places(text.replace("\0", "\ufffd").replace("\ufdd0", "\ufffd"), places)
     text, formulas = _without_math(text.replace("\r\n", "\n").replace("\r", "\n"))
     escaped = "".join(_bare(part) if is_code else _escape_prose(part) for is_code, part in _blocks(text))
-    while MARK.search(escaped):  # one of the later delimiters may hold one of the earlier
+    while MARK.search(escaped):  # a later delimiter may contain the placeholder of an earlier one
         escaped = MARK.sub(lambda mark: formulas[int(mark[1])], escaped)
     return PLACE.sub(lambda place: inserted[places[int(place[1])]], escaped)
 
 
 def plain(text: str) -> str:
-    """Text for HTML inside of Markdown, on one line, in which Markdown finds no sign of its own."""
+    """Text on one line for HTML inside Markdown, without any sign that Markdown interprets."""
     words = " ".join(text.split())
     return "".join(char if char.isalnum() or char == " " else f"&#{ord(char)};" for char in words)
 
@@ -48,12 +48,12 @@ def _with_places(text: str, places: Sequence[int]) -> str:
 
 
 def _bare(text: str) -> str:
-    """Without anything of ours."""
+    """Remove our placeholders."""
     return PLACE.sub("", text)
 
 
 def _without_math(text: str) -> tuple[str, list[str]]:
-    """The text with marks in place of mathematics, and what they stand for, escaped: it is never read as Markdown."""
+    """The text with placeholders for mathematics, and the escaped formulas, which Markdown never parses."""
     formulas: list[str] = []
 
     for left, right in MATH:
@@ -68,7 +68,7 @@ def _without_math(text: str) -> tuple[str, list[str]]:
 
 
 def _enclosed(text: str, left: str, right: str) -> Iterator[tuple[int, int]]:
-    """Where a pair of delimiters with anything between them stands. Cost: one pass, closed or not."""
+    """Ranges of a pair of delimiters with anything between them. Cost: one pass, even if some are not closed."""
     start = text.find(left)
     while start >= 0:
         end = text.find(right, start + len(left) + 1)
@@ -80,13 +80,13 @@ def _enclosed(text: str, left: str, right: str) -> Iterator[tuple[int, int]]:
 
 
 def _blocks(text: str) -> Iterator[tuple[bool, str]]:
-    """Pieces of the text, each with whether it is a fenced block."""
+    """Pieces of the text, each with whether it is a fenced code block."""
     prose: list[str] = []
     code: list[str] = []
     fence = indent = ""
     for line in LINE.findall(text):
         bare = line.rstrip(" \t\n")
-        if fence and bare and not line.startswith(indent):  # an item of a list has ended, and its block with it
+        if fence and bare and not line.startswith(indent):  # a list item has ended, and its code block with it
             yield True, "".join(code)
             fence = ""
         found = FENCE.fullmatch(bare)
@@ -104,7 +104,7 @@ def _blocks(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _escape_prose(text: str) -> str:
-    """Everything but fenced blocks: code spans stay in paragraphs where all of them are sure to be some."""
+    """Escape everything but code spans, paragraph by paragraph; where a span is uncertain, the paragraph has none."""
     return "".join(map(_escape_paragraph, re.split(r"(\n[ \t]*\n)", text)))
 
 
@@ -121,13 +121,13 @@ def _escape_paragraph(text: str) -> str:
 def _spans(line: str) -> list[tuple[bool, str]] | None:
     """Pieces of a line, each with whether it is a code span; None where a backtick has no partner in the line.
 
-    Then a span may begin in one line and end in another, or in another cell of a table, and blocks decide which.
+    Such a span may cross lines or cells of a table, so only Markdown's block structure decides.
     """
     pieces: list[tuple[bool, str]] = []
     done = 0
     while opening := TICKS.search(line, done):
         before = line[done : opening.start()]
-        if (len(before) - len(before.rstrip("\\"))) % 2:  # escaped: the run begins one further
+        if (len(before) - len(before.rstrip("\\"))) % 2:  # escaped: the run begins one character later
             return None
         closing = next((one for one in TICKS.finditer(line, opening.end()) if one[0] == opening[0]), None)
         if closing is None or "|" in line[opening.end() : closing.start()]:

@@ -1,4 +1,4 @@
-"""What the page shows of the model: its state, and what can be chosen with it."""
+"""The model on the page: its state, and the methods it offers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -41,7 +41,7 @@ class ModelWatch:
             yield updates
 
     def model_changed(self, session_id: str, method: str) -> Iterator[Updates]:
-        """Another model was chosen, perhaps: what it can do, and what the chosen method becomes with it."""
+        """Another model may have been chosen: update its methods and the chosen one."""
         parts = self._parts
         for updates in self.watch_model(session_id):
             state = self._worker.state
@@ -53,7 +53,7 @@ class ModelWatch:
             yield updates
 
     def look_again(self, session_id: str, method: str) -> Iterator[Updates]:
-        """The reader comes back to the page: another one may have changed the model meanwhile."""
+        """The reader returns to the page: another page may have changed the model meanwhile."""
         current = self._worker.sessions.find(session_id)
         if current is not None and current.model is not self._worker.state:
             yield from self.model_changed(session_id, method)

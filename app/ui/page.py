@@ -1,4 +1,4 @@
-"""The page: its tabs, and which handler each event calls. A view: no tensors, no threads."""
+"""The page: its tabs, and the handler of each event. A view: no tensors, no threads."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +29,8 @@ from app.ui.retrieval_map.panel import listen_where
 from app.ui.system.tab import SystemTab, build_system_tab
 from app.ui.updates import Updates
 
-# The tab makes its session's id and keeps it: a reload finds its session again, a second tab gets its own, and a file
-# that is dropped before the page has said hello is not lost. Every event sends the id as its first input.
+# The browser tab makes and stores its session's id: a reload finds its session again, a second tab gets its own, and a
+# file dropped before the page has loaded is not lost. Every event sends the id as its first input.
 SESSION_SCRIPT = """<script>
 window.triforceSession = () => {
   let id = sessionStorage.getItem("triforce-session");
@@ -57,22 +57,22 @@ def build_page(
     """The whole page.
 
     Args:
-        note: one calm line about the model, under the question box.
-        source: what other models are loaded with; None: nothing is said of them.
-        downloads: what downloads of this program are told to.
+        note: one line about the model, under the question box.
+        source: how other models are loaded; None: the page offers none.
+        downloads: tracks the downloads of this program.
     """
     page: gr.Blocks = gr.Blocks(
         title="TriForce Reader", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)
     )
     with page:
         session = gr.Textbox(visible=False, show_label=False)
-        # Gradio tells every output of an event its progress, and takes a deep copy of what the output shows each time:
-        # a third of the page's work during an answer. So one component that shows nothing is told instead.
+        # Gradio sends progress to every output of an event and deep-copies its value every time: a third of the page's
+        # work during an answer. So only one component, which shows nothing, gets progress.
         quiet: dict[str, Any] = {"show_progress": "hidden", "show_progress_on": session, "js": WITH_SESSION}
-        # The worker has the one queue; Gradio's own must not hold a page back before it can be told that it waits.
+        # The worker has the one queue; Gradio's own must not delay an event before the page can show that it waits.
         stream: dict[str, Any] = {**quiet, "concurrency_limit": None}
         at_once: dict[str, Any] = {**quiet, "queue": False}
-        kept = gr.Textbox("", visible=False, show_label=False)  # settings, on their way from the browser
+        kept = gr.Textbox("", visible=False, show_label=False)  # settings sent by the browser
         head = gr.HTML(masthead(worker.state), elem_id="masthead")
         banner = gr.HTML(notice(worker.state), elem_id="banner")
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
@@ -110,7 +110,7 @@ def build_page(
 def wire_entry(
     page: gr.Blocks, handlers: Handlers, side: Side, kept: gr.Textbox, at_once: dict[str, Any]
 ) -> Dependency:
-    """The page is loaded: show what the session holds, and the settings as the browser kept them."""
+    """The page has loaded: show the session's state and the settings stored by the browser."""
     parts = handlers.parts
 
     def enter(session_id: str, packed: str = "") -> Updates:
@@ -134,7 +134,7 @@ def wire_race_entry(
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """The race that the session holds, and a question to start with."""
+    """The session's race, and a question to start with."""
     for shown in (
         entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **stream),
         tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **at_once),
@@ -151,7 +151,7 @@ def wire_books(
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """Opening books, and reading them on."""
+    """Events that open books and read their rest."""
     parts = handlers.parts
     session = parts.session
     for dropped, public in ((parts.drop, True), (parts.library.drop, False)):
@@ -161,7 +161,7 @@ def wire_books(
             parts.of_book,
             api_name="open" if public else None,
             api_visibility="public" if public else "private",
-            trigger_mode="multiple",  # more files while the first are being read: they come to the library too
+            trigger_mode="multiple",  # accept more files while the first are being read
             **stream,
         )
     for sample, button in zip(samples, side.samples, strict=True):
@@ -174,7 +174,7 @@ def wire_books(
 def wire_answers(
     worker: EngineWorker, handlers: Handlers, side: Side, stream: dict[str, Any], at_once: dict[str, Any]
 ) -> None:
-    """Questions and answers, and the list of conversations."""
+    """Events of questions and answers, and of the list of conversations."""
     parts, own, answers = handlers.parts, side.own, Answers(worker, handlers)
     session, box, settings = parts.session, parts.box, side.settings
     asked = [box.submit(answers.ask, [session, box, *settings], parts.of_answer, api_name="ask", **stream)]
@@ -198,7 +198,7 @@ def wire_models(
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """A click on a model, here or on another page, and everything that another model changes."""
+    """A choice of model, here or on another page, and all its consequences."""
     quiet: dict[str, Any] = {"api_visibility": "private", **stream}
     parts, shown = handlers.parts, system.models.shown
     session = parts.session
@@ -209,12 +209,12 @@ def wire_models(
             never_silent(models.act, system.models.listing),
             [session, system.models.act],
             shown,
-            trigger_mode="multiple",  # Cancel and Use while a download is followed
+            trigger_mode="multiple",  # accept Cancel and Use while a download is followed
             **(quiet | {"js": WITH_ACT}),
         )
         if clicked is system.models.listing:
             changed.append(done.then(watch.model_changed, [session, parts.method], parts.of_model, **quiet))
-    returned = gr.Button("Returned", elem_id="returned")  # the script presses it when the page is looked at again
+    returned = gr.Button("Returned", elem_id="returned")  # pressed by the script when the page becomes visible again
     changed.append(
         returned.click(never_silent(watch.look_again, parts.head), [session, parts.method], parts.of_model, **quiet)
     )
@@ -226,10 +226,10 @@ def wire_models(
 
 
 def never_silent(handler: Callable[..., Iterator[Updates]], block: Block) -> Callable[..., Iterator[Updates]]:
-    """A handler that may have nothing to show: Gradio empties every output of a generator that ends without a yield.
+    """Wrap a handler that may yield nothing: Gradio would empty all outputs of a generator that ends without a yield.
 
     Args:
-        block: one of its outputs; it stays as it is.
+        block: one of its outputs, which then stays unchanged.
     """
 
     @functools.wraps(handler)

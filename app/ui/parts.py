@@ -1,4 +1,4 @@
-"""The components of the page that events change, and which of them change together."""
+"""The page's components that events change, grouped by the events that change them together."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from app.ui.retrieval_map.panel import WhereParts
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """The components that change."""
+    """The components that events change."""
 
     session: gr.Textbox
     head: gr.HTML
@@ -29,37 +29,37 @@ class Parts:
     box: gr.Textbox
     variant: gr.Dropdown
     listing: gr.HTML  # of conversations
-    about: gr.HTML  # which book to open for the shown one
-    editing: gr.HTML  # that the box holds a question that is being changed
-    note: gr.HTML  # under the question box: what the model cannot do
+    about: gr.HTML  # which book to open for the shown conversation
+    editing: gr.HTML  # notice that the box holds a question being edited
+    note: gr.HTML  # under the question box: limits of the model
 
     @property
     def of_book(self) -> list[Block]:
-        """What opening and reading a book changes."""
+        """Changed by opening and reading a book."""
         library = [self.drop, self.library.drop, *self.library.of_library]
         return [self.card, self.stop_reading, self.read_on, *library, *self.of_conversation]
 
     @property
     def of_answer(self) -> list[Block]:
-        """What an answer changes while it is written. Few: Gradio makes anew whatever an update leaves out."""
+        """Changed by an answer in progress. Few, because Gradio rebuilds each component that an update omits."""
         return [self.strip, self.chat, self.box, self.where.strip]
 
     @property
     def of_model(self) -> list[Block]:
-        """What another model changes."""
+        """Changed by another model."""
         return [self.head, self.banner, self.method, self.variant, self.note]
 
     @property
     def after_answer(self) -> list[Block]:
-        """What is different once it is written, or was refused."""
+        """Changed when an answer has ended, or was refused."""
         return [self.card, self.stop_reading, self.read_on, *self.of_talk]
 
     @property
     def of_conversation(self) -> list[Block]:
-        """What another conversation changes."""
+        """Changed by another conversation."""
         return [self.chat, self.strip, *self.of_talk]
 
     @property
     def of_talk(self) -> list[Block]:
-        """What stands around the chat."""
+        """The components around the chat."""
         return [*self.suggestions, self.listing, self.about, self.editing, *self.where.all]

@@ -1,6 +1,6 @@
 """Wording and number formats of the page: pure functions from values to text, and a few small pieces of HTML.
 
-Everything that comes from a book, a model or a file name passes through `escape` before it enters HTML, and through
+Everything from a book, a model or a file name passes through `escape` before it enters HTML, and through
 `app.ui.markdown.literal` before it enters Markdown.
 """
 
@@ -16,7 +16,7 @@ def escape(text: str) -> str:
 
 
 def bar(share: float, label: str, *, tone: str = "accent") -> str:
-    """A horizontal bar, `share` of it filled; `label` is read out, not shown."""
+    """A horizontal bar, `share` of it filled; `label` is for screen readers, not shown."""
     filled = 100 * min(max(share, 0.0), 1.0)
     return (
         f'<div class="bar {tone}" role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" '
@@ -25,13 +25,13 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
 
 
 def problem(error: CoreError) -> str:
-    """What is wrong and what to do, as a box that is read out at once."""
+    """An error and its action, as a box that screen readers read at once."""
     what, hint = told(error)
     return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span></div>'
 
 
 def advice(problem: str, hint: str) -> str:
-    """What could be better and how, as a box without alarm."""
+    """A possible improvement, as a box without alarm."""
     return (
         f'<div class="problem calm" role="status"><strong>{escape(problem)}</strong><span>{escape(hint)}</span></div>'
     )

@@ -1,4 +1,4 @@
-"""What handlers give to the page."""
+"""The updates that handlers return to the page."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Groups of bars as a figure: with their numbers, a legend, and lines of words above.
+"""Groups of bars as a figure, with numbers, a legend, and lines of text above.
 
-Owns sizes, colours and where words have room. Does not know what the numbers are. matplotlib is imported where
-something is drawn, and never its pyplot, which keeps global state and may ask for a display.
+Owns sizes, colours and the layout of text; does not know what the numbers mean. matplotlib is imported where something
+is drawn; its pyplot never is, because that keeps global state and may ask for a display.
 """
 
 import textwrap
@@ -31,21 +31,21 @@ THEME = {
 OTHERS = (LEVEL2, LEVEL1, LOOKUP, GOOD, BAD, WARN)
 
 WIDTH, MARGIN = 9.6, 0.3  # inches
-AXIS_ROOM = 0.75  # inches that the labels of an axis take, about
-POINTS = 72  # an inch
-FEWEST_SLOTS = 9  # a bar is no wider than the ninth part of a line
-GROUP_GAP, HEADING_GAP = 0.9, 0.7  # between groups, and more between headings, in bars
-LEGEND_LINE = 0.24  # inches of one line
-ABOVE = 0.3  # inches that stay free above the lines and below the legend
-NAME_LINE, BAR_GAP = 0.15, 0.12  # inches: bars from the left are as high as their names, and stand apart
-BESIDE_BARS = 0.8  # inches of the words of their panel
-LABEL_LETTERS = 40  # of one line of a name beside a bar
-BEHIND_NOTES = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.3}  # lines of the grid end before them
-LETTER = 0.62  # of a font's size: the width of its digits, about
+AXIS_ROOM = 0.75  # inches for the labels of an axis, roughly
+POINTS = 72  # per inch
+FEWEST_SLOTS = 9  # a bar is at most a ninth of the width
+GROUP_GAP, HEADING_GAP = 0.9, 0.7  # between groups, and in addition between headings; in bar widths
+LEGEND_LINE = 0.24  # height in inches
+ABOVE = 0.3  # inches free above the text and below the legend
+NAME_LINE, BAR_GAP = 0.15, 0.12  # inches: height of horizontal bars per line of their names, and the gap between them
+BESIDE_BARS = 0.8  # inches for the text of their panel
+LABEL_LETTERS = 40  # in one line of a name beside a bar
+BEHIND_NOTES = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.3}  # interrupts grid lines behind the text
+LETTER = 0.62  # width of a digit as a share of the font size, roughly
 
 
 class Bar(NamedTuple):
-    """One number. `spread`: where its thin line begins and ends; `asked`: the questions it is a share of."""
+    """One number. `spread`: ends of its thin line; `asked`: the number of questions it is a share of."""
 
     series: str
     value: float
@@ -55,43 +55,43 @@ class Bar(NamedTuple):
 
     @property
     def top(self) -> float:
-        """Where it ends, with its line."""
+        """The upper end of the bar or of its thin line."""
         return max(self.value, self.spread[1]) if self.spread else self.value
 
 
 class Group(NamedTuple):
-    """Bars that stand side by side, with one label."""
+    """Bars side by side, with one label."""
 
-    heading: str  # what it shares with others
+    heading: str  # shared with other groups
     label: str  # its own name; "": the heading
     bars: list[Bar]
 
 
 class Style(NamedTuple):
-    """How bars are arranged."""
+    """The arrangement of bars."""
 
-    axis: str  # what they measure
-    most_bars: int | None = 32  # in a panel; None: a panel for each heading
-    beneath: bool = False  # headings are told under the groups' own labels
-    sideways: bool = False  # bars from the left
-    percent: bool = False  # shares: the axis ends at 100%, `asked` is told
+    axis: str  # label of the axis
+    most_bars: int | None = 32  # in a panel; None: one panel for each heading
+    beneath: bool = False  # headings stand under the groups' labels
+    sideways: bool = False  # horizontal bars
+    percent: bool = False  # shares: the axis ends at 100%, and `asked` is shown
 
     @property
     def height(self) -> float:
-        """Inches of a panel of upright bars."""
+        """Inches of a panel of vertical bars."""
         return 2.7 if self.percent else 3.3
 
 
 class Chart(NamedTuple):
-    """Everything that is drawn."""
+    """All content of a figure."""
 
     headline: str
     subject: str
     remarks: str
-    warning: str  # "": all is well
-    groups: list[Group]  # those of one heading one after another
+    warning: str  # "": none
+    groups: list[Group]  # groups of one heading are adjacent
     style: Style
-    colours: Mapping[str, str]  # of series; those that it lacks take others in turn
+    colours: Mapping[str, str]  # of series; others get the remaining colours in turn
     names: Mapping[str, str]  # of series, for people
 
 
@@ -131,7 +131,7 @@ def draw(chart: Chart) -> "Figure":
 
 
 def panels_of(groups: Iterable[Group], most_bars: int | None) -> list[list[Group]]:
-    """The groups of each heading for itself, or of as many headings as have no more than `most_bars` together."""
+    """The groups of each heading, or of as many headings as have at most `most_bars` bars together."""
     panels: list[list[Group]] = []
     for _, same in groupby(groups, key=lambda group: group.heading):
         together = list(same)
@@ -143,22 +143,22 @@ def panels_of(groups: Iterable[Group], most_bars: int | None) -> list[list[Group
 
 
 def num_bars(groups: Iterable[Group]) -> int:
-    """How many bars there are in groups."""
+    """The number of bars in groups."""
     return sum(len(group.bars) for group in groups)
 
 
 def sideways_height(groups: Sequence[Group]) -> float:
-    """Inches of a panel of bars from the left."""
+    """Inches of a panel of horizontal bars."""
     most_lines = max(label.count("\n") + 1 for label in map(broken, groups))
     return BESIDE_BARS + num_bars(groups) * (most_lines * NAME_LINE + BAR_GAP)
 
 
 def broken(group: Group) -> str:
-    """The name of a group beside its bar, on as many lines as it needs."""
+    """The name of a group beside its bar, broken into lines."""
     return textwrap.fill(group.label, LABEL_LETTERS)
 
 
-# -------------------- words
+# -------------------- text
 
 
 class Line(NamedTuple):
@@ -172,7 +172,7 @@ class Line(NamedTuple):
 
 
 def header(chart: Chart) -> list[Line]:
-    """What stands above the legend."""
+    """The lines above the legend."""
     lines = [Line(chart.headline, 15, INK, 0.32, bold=True)]
     lines += [Line(text, 10.5, INK, 0.22) for text in textwrap.wrap(drawable(chart.subject), 105)]
     lines += [Line(text, 8.5, INK_SOFT, 0.18) for text in textwrap.wrap(chart.remarks, 130)]
@@ -182,7 +182,7 @@ def header(chart: Chart) -> list[Line]:
 
 
 def drawable(text: str) -> str:
-    """A text with ? for what the font has no sign for: models can have any name."""
+    """A text with ? for signs that the font lacks: models can have any name."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties()))
@@ -190,7 +190,7 @@ def drawable(text: str) -> str:
 
 
 def write(figure: "Figure", lines: Sequence[Line]) -> float:
-    """Write lines at the top, from the left. Returns where the next one would begin, in inches from below."""
+    """Write left-aligned lines at the top. Returns the top of the next line, in inches from the bottom."""
     at = figure.get_figheight() - 0.22
     for line in lines:
         figure.text(
@@ -208,13 +208,13 @@ def write(figure: "Figure", lines: Sequence[Line]) -> float:
 
 
 def legend_columns(names: Mapping[str, str]) -> int:
-    """How many names of series have room beside one another."""
+    """How many names of series fit side by side."""
     widest = max(map(len, names.values()))
     return max(1, min(len(names), int((WIDTH - 2 * MARGIN) * POINTS / (34 + 9 * LETTER * widest))))
 
 
 def legend(figure: "Figure", colours: Mapping[str, str], names: Mapping[str, str], top: float) -> None:
-    """The colours, each with its name, from `top` down (inches from below)."""
+    """The colours, each with its name, from `top` down (inches from the bottom)."""
     from matplotlib.patches import Patch
 
     columns = legend_columns(names)
@@ -241,7 +241,7 @@ def legend(figure: "Figure", colours: Mapping[str, str], names: Mapping[str, str
 
 
 def places(groups: Sequence[Group], *, apart: bool, gap: float = GROUP_GAP) -> list[list[float]]:
-    """Where the bars of each group stand, in bars; `apart`: with more room between headings."""
+    """The positions of each group's bars, in bar widths; `apart`: with additional room between headings."""
     at, found = 0.0, []
     for before, group in zip([None, *groups], groups, strict=False):
         if before is not None:
@@ -259,7 +259,7 @@ def put(
     colours: Mapping[str, str],
     size: float,
 ) -> None:
-    """The bars of every series at their spots, with their spreads and, behind them, notes of a font's `size`."""
+    """Draw the bars of every series, with their spreads and, at their ends, notes of a font's `size`."""
     placed = [pair for at, group in zip(spots, groups, strict=True) for pair in zip(at, group.bars, strict=True)]
     for name, colour in colours.items():
         own = [(at, bar) for at, bar in placed if bar.series == name]
@@ -268,7 +268,7 @@ def put(
         at, values = [at for at, _ in own], [bar.value for _, bar in own]
         if style.sideways:
             drawn = axes.barh(at, values, 0.78, color=colour, label=name)
-        else:  # with an edge, so that 0 is a line, on top of the axis
+        else:  # with an edge, so that 0 is visible as a line on the axis
             look: dict[str, Any] = {"color": colour, "edgecolor": colour, "clip_on": False, "zorder": 2.6}
             lines = {"ecolor": INK, "elinewidth": 1, "zorder": 2.7}
             drawn = axes.bar(
@@ -280,7 +280,7 @@ def put(
 
 
 def spreads(bars: Sequence[Bar]) -> list[list[float]] | None:
-    """How far the line of each bar goes below and above its end; None where no bar has one."""
+    """The distances of each thin line's ends below and above the bar's end; None if no bar has a thin line."""
     if not any(bar.spread for bar in bars):
         return None
     ends = [(bar.value, *(bar.spread or (bar.value, bar.value))) for bar in bars]
@@ -288,11 +288,11 @@ def spreads(bars: Sequence[Bar]) -> list[list[float]] | None:
 
 
 def upright(axes: "Axes", groups: Sequence[Group], style: Style, colours: Mapping[str, str], biggest: float) -> None:
-    """Bars from below, with names under their groups; `biggest`: the highest of all panels, which share a scale."""
+    """Vertical bars with names under their groups; `biggest`: the highest of all panels, which share a scale."""
     spots = places(groups, apart=style.beneath)
     last = spots[-1][-1]
     slots = max(last + 1, FEWEST_SLOTS) + 0.6
-    room = (WIDTH - AXIS_ROOM - MARGIN) * POINTS / slots  # points that a bar has
+    room = (WIDTH - AXIS_ROOM - MARGIN) * POINTS / slots  # points for each bar
     notes = [bar.note for group in groups for bar in group.bars]
     put(axes, spots, groups, style, colours, fitting(notes, room, 8.5))
     axes.set_xlim(last / 2 - slots / 2, last / 2 + slots / 2)
@@ -315,7 +315,7 @@ def upright(axes: "Axes", groups: Sequence[Group], style: Style, colours: Mappin
 
 
 def tell_asked(axes: "Axes", spots: Sequence[list[float]], groups: Sequence[Group], room: float) -> None:
-    """Under each bar how many questions were asked, or once where all of a group have as many; names go below that."""
+    """Write the number of questions under each bar, once if it is equal in a group; names go below that."""
     counts: list[tuple[float, str]] = []
     crowded: list[str] = []
     for xs, group in zip(spots, groups, strict=True):
@@ -326,7 +326,7 @@ def tell_asked(axes: "Axes", spots: Sequence[list[float]], groups: Sequence[Grou
             counts += zip(xs, asked, strict=True)
             crowded += asked
     size = fitting(crowded, 0.85 * room, 7.5)
-    axes.xaxis.remove_overlapping_locs = False  # else the count in the middle of a group goes
+    axes.xaxis.remove_overlapping_locs = False  # otherwise the middle count of a group disappears
     axes.set_xticks([x for x, _ in counts], labels=[count for _, count in counts], minor=True)
     axes.tick_params(axis="x", which="minor", labelsize=size, pad=5)
     axes.tick_params(axis="x", which="major", pad=18)
@@ -334,7 +334,7 @@ def tell_asked(axes: "Axes", spots: Sequence[list[float]], groups: Sequence[Grou
 
 
 def horizontal(axes: "Axes", groups: Sequence[Group], style: Style, colours: Mapping[str, str]) -> None:
-    """Bars from the left, the first one on top, with their notes behind them."""
+    """Horizontal bars, the first on top, with their notes after them."""
     spots = places(groups, apart=False, gap=0)
     put(axes, spots, groups, style, colours, 8.5)
     labels = [broken(group) for group in groups]
@@ -358,12 +358,12 @@ def below(
     text: str,
     fontweight: str = "normal",
 ) -> None:
-    """A text under the axis, `offset` points from a point."""
+    """Text under the axis, `offset` points from a point."""
     axes.annotate(
         text, point, offset, of, "offset points", ha="center", va="top", fontsize=9, fontweight=fontweight, color=INK
     )
 
 
 def fitting(texts: Iterable[str], room: float, most: float) -> float:
-    """The size of a font, at most `most`, with which each text takes no more than `room` points."""
+    """The largest font size, up to `most`, at which each text is at most `room` points wide."""
     return min(most, room / (LETTER * max((1, *map(len, texts)))))

@@ -1,7 +1,7 @@
-"""A bench document as a picture: bars of what its suite measured, kept as PNG, SVG or PDF.
+"""A bench document as a picture of bars, saved as PNG, SVG or PDF.
 
-Owns which numbers of a row are drawn, and the words. Knows no engine: a document is what `bench --json` prints. How
-bars are drawn is in `bars`.
+Owns which numbers of a row are drawn, and the words. Knows no engine: a document is what `bench --json` prints. The
+drawing is in `bars`.
 """
 
 import importlib
@@ -23,7 +23,7 @@ from core.errors import InvalidSetting
 FORMATS = (".png", ".svg", ".pdf")
 REQUIREMENT = "matplotlib>=3.10,<4"
 DOTS_PER_INCH = 160
-MOST_LABELLED_BARS = 16  # in a panel, where each pair of bars has a name below
+MOST_LABELLED_BARS = 16  # in a panel where each pair of bars has a name below
 
 ALONE, PAGE = "the engine alone", "through the page"
 COLOURS = {
@@ -44,24 +44,24 @@ WORDS = {
 
 
 class Suite(NamedTuple):
-    """How a suite is drawn: words, and what of a row becomes a bar."""
+    """How a suite is drawn: its words, and which values of a row become bars."""
 
     headline: str
     style: Style
-    key: str  # what is written at the bars
-    label: Callable[[dict[str, Any]], str]  # of the group a row belongs to; "": one group for each context
+    key: str  # meaning of the numbers at the bars
+    label: Callable[[dict[str, Any]], str]  # name of a row's group; "": one group for each context
     bars: Callable[[dict[str, Any]], list[Bar]]
-    spread: str = ""  # what thin lines mean
+    spread: str = ""  # meaning of thin lines
 
 
-# -------------------- what is asked for
+# -------------------- the request
 
 
 def check(path: Path) -> None:
-    """Refuse a picture that could not be drawn or kept, before anything is measured.
+    """Refuse a picture that cannot be drawn or saved, before anything is measured.
 
     Raises:
-        InvalidSetting: its ending, its folder, or matplotlib is not there.
+        InvalidSetting: an unknown ending, no such folder, or no matplotlib.
     """
     if path.suffix.lower() not in FORMATS:
         raise InvalidSetting(f"{path} is no picture that can be drawn.", hint=f"End it in {', '.join(FORMATS)}.")
@@ -77,7 +77,7 @@ def check(path: Path) -> None:
 
 
 def keep(document: dict[str, Any], path: Path) -> None:
-    """Draw a document into a file, of the format its name ends in, and say so on stderr.
+    """Draw a document into a file, in the format of the file's ending, and report it on stderr.
 
     Raises:
         InvalidSetting: the file could not be written.
@@ -101,31 +101,31 @@ def keep(document: dict[str, Any], path: Path) -> None:
 
 
 def speed_bars(row: dict[str, Any]) -> list[Bar]:
-    """Time per token, with the speedup; books, where there are several, spread."""
+    """Time per token and speedup; the thin line is the spread over several books."""
     by_book = row.get("ms_per_token_by_book") or ()
     spread = (min(by_book), max(by_book)) if len(by_book) > 1 else None
     return some(row["method"], row["ms_per_token"], times(row["speedup_vs_autoregressive"]), spread)
 
 
 def peer_bars(row: dict[str, Any]) -> list[Bar]:
-    """Time per token, with its ratio to our plain decoding."""
+    """Time per token, and its ratio to this program's plain decoding."""
     return some(row["method"], row["ms_per_token"], times(row["ratio_to_ours"], 2))
 
 
 def page_bars(row: dict[str, Any]) -> list[Bar]:
-    """The same answer twice, with the ratio."""
+    """The same answer by engine and page, with the ratio."""
     ratio = times(row["page_over_alone"], 2)
     return some(ALONE, row["alone_ms_per_token"]) + some(PAGE, row["page_ms_per_token"], ratio)
 
 
 def recall_bars(row: dict[str, Any]) -> list[Bar]:
-    """The share of right answers, its interval, and of how many."""
+    """The share of right answers, its interval, and the number of questions."""
     interval = row["exact_interval"]
     return some(row["method"], row["exact"], "", interval and tuple(interval), row["n"])
 
 
 def ablation_bars(row: dict[str, Any]) -> list[Bar]:
-    """Time per token, with the speedup, which drifts less, and the acceptance of level 2."""
+    """Time per token with the speedup (which drifts less) and the acceptance of level 2."""
     ms, acceptance = row["ms_per_token"], row["acceptance_level2"]
     note = "" if ms is None else f"{ms:.1f} ms, {times(row['speedup_vs_autoregressive'], 2)}"
     return some(row["method"], ms, note + ("" if acceptance is None else f", level 2: {acceptance:.2f}"))
@@ -138,7 +138,7 @@ def some(
     spread: tuple[float, float] | None = None,
     asked: int | None = None,
 ) -> list[Bar]:
-    """The bar of a value; none where nothing was measured."""
+    """A list with the bar of a value; empty if there was no measurement."""
     return [] if value is None else [Bar(series, value, note, spread, asked)]
 
 
@@ -198,7 +198,7 @@ SUITES = {
 
 
 def chart_of(document: dict[str, Any]) -> Chart:
-    """What is drawn of a document: its bars context by context, and what is said about them."""
+    """The chart of a document: its bars, context by context, and its text."""
     suite = SUITES[document["config"]["suite"]]
     groups: dict[tuple[int, str], list[Bar]] = {}
     for row in document["rows"]:
@@ -219,28 +219,28 @@ def chart_of(document: dict[str, Any]) -> Chart:
     )
 
 
-# -------------------- words
+# -------------------- text
 
 
 def words(name: str) -> str:
-    """A method or a skill as people call it."""
+    """A method or a skill in plain words."""
     return WORDS.get(name, name)
 
 
 def subject(document: dict[str, Any]) -> str:
-    """What was measured on what: harbour, float32, on AMD EPYC (2 cores)."""
+    """The subject of the measurement: harbour, float32, on AMD EPYC (2 cores)."""
     config, hardware = document["config"], document["hardware"]
     names = [gpu["name"] for gpu in hardware["gpus"]] if config.get("device") != "cpu" else []
     gpus = [f"{names.count(name)}\u00a0× {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     machine = ", ".join([*gpus, f"{hardware['cpu']} ({formats.plural(hardware['num_cores'], 'core')})"])
     bits = [f"{config['bits']}-bit weights"] if config.get("bits", 16) < 16 else []
-    self_draft = config.get("self_draft_bits", config.get("drafting_bits"))  # as older documents call it
+    self_draft = config.get("self_draft_bits", config.get("drafting_bits"))  # the name in older documents
     bits += [f"{self_draft}-bit self-draft"] if (self_draft or 16) < 16 else []
     return f"{', '.join([config['model'], config['dtype'], *bits])}, on {machine}"
 
 
 def remarks(document: dict[str, Any], *, spread: bool) -> str:
-    """What is written at the bars, what thin lines mean, how it was measured."""
+    """Explains the numbers at the bars, the thin lines and the measurement."""
     suite, config = SUITES[document["config"]["suite"]], document["config"]
     said = [suite.key]
     if spread:

@@ -1,6 +1,6 @@
-"""The addresses of the server and what they answer; see https://platform.openai.com/docs/api-reference/chat.
+"""The server's addresses and their answers; see https://platform.openai.com/docs/api-reference/chat.
 
-/tokenize and `max_model_len` are vLLM's additions to OpenAI's interface, which clients know.
+/tokenize and `max_model_len` are vLLM's additions to OpenAI's interface; common clients use them.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from core.engine_api import TextEngine
 
 T = TypeVar("T")
-ALIVE_SECONDS = 5.0  # between remarks while nothing is written
+ALIVE_SECONDS = 5.0  # between comments while there is no text
 EVENT_STREAM = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -47,7 +47,7 @@ class Api:
     """One loaded model behind HTTP.
 
     Args:
-        ready: the model, as the worker tells it.
+        ready: the model's state from the worker.
         hosts, key, origins: see `Doors`.
     """
 
@@ -84,20 +84,20 @@ class Api:
         )
 
     async def health(self, _request: Request) -> Response:
-        """The server is up."""
+        """Whether the server is up."""
         return JSONResponse({"status": "ok"})
 
     async def models(self, _request: Request) -> Response:
-        """The one model."""
+        """The list of models: the loaded one."""
         return JSONResponse({"object": "list", "data": [self._card()]})
 
     async def model(self, request: Request) -> Response:
-        """The model, asked for by name."""
+        """The loaded model, by name."""
         self._check_name(request.path_params["name"])
         return JSONResponse(self._card())
 
     async def tokenize(self, request: Request) -> Response:
-        """A text's tokens."""
+        """The tokens of a text."""
         body = parse_json(await self._bodies.read(request))
         if "model" in body:
             self._check_name(body["model"])
@@ -121,7 +121,7 @@ class Api:
             whole = await _unless_gone(request, self._whole(asked, head, timing))
             return Response(status_code=499) if whole is None else JSONResponse(whole)
         parts = self._parts(asked, head, timing)
-        first = await _unless_gone(request, anext(parts))  # an error before the first part has a status of its own
+        first = await _unless_gone(request, anext(parts))  # an error before the first part gets its own status
         return Response(status_code=499) if first is None else EventStream(request, first, parts)
 
     async def _whole(self, asked: ChatRequest, head: Head, timing: Timing) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Api:
 
 
 class EventStream(Response):
-    """Parts of an answer as they come; the answer is cancelled when the client goes away, or takes nothing any more."""
+    """Sends parts of an answer as they come; cancels it when the client disconnects or stops receiving."""
 
     def __init__(self, request: Request, first: bytes, parts: AsyncGenerator[bytes]) -> None:
         super().__init__(headers=EVENT_STREAM)
@@ -196,7 +196,7 @@ class EventStream(Response):
         self._request, self._first, self._parts = request, first, parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything."""
+        """Send all parts."""
 
         async def take(part: bytes, *, more: bool = True) -> None:
             async with asyncio.timeout(STALLED_SECONDS):
@@ -207,18 +207,18 @@ class EventStream(Response):
             try:
                 async for part in self._parts:
                     await take(part)
-            except RequestError as error:  # too late for a status
+            except RequestError as error:  # too late for an HTTP status
                 await take(event(error.body()) + DONE)
             await take(b"", more=False)
 
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with aclosing(self._parts):
-            with contextlib.suppress(TimeoutError):  # the connection is closed, as it was not sent to its end
+            with contextlib.suppress(TimeoutError):  # the response is unfinished, so the connection is closed
                 await _unless_gone(self._request, stream())
 
 
 async def _unless_gone(request: Request, work: Awaitable[T]) -> T | None:
-    """What the work gives; it is cancelled, and None given, when the client closes the connection meanwhile."""
+    """The result of the work; None if the client disconnects meanwhile, which cancels the work."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -241,7 +241,7 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 
 async def _misdirected(request: Request, error: Exception) -> Response:
-    """No such address, or not by this method."""
+    """An unknown address, or a method it does not have."""
     assert isinstance(error, HTTPException)
     return JSONResponse(
         NotFound(f"There is nothing at {request.method} {request.url.path}.").body(), error.status_code, error.headers
@@ -249,9 +249,9 @@ async def _misdirected(request: Request, error: Exception) -> Response:
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # nobody reads this
 
 
 async def _broken(_request: Request, _error: Exception) -> Response:
-    """A bug of ours; uvicorn's log has the traceback."""
+    """A bug in this program; uvicorn's log has the traceback."""
     return JSONResponse(Failed("The server stopped with an error. Its terminal says which.").body(), 500)

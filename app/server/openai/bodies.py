@@ -1,4 +1,4 @@
-"""Bodies of requests, bounded by what a prompt can have: nobody fills the memory, or the line, by sending slowly."""
+"""Request bodies, limited to what a prompt can need, so that slow senders fill neither memory nor the queue."""
 
 import asyncio
 
@@ -7,31 +7,31 @@ from starlette.requests import Request
 from app.server.openai.errors import BadRequest, Overloaded, TooLarge
 
 LEAST_BYTES, MOST_BYTES = 1 << 20, 64 << 20
-# English takes 4 or 5 bytes a token, 30 where every letter is escaped; history that does not fit is told as such.
+# English takes 4 or 5 bytes a token, 30 if every letter is escaped: a prompt too long for the context still gets read.
 BYTES_PER_TOKEN = 128
-STALLED_SECONDS = 60.0  # without a byte from a client, or taken by one
-LONGEST_SECONDS = 300.0  # of a whole body: 64 MiB at 2 Mbit/s
+STALLED_SECONDS = 60.0  # without a byte received from or taken by a client
+LONGEST_SECONDS = 300.0  # for a whole body: 64 MiB at 2 Mbit/s
 RETRY_SECONDS = 5
 
 
 class Bodies:
-    """Reads the bodies of a server.
+    """Reads request bodies.
 
     Args:
         context: tokens.
-        most_at_once: bodies that are held while they arrive.
+        most_at_once: bodies that may arrive at the same time.
     """
 
     def __init__(self, context: int, most_at_once: int) -> None:
         self.most_bytes = min(MOST_BYTES, max(LEAST_BYTES, BYTES_PER_TOKEN * context))
-        self._most, self._num_coming = most_at_once, 0  # used by the event loop alone
+        self._most, self._num_coming = most_at_once, 0  # only the event loop uses these
 
     async def read(self, request: Request) -> bytes:
         """The whole body.
 
         Raises:
-            TooLarge: before more than `most_bytes` are held. Overloaded: too many bodies are on their way. BadRequest:
-                nothing came for STALLED_SECONDS, or not all of it in LONGEST_SECONDS.
+            TooLarge: before more than `most_bytes` are held. Overloaded: too many bodies arrive now. BadRequest: no
+                byte for STALLED_SECONDS, or an incomplete body after LONGEST_SECONDS.
         """
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self.most_bytes:

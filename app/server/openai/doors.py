@@ -1,8 +1,8 @@
-"""Who may use the server: those with its key, if it has one, and no web page of another origin unless it was named.
+"""Who may use the server: clients with its key, if it has one; no web pages of other origins except those named.
 
-A browser sends the name it reached us by (Host), the page that asks (Origin) and how far the two are apart
-(Sec-Fetch-Site); the rules for them are in `app.server.doors`. Programs send Host alone. So on
-127.0.0.1 without a key no web page can use the model.
+A browser sends the name it reached the server by (Host), the page that asks (Origin) and how the two are related
+(Sec-Fetch-Site); the rules for them are in `app.server.doors`. Programs send Host alone. So on 127.0.0.1 no web page
+can use the model, even without a key.
 """
 
 import hmac
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.server.doors import Hosts, comes_from_afar, own_origins
 from app.server.openai.errors import NotAllowed
 
-OPEN = ("/health",)  # tells nothing but that the server is up
+OPEN = ("/health",)  # says only that the server is up
 ALLOWED = {
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
     "Access-Control-Allow-Headers": "Authorization, Content-Type",
@@ -27,8 +27,8 @@ class Doors:
     """ASGI middleware.
 
     Args:
-        key: what clients send as `Authorization: Bearer KEY`; None: they need none.
-        hosts: what the server may be called.
+        key: clients send it as `Authorization: Bearer KEY`; None: no key needed.
+        hosts: the names the server answers to.
         origins: web pages that may use the server, for example http://localhost:3000; "*" for all.
     """
 
@@ -42,7 +42,7 @@ class Doors:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})  # there is none here
+            await send({"type": "websocket.close", "code": 1008})  # this server has no websockets
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
@@ -51,9 +51,7 @@ class Doors:
             if message["type"] == "http.response.start":
                 added = MutableHeaders(scope=message)
                 added["X-Content-Type-Options"] = "nosniff"
-                added["Cross-Origin-Resource-Policy"] = (
-                    "same-origin"  # for pages that do not ask as --allow-origin must
-                )
+                added["Cross-Origin-Resource-Policy"] = "same-origin"  # for pages that send no CORS request
                 if origin is not None and self._known(origin):
                     added["Access-Control-Allow-Origin"], added["Vary"] = origin, "Origin"
             await send(message)

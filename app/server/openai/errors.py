@@ -1,4 +1,4 @@
-"""What a client is told when a request cannot be served: status, and the JSON that OpenAI's clients understand.
+"""The error a client gets: an HTTP status and the JSON that OpenAI's clients understand.
 
 RequestError
 ├── BadRequest      400 the request cannot be understood, or asks for what cannot be done
@@ -18,7 +18,7 @@ from core.generation.decode_loop import LONGEST_ROUND
 
 
 class RequestError(Exception):
-    """Base of all: what to send instead of an answer."""
+    """Base of all: the response sent instead of an answer."""
 
     status = 400
     kind = "invalid_request_error"
@@ -30,7 +30,7 @@ class RequestError(Exception):
         self.message, self.param, self.code, self.headers = message, param, code, headers or {}
 
     def body(self) -> dict[str, Any]:
-        """As OpenAI's interface tells errors."""
+        """The JSON of OpenAI's interface for errors."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
@@ -78,7 +78,7 @@ class Failed(RequestError):
 
 
 def told(error: CoreError) -> RequestError:
-    """What a client hears of an error of the engine."""
+    """The response for an error of the engine."""
     if isinstance(error, ContextTooSmall):
         return too_long(error.needed - LONGEST_ROUND, error.capacity - LONGEST_ROUND)
     if isinstance(error, EngineFault):
@@ -87,7 +87,7 @@ def told(error: CoreError) -> RequestError:
 
 
 def too_long(num_tokens: int, most: int) -> BadRequest:
-    """A prompt that leaves no room for an answer."""
+    """The error for a prompt that leaves no room for an answer."""
     return BadRequest(
         f"This prompt has {num_tokens:,} tokens; at most {most:,} fit. Shorten the messages, "
         "or start the server with a larger --context.",

@@ -1,8 +1,8 @@
-"""Messages to tokens, so that what was read before is found again in the cache.
+"""Messages to tokens, so that text that was read before is found again in the cache.
 
-Every message is cut into tokens by itself, and a user's message at its last empty line, too, as the reader does between
-book and question: the tokens of a book are the same whatever is asked about it. An answer that comes back as a message
-gets the very tokens it was written with.
+Every message is tokenized separately, and a user's message is split at its last empty line, as the reader does between
+book and question: so a book's tokens do not depend on the question. An answer that comes back as a message gets
+exactly the tokens it was written with.
 """
 
 from collections import OrderedDict
@@ -21,20 +21,20 @@ K = TypeVar("K")
 V = TypeVar("V")
 EMPTY_LINE = "\n\n"
 MOST_ANSWERS = 256  # whose tokens are remembered
-MOST_PROMPTS = 8  # that are remembered, to tell what was read more than once; 128K tokens take 1 MB
-MOST_TEXTS, LONG_TEXT = 4, 20_000  # texts from so many characters on are cut into tokens once
+MOST_PROMPTS = 8  # remembered to count tokens read more than once; 128K tokens take 1 MB
+MOST_TEXTS, LONG_TEXT = 4, 20_000  # texts of at least LONG_TEXT characters are tokenized once
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Tokens in front of an answer, and those of the answer that are there already."""
+    """Tokens before an answer, and the tokens of an answer that is already begun."""
 
     ids: list[int]
     written: tuple[int, ...] = ()
 
 
 class Prompts:
-    """Makes prompts for one model. Used by the engine's thread alone."""
+    """Makes prompts for one model. Only the engine's thread uses it."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str, tuple[int, ...]] = OrderedDict()
@@ -47,7 +47,7 @@ class Prompts:
         """The tokens of a request's messages.
 
         Raises:
-            InvalidSetting: the model's chat format has no place for such messages.
+            InvalidSetting: the model's chat format does not allow these messages.
         """
         messages = self._placed(request.messages, text)
         asked = messages[:-1] if request.continues else messages
@@ -61,25 +61,25 @@ class Prompts:
         return Prompt(ids, tuple(self._ids(messages[-1], text)) if request.continues else ())
 
     def wrote(self, answer: str, token_ids: Sequence[int], text: "PromptText") -> None:
-        """Remember the tokens of an answer, if they say just that."""
+        """Remember the tokens of an answer, if they decode to exactly its text."""
         ids = tuple(token_ids[:-1] if token_ids and token_ids[-1] in text.eos_ids else token_ids)
-        if answer and text.decode(ids) == answer:  # not where a stop string was cut off
+        if answer and text.decode(ids) == answer:  # false where a stop string was cut off
             keep(self._answers, answer, ids, MOST_ANSWERS)
 
     def known(self, ids: Sequence[int]) -> int:
-        """How many leading tokens some earlier prompt began with."""
+        """The length of the longest prefix shared with an earlier prompt."""
         return max((common_prefix(before, ids) for before in self._prompts.values()), default=0)
 
     def read(self, ids: list[int]) -> None:
-        """Remember tokens that have been read."""
+        """Remember a prompt that has been read."""
         longer = [number for number, before in self._prompts.items() if common_prefix(before, ids) == len(before)]
-        for number in longer:  # they say nothing that this one does not
+        for number in longer:  # prefixes of the new prompt are redundant
             del self._prompts[number]
         self._num_prompts += 1
         keep(self._prompts, self._num_prompts, ids, MOST_PROMPTS)
 
     def _placed(self, messages: Sequence[Message], text: "PromptText") -> list[Message]:
-        """Messages as the chat format takes them: without a place for instructions, they begin the first question."""
+        """Messages as the chat format takes them: without a system role, instructions begin the first question."""
         if all(message.role != "system" for message in messages):
             return list(messages)
         if self._knows_system is None:
@@ -112,19 +112,19 @@ class Prompts:
 
 
 def knows_system(text: "PromptText") -> bool:
-    """Whether a chat format tells instructions from the assistant's words. Some take all roles but one for it."""
+    """Whether a chat format has a system role. Some formats treat every role but one as the assistant."""
     try:
         system = text.pieces(["system", "user"])
     except InvalidSetting:
         return False
     try:
         return system != text.pieces(["assistant", "user"])
-    except InvalidSetting:  # it does not let the assistant begin
+    except InvalidSetting:  # the format does not let the assistant begin
         return True
 
 
 def keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
-    """Put something where the newest is; beyond `most` the oldest goes."""
+    """Add the newest entry; beyond `most` entries drop the oldest."""
     kept[key] = value
     kept.move_to_end(key)
     while len(kept) > most:

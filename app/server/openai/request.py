@@ -1,7 +1,7 @@
 """A chat completion request: JSON of unknown origin in, frozen and checked values out.
 
-What would change the answer and cannot be done is refused (`REFUSED`). Any other field that is not known here is
-ignored, as OpenAI-compatible servers do: `user`, `metadata`, `store` and their like.
+Fields that would change the answer but are not supported are refused (`REFUSED`). Any other unknown field is ignored,
+as OpenAI-compatible servers do: for example `user`, `metadata`, `store`.
 """
 
 import json
@@ -22,7 +22,7 @@ MOST_STOPS = 16
 MOST_SEED = 2**63
 MOST_NUMBER = 2**64
 MORE_THAN_ANY_CONTEXT = 1 << 30
-# Value with which a field of the interface changes nothing; any other is refused, because the answer would not be it.
+# The value with which a field changes nothing; any other is refused, because the answer would ignore it.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
@@ -57,7 +57,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A request that can be served, as far as it can be told without the model."""
+    """A request checked as far as possible without the model."""
 
     model: str
     messages: tuple[Message, ...]
@@ -71,7 +71,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        BadRequest: it is none, or holds numbers and characters that no JSON has.
+        BadRequest: it is not an object, or has numbers or characters that JSON does not allow.
     """
 
     def refuse(name: str) -> float:
@@ -89,10 +89,10 @@ def parse_json(body: bytes) -> dict[str, Any]:
 
 
 def parse_chat(body: Mapping[str, Any], *, default_method: str = "triforce") -> ChatRequest:
-    """The request in a JSON object.
+    """Read a chat request from a JSON object.
 
     Args:
-        default_method: of decoding, where the request names none.
+        default_method: of decoding, if the request names none.
     Raises:
         BadRequest: names the first field that cannot be served.
     """
@@ -126,10 +126,10 @@ def parse_chat(body: Mapping[str, Any], *, default_method: str = "triforce") -> 
 
 
 def parse_messages(value: object) -> tuple[Message, ...]:
-    """Messages with text, as a string or as a list of text parts; parts stand an empty line apart.
+    """Messages with text, given as a string or as a list of text parts; parts are joined by an empty line.
 
     Raises:
-        BadRequest: no list, none in it, an unknown role, or something that is not text.
+        BadRequest: not a list, an empty list, an unknown role, or content that is not text.
     """
     if not isinstance(value, list) or not value:
         raise BadRequest("messages must be a list with at least one message.", param="messages")
@@ -180,7 +180,7 @@ def _generation(body: Mapping[str, Any], default_method: str) -> GenerationConfi
             sampling=SamplingParams(
                 temperature=_number(body, "temperature", 1.0) or 0.0,
                 top_p=cast(float, _number(body, "top_p", 1.0)),
-                top_k=max(0, int(_number(body, "top_k", 0, whole=True) or 0)),  # vLLM's -1 is off, too
+                top_k=max(0, int(_number(body, "top_k", 0, whole=True) or 0)),  # vLLM's -1 means off, too
             ),
             method=_method(body) or default_method,
             seed=secrets.randbits(63) if seed is None else int(seed),
@@ -236,11 +236,11 @@ def _text(body: Mapping[str, Any], name: str) -> str:
 
 
 def _alike(harmless: tuple[Any, ...]) -> list[Any]:
-    """With whole numbers as fractions, too: 0 and 0.0 say the same, False does not."""
+    """The values and their float forms: 0 and 0.0 mean the same, False does not."""
     return [*harmless, *(float(one) for one in harmless if type(one) is int)]
 
 
 def quoted(value: object) -> str:
-    """A value in a message, cut to what a line holds."""
+    """A value for an error message, cut to one line."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

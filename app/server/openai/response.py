@@ -1,4 +1,4 @@
-"""Answers as OpenAI's interface tells them, with one object of our own: `triforce`. Pure functions."""
+"""Answers in the format of OpenAI's interface, with one object of our own: `triforce`. Pure functions."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every part of one answer carries."""
+    """The fields common to all parts of one answer."""
 
     id: str
     created: int  # seconds since 1970
@@ -31,7 +31,7 @@ class Head:
 
 
 def completion(head: Head, finished: Finished, timing: Timing, seed: int) -> dict[str, Any]:
-    """A whole answer."""
+    """The response with a whole answer."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": finished.text[timing.num_before :], "refusal": None},
@@ -47,18 +47,18 @@ def completion(head: Head, finished: Finished, timing: Timing, seed: int) -> dic
 
 
 def chunk(head: Head, delta: dict[str, str], finish: FinishReason | None = None) -> dict[str, Any]:
-    """A part of a streamed answer."""
+    """One part of a streamed answer."""
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
     return {**_head(head, "chat.completion.chunk"), "choices": [choice]}
 
 
 def last_chunk(head: Head, finished: Finished, timing: Timing, seed: int) -> dict[str, Any]:
-    """The end of a streamed answer: why it ended, and our figures."""
+    """The last part of a streamed answer: why it ended, and the `triforce` figures."""
     return {**chunk(head, {}, FINISH[finished.stop_reason]), "triforce": ours(finished, timing, seed)}
 
 
 def usage_chunk(head: Head, finished: Finished) -> dict[str, Any]:
-    """What `stream_options.include_usage` asks for."""
+    """The part that `stream_options.include_usage` asks for."""
     return {**_head(head, "chat.completion.chunk"), "choices": [], "usage": usage(finished)}
 
 
@@ -74,7 +74,7 @@ def usage(finished: Finished) -> dict[str, Any]:
 
 
 def ours(finished: Finished, timing: Timing, seed: int) -> dict[str, Any]:
-    """Method, acceptance and times: what OpenAI's interface has no field for."""
+    """Method, acceptance and times, for which OpenAI's interface has no field."""
     stats, report = finished.stats, answer_report(finished)
     found = {
         "method": finished.method,
@@ -104,7 +104,7 @@ def event(document: dict[str, Any]) -> bytes:
 
 
 def remark(text: str) -> bytes:
-    """A comment of a stream, which clients skip: it keeps connections open while a book is read."""
+    """A stream comment, which clients skip: it keeps a connection open while a book is read."""
     return b": " + text.encode() + b"\n\n"
 
 

@@ -1,7 +1,7 @@
-"""Requests take turns at the one engine: a queue of limited length, and events brought over to the event loop.
+"""Requests take turns at the one engine: a queue of limited length, and events handed to the event loop.
 
-The engine's thread works; a thread of the loop's pool waits for its events; the loop itself is never held up. Leaving
-`events` early, as when a client goes away, cancels the answer after the round or chunk that it is in.
+The engine's thread does the work and a thread of the loop's pool waits for its events, so the loop is never blocked.
+Leaving `events` early, as when a client disconnects, cancels the answer after the current round or chunk.
 """
 
 import threading
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from core.engine_api import TextEngine
 
 T = TypeVar("T")
-MOST_WAITING = 16  # requests behind the one that is answered
+MOST_WAITING = 16  # requests behind the running one
 RETRY_SECONDS = 5
 
 
 @dataclass(slots=True)
 class Timing:
-    """One request on its way. The engine's thread writes, the event loop reads; times are time.perf_counter()'s."""
+    """Times and counts of one request, by time.perf_counter. The engine's thread writes, the event loop reads."""
 
     arrived: float
-    begun: float | None = None  # its turn
+    begun: float | None = None  # when its turn came
     first_token: float | None = None
-    num_reread: int = 0  # tokens that had been read for an earlier request, and were read again
+    num_reread: int = 0  # tokens that an earlier request had read and that were read again
     num_before: int = 0  # characters of the answer that the client has sent
-    num_shown_before: int = 0  # of those, how many could not be the beginning of a stop string
+    num_shown_before: int = 0  # of those, characters that could not begin a stop string
 
     @property
     def queue_seconds(self) -> float:
@@ -48,7 +48,7 @@ class Timing:
         return (self.begun or time.perf_counter()) - self.arrived
 
     def fresh(self, shown: int, text: str) -> str:
-        """What of a stretch of the answer the client does not have, where `shown` characters came before it."""
+        """The part of `text` that the client does not have yet, where `shown` characters precede `text`."""
         return text[max(0, self.num_before - self.num_shown_before - shown) :]
 
     @property
@@ -61,19 +61,19 @@ class Turns:
     """The queue in front of a worker.
 
     Args:
-        most_waiting: requests that may wait behind the one that is answered.
+        most_waiting: requests that may wait behind the running one.
     """
 
     def __init__(self, worker: EngineWorker, *, most_waiting: int = MOST_WAITING) -> None:
         self._worker, self._most = worker, most_waiting
         self._session_id = worker.sessions.enter("").id
         self._prompts = Prompts()
-        self._num_here = 0  # used by the event loop alone
+        self._num_here = 0  # only the event loop uses this
         self._threads = CapacityLimiter(most_waiting + 2)
 
     @asynccontextmanager
     async def answer(self, request: ChatRequest, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
-        """The events of one answer, in its turn. Leaving early cancels it.
+        """Yield the events of one answer when its turn comes. Leaving early cancels it.
 
         Raises:
             Overloaded: at once. While iterating: a RequestError.
@@ -83,11 +83,7 @@ class Turns:
             yield events
 
     async def do(self, job: "Callable[[TextEngine], T]") -> T:
-        """Something short that needs the engine, in its turn.
-
-        Raises:
-            RequestError.
-        """
+        """Run a short job that needs the engine, when its turn comes. Raises RequestError."""
         found: list[T] = []
 
         def work(engine: "TextEngine", _cancel: threading.Event) -> Iterator[WorkerEvent]:
@@ -130,9 +126,9 @@ class Turns:
 
 
 class _Stream:
-    """A generator that can be closed while a thread waits for its next event: that comes within a tenth of a second.
+    """A generator that can be closed while a thread waits for its next event, which comes within a tenth of a second.
 
-    Cancelling a task of asyncio's does not wait for the thread that the task waits for.
+    Cancelling an asyncio task does not wait for the thread that the task waits for.
     """
 
     def __init__(self, events: "Generator[WorkerEvent]") -> None:
@@ -148,7 +144,7 @@ class _Stream:
 
 
 def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
-    from core.generation.text import StopWatcher  # loaded with the engine
+    from core.generation.text import StopWatcher  # already imported with the engine
 
     def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         timing.begun = time.perf_counter()
@@ -179,5 +175,5 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
 
 
 def ended_early() -> Failed:
-    """The stream ended without an answer: the server is being shut down."""
+    """The error if the stream ended without an answer: the server is shutting down."""
     return Failed("The server is being shut down.", code="shutting_down")

@@ -1,1 +1,1 @@
-"""The tab "Inside": what the newest answer or race is made of."""
+"""The tab "Inside": how the newest answer or race was made."""

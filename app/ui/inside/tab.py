@@ -1,4 +1,4 @@
-"""The tab "Inside": what the newest answer or race is made of, redrawn while it is written and the tab is looked at."""
+"""The tab "Inside": how the newest answer or race was made; redrawn while it is written and the tab is visible."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.inside.view import EMPTY, inside
 from app.ui.updates import Updates
 
-INTERVAL_SECONDS = 0.5  # drawing costs the engine's process some milliseconds
+INTERVAL_SECONDS = 0.5  # drawing takes the engine's process some milliseconds
 ANSWER = "answer"
 HIDDEN = f'<p class="quiet">{TOKENS_NOT_SEEN}</p>'
 
@@ -27,14 +27,14 @@ class Subject:
 
 
 def subjects(session: Session) -> list[Subject]:
-    """What there is to show: the newest answer, the lanes of the newest race."""
+    """All subjects: the newest answer, the lanes of the newest race."""
     found = [Subject(ANSWER, "Answer", session.trace)] if session.trace and session.trace.records else []
     lanes = session.race.lanes if session.race else ()
     return found + [Subject(one.method, f"Race: {method_label(one.method)}", one) for one in lanes if one.records]
 
 
 def chosen(session: Session, found: list[Subject], key: str | None) -> Subject | None:
-    """The one the reader asked for, else what is newest: the answer, or the race's contender."""
+    """The reader's choice, else the newest: the answer, or the race's contender."""
     by_key = {subject.key: subject for subject in found}
     wanted = key
     if wanted not in by_key:
@@ -44,13 +44,13 @@ def chosen(session: Session, found: list[Subject], key: str | None) -> Subject |
 
 
 def beside(session: Session, subject: Subject) -> list[Trace]:
-    """Answers of other methods in the race, to set times beside."""
+    """Answers of other methods in the race, to compare times."""
     lanes = session.race.lanes if session.race else ()
     return [lane for lane in lanes if lane.method != subject.trace.method and lane.records]
 
 
 def state_of(session: Session, found: list[Subject], subject: Subject) -> tuple[object, ...]:
-    """Changes with everything that is drawn; begins with what is newest."""
+    """Changes with everything that is drawn; begins with the newest subject."""
     trace, ended = subject.trace, session.race is not None and session.race.ended
     newest = (session.newest, id(session.trace), id(session.race))
     return (newest, subject.key, len(found), len(trace.points), trace.finished is not None, ended)
@@ -63,18 +63,18 @@ class InsideHandlers:
         self._worker, self._picker, self._view, self._timer = worker, picker, view, timer
 
     def enter(self, session_id: str) -> Updates:
-        """The tab is looked at: draw what is newest, and follow it."""
+        """The tab has become visible: draw the newest subject, and follow it."""
         return self.pick(session_id, None) | {self._timer: gr.Timer(active=True)}
 
     def pick(self, session_id: str, key: str | None) -> Updates:
-        """The reader chose what to see."""
+        """The reader chose a subject."""
         session = self._worker.sessions.find(session_id)
         if session is not None:
             session.inside = ()
         return self.draw(session_id, key)
 
     def draw(self, session_id: str, key: str | None) -> Updates:
-        """What is chosen, or what is newest where something new has begun; nothing if there is no news."""
+        """Draw the choice, or the newest subject if a new one has begun; no updates if nothing changed."""
         session = self._worker.sessions.find(session_id)
         found = subjects(session) if session else []
         subject = chosen(session, found, key) if session else None
@@ -97,7 +97,7 @@ class InsideHandlers:
 
 
 def build_inside_tab(worker: EngineWorker, session: gr.Textbox, timer: gr.Timer, at_once: dict[str, Any]) -> None:
-    """The tab's components and events. `timer` ticks while the tab is looked at; `at_once`: how quick events run."""
+    """The tab's components and events. `timer` ticks while the tab is visible; `at_once`: how quick events run."""
     with gr.Tab("Inside", id="inside", elem_id="inside-tab") as tab, gr.Column(elem_id="inside"):
         picker = gr.Radio([], show_label=False, label="Show", visible=False, elem_id="inside-picker")
         view = gr.HTML(EMPTY, elem_id="inside-view")

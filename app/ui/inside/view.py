@@ -18,12 +18,12 @@ EMPTY = (
     "</h2><p>Ask a question or run a race: here you see who wrote every word, how many guesses held, and where the "
     "time went. It moves along while the answer is written.</p></div></section>"
 )
-MOST_WHILE_RUNNING = 400  # tokens of the text that are drawn while it grows; all of them in the end
+MOST_WHILE_RUNNING = 400  # tokens of the text drawn while it grows; at the end all
 PARTS = {"draft": "Draft", "retrieval": "Retrieval cache", "full": "Full cache", "other": "Everything else"}
 
 
 class Source(NamedTuple):
-    """Who wrote a token, and how: the class that draws it and its words."""
+    """Who wrote a token, and how: its CSS class and description."""
 
     key: str
     label: str
@@ -44,10 +44,10 @@ LOSSY = Source("lossy", "Drawn without the whole book")
 
 
 def inside(trace: Trace, others: Sequence[Trace] = (), *, tables: bool = True) -> str:
-    """Everything about one answer; `others` are answers of other methods to set its times beside.
+    """Everything about one answer; `others` are answers of other methods, to compare times.
 
     Args:
-        tables: the charts' numbers; left out while the answer grows, for redrawing would fold them again.
+        tables: the charts' numbers; left out while the answer grows, because redrawing would close them again.
     """
     return (
         f'<section class="inside" aria-label="Inside the speculation">{_head(trace)}{tiles(trace)}'
@@ -109,7 +109,7 @@ def _tile(key: str, label: str, value: str, below: str, share: float | None = No
 
 
 def charts(trace: Trace, others: Sequence[Trace] = (), *, table: bool = True) -> str:
-    """The charts that this answer has."""
+    """The charts for this answer."""
     stats = trace.stats
     drawn = [rounds_chart(stats.level2, table=table)] if stats.level2 and stats.level2.rounds else []
     for name, level, tone in (("1", stats.level1, "draft"), ("2", stats.level2, "retrieval")):
@@ -124,7 +124,7 @@ def charts(trace: Trace, others: Sequence[Trace] = (), *, table: bool = True) ->
 
 
 def rounds_chart(level: LevelStats, *, table: bool = True) -> str:
-    """How many tokens the passes over the full cache brought."""
+    """A chart of tokens per pass over the full cache."""
     rounds = level.committed_per_round
     longest = max(rounds, default=0)
     data = [
@@ -137,7 +137,7 @@ def rounds_chart(level: LevelStats, *, table: bool = True) -> str:
 
 
 def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = True) -> str:
-    """How far guesses hold: outlined what was tested, filled what was accepted."""
+    """A chart of guesses by position: outlined are the tested ones, filled the accepted ones."""
     data = [
         Column(
             str(at + 1),
@@ -154,7 +154,7 @@ def positions_chart(name: str, level: LevelStats, tone: str, *, table: bool = Tr
 
 
 def time_chart(traces: Sequence[Trace], *, table: bool = True) -> str:
-    """Where a token's milliseconds go, by method."""
+    """A chart of a token's milliseconds by part, for each method."""
     data = []
     for trace in traces:
         stats = trace.stats
@@ -179,7 +179,7 @@ def _rank(part: str) -> int:
 
 
 def bytes_chart(trace: Trace, *, table: bool = True) -> str:
-    """Keys and values read for a token, beside what plain decoding would have read for the same text."""
+    """A chart of keys and values read for a token, compared with plain decoding of the same text."""
     stats = trace.stats
     ours, plain = (size / max(1, stats.new_tokens) for size in (stats.kv_bytes_read, stats.kv_bytes_read_plain))
     rows = [(method_label(trace.method), "fast" if trace.method != PLAIN else "other", ours)]
@@ -201,15 +201,15 @@ def bytes_chart(trace: Trace, *, table: bool = True) -> str:
 
 
 def source(record: TokenRecord) -> Source:
-    """Who wrote a token."""
+    """The source of a token."""
     return SOURCES.get((record.origin.level, record.origin.kind), LOSSY)
 
 
 def provenance(trace: Trace, *, script: bool = True) -> str:
-    """The answer, every token drawn by who wrote it; pointing at one or walking with the arrow keys tells more.
+    """The answer, every token coloured by its source; hovering and the arrow keys show details.
 
     Args:
-        script: the page's script shows what tokens have to say; without it the browser's own notes do.
+        script: the page's script shows the details of tokens; without it the browser's tooltips do.
     """
     how = "point at a word, or walk with the arrow keys," if script else "point at a word"
     records = trace.records if trace.finished else trace.records[-MOST_WHILE_RUNNING:]
@@ -233,7 +233,7 @@ def provenance(trace: Trace, *, script: bool = True) -> str:
 
 
 def _token(record: TokenRecord, script: bool) -> str:
-    if not record.text:  # inside a character, or the end of the text
+    if not record.text:  # part of a character, or the end of the text
         return ""
     one = source(record)
     q = "" if record.q is None else f" · q {formats.probability(record.q)}"

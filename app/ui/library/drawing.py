@@ -1,4 +1,4 @@
-"""The components of the tab Library that show the open documents, and how they are drawn."""
+"""The components of the tab Library that show the open documents, and their updates."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LibraryParts:
-    """The components that change."""
+    """The components that events change."""
 
-    act: gr.Textbox  # what was clicked, for programs; a browser sends its own
+    act: gr.Textbox  # the clicked action, for programs; a browser sends its own
     incoming: gr.HTML
     library: gr.HTML
     preview: gr.HTML
@@ -25,12 +25,12 @@ class LibraryParts:
 
     @property
     def of_library(self) -> list[Block]:
-        """What a change of the library changes."""
+        """Components to update after a change of the library."""
         return [self.incoming, self.library, self.preview]
 
 
 class LibraryDrawing:
-    """The tab's updates during one event: the list is drawn again only where it has changed."""
+    """The tab's updates during one event: the list is redrawn only after a change."""
 
     def __init__(self, parts: LibraryParts, session: Session) -> None:
         self._parts, self._session = parts, session
@@ -38,7 +38,7 @@ class LibraryDrawing:
         self._incoming: str | None = None
 
     def updates(self) -> "Updates":
-        """What is new since the last call."""
+        """Updates since the last call."""
         new: Updates = {}
         if (state := listing_state(self._session)) != self._state:
             self._state = state

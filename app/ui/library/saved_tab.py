@@ -1,4 +1,4 @@
-"""The books on disk, in the tab "Library": whether books are kept, how much room they may take, which are there."""
+"""The books on disk, in the tab "Library": whether books are saved, their size limit, and their list."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ class SavedHandlers:
         self._keeping, self._parts = keeping, parts
 
     def show(self, _session_id: str) -> Iterator[dict[Any, Any]]:
-        """The tab is looked at."""
+        """The tab has become visible."""
         yield self.drawn()
 
     def act(self, _session_id: str, action: str | None) -> dict[Any, Any]:
@@ -47,7 +47,7 @@ class SavedHandlers:
         return self.drawn()
 
     def choose(self, _session_id: str, keeping: Any, cap_gib: float | None) -> dict[Any, Any]:
-        """Whether books are kept, and their room."""
+        """Set whether books are saved, and their size limit."""
         folder = self._keeping.folder
         if folder is None:
             return self.drawn()
@@ -60,7 +60,7 @@ class SavedHandlers:
         return self.drawn()
 
     def drawn(self, problem: str = "") -> dict[Any, Any]:
-        """Everything as it is on disk."""
+        """Updates of everything from the folder's state."""
         folder = self._keeping.folder
         if folder is None:
             return {self._parts.listing: '<p class="quiet">This start keeps no books.</p>'}
@@ -77,7 +77,7 @@ class SavedHandlers:
 
 
 def build_saved() -> SavedParts:
-    """The components, folded away at first."""
+    """The components, initially folded."""
     with gr.Accordion("Books on disk", open=False, elem_id="kept"):
         act = gr.Textbox(visible=False, show_label=False)
         keeping = gr.Radio(
@@ -102,7 +102,7 @@ def wire_saved(
     at_once: dict[str, Any],
     stream: dict[str, Any],
 ) -> None:
-    """What each event calls."""
+    """Connect each event to its handler."""
     handlers, shown = SavedHandlers(keeping, parts), [parts.listing, parts.keeping, parts.cap]
     quiet: dict[str, Any] = {"api_visibility": "private"}
     tab.select(handlers.show, session, shown, **quiet, **stream)

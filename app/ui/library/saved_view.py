@@ -1,4 +1,4 @@
-"""What the page says about books on disk: in the card of the open book, and as a list. Pure functions."""
+"""Books on disk as shown by the page: in the card of the open book, and as a list. Pure functions."""
 
 import time
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class SavedLine:
 
 
 def how_read(session: Session) -> str:
-    """How the book came into the model."""
+    """How the model got the book: read or fetched from disk."""
     state = disk_state(session)
     if state.num_fetched:
         once = f" instead of read in {formats.duration(state.once_seconds)}" if state.once_seconds else ""
@@ -37,7 +37,7 @@ def how_read(session: Session) -> str:
 
 
 def on_disk(session: Session) -> str:
-    """Whether the book stays for the next time, or the question whether it should."""
+    """Whether the book is saved, or the question whether to save it."""
     state = disk_state(session)
     if state.kept_bytes:
         return f'<p class="quiet">Kept on disk: {formats.amount(state.kept_bytes)}.</p>'
@@ -54,7 +54,7 @@ def on_disk(session: Session) -> str:
 
 
 def saved_list(books: Sequence[SavedLine], cap_bytes: int, notices: Sequence[str], now: float | None = None) -> str:
-    """All books on disk with their sizes, and a button each that removes it."""
+    """All books on disk with their sizes, each with a button to remove it."""
     now = time.time() if now is None else now
     total = sum(book.size_bytes for book in books)
     rows = "".join(

@@ -1,4 +1,4 @@
-"""The tab "Library", and every click on it, wherever it is shown: order, removal, parts, preview."""
+"""The tab "Library", and its clicks wherever they happen: order, removal, parts, preview."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class LibraryHandlers:
-    """What a click there does."""
+    """Handlers of its clicks."""
 
     def __init__(self, worker: EngineWorker, parts: LibraryParts, page: "Handlers") -> None:
         self._worker, self._parts, self._page = worker, parts, page
 
     def refresh(self, session_id: str) -> "Updates":
-        """The tab is looked at: its budget holds the conversation as far as it has come."""
+        """The tab has become visible: update the budget, because the conversation has grown."""
         return LibraryDrawing(self._parts, self._worker.sessions.enter(session_id)).updates()
 
     def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
-        """One click: a verb and what it is about, separated by colons."""
+        """One click: an action and its object, separated by colons."""
         verb, _, rest = (action or "").partition(":")
         session = self._worker.sessions.enter(session_id)
         key, _, detail = rest.partition(":")
@@ -48,7 +48,7 @@ class LibraryHandlers:
             if verb == "fresh":
                 self._worker.clear(session.id)
                 yield self._page.talk(session)
-                session.uploads.settled = Library()  # what did not fit may fit now
+                session.uploads.settled = Library()  # what did not fit before may fit now
                 events = self._worker.read_book(session.id)
                 yield self._page.fresh(session)
             elif verb == "keep":
@@ -65,10 +65,10 @@ class LibraryHandlers:
 
 
 def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Library], Library] | None:
-    """What a click changes; None: nothing, or it was about a book that is not there any more.
+    """The change of a click; None: no change, or the book is no longer in the library.
 
     Raises:
-        InvalidSetting: the part that was typed is none of the book's.
+        InvalidSetting: the typed part does not exist in the book.
     """
     if verb == "start-over":
         return lambda _: Library()
@@ -92,7 +92,7 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Lib
 
 
 def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts]:
-    """The tab, its components, and those of the books on disk."""
+    """The tab, its components, and those of the saved books."""
     with gr.Tab("Library", id="library", elem_id="library-tab") as tab, gr.Row(elem_id="library"):
         act = gr.Textbox(visible=False, show_label=False)
         with gr.Column(elem_id="library-shelf", min_width=300, scale=1):
@@ -119,6 +119,6 @@ def listen(
             outputs,
             api_name="shelf" if number == 0 else None,
             api_visibility="public" if number == 0 else "private",
-            trigger_mode="multiple",  # a click while the model reads what an earlier one chose
+            trigger_mode="multiple",  # accept a click while the model reads an earlier choice
             **(stream | {"js": WITH_ACT}),
         )

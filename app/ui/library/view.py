@@ -1,6 +1,6 @@
-"""What the tab "Library" shows: files on their way, the library with its choices, and one page of a document.
+"""The tab "Library": files being uploaded, the library with its choices, and one page of a document.
 
-A document's text reaches the browser one page at a time, and only when somebody asks for that page.
+A document's text reaches the browser one page at a time, and only on request.
 """
 
 from app import formats
@@ -22,7 +22,7 @@ NO_PAGE = """<section class="card preview">
 
 
 def incoming(session: Session) -> str:
-    """What is on its way or went wrong, and the budget."""
+    """Uploads in progress or failed, and the budget."""
     uploads = session.uploads
     parts = [render.problem(uploads.error)] if uploads.error else []
     parts += [failure(one) if one.stage == "failed" else progress(one) for one in uploads.pending]
@@ -41,7 +41,7 @@ def listing_state(session: Session) -> tuple[object, ...]:
 
 
 def listing(session: Session) -> str:
-    """The library: every document with its facts, its warnings, its place, and what can be chosen of it."""
+    """The library: every document with its facts, warnings, position, and possible choices."""
     books = session.uploads.library.books
     if not books:
         return "" if session.uploads.pending else EMPTY
@@ -80,7 +80,7 @@ def _chapters(book: Book) -> str:
 
 
 def _state(session: Session, book: Book) -> str:
-    """Whether the model has this document."""
+    """Whether the model has read this document."""
     opened, uploads = session.book, session.uploads
     if uploads.too_long:
         return render.chip("waits for a choice", tone="warn", title="The library is longer than the context.")
@@ -121,7 +121,7 @@ def _choices(session: Session, index: int, book: Book) -> str:
 
 
 def _at_first(offer: Offer) -> Offer:
-    """The same offer of a library of its book alone: buttons are named without its title then."""
+    """The offer as if its book were alone in the library, so that the button has no title."""
     return Offer(
         book=0,
         choice=offer.choice,
@@ -133,7 +133,7 @@ def _at_first(offer: Offer) -> Offer:
 
 
 def preview(session: Session, key: str, wanted: int) -> str:
-    """One page of a document as the model gets it."""
+    """One page of a document's text as the model gets it."""
     index = session.uploads.library.index(key)
     if index is None:
         return NO_PAGE

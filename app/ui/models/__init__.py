@@ -1,1 +1,1 @@
-"""The models that are known: which fit, downloading one, changing to one."""
+"""The known models: which fit, downloading one, changing to one."""

@@ -1,6 +1,6 @@
-"""What the page's list of models tells: the catalogue and what else is on this disk, and whether it fits this machine.
+"""The rows of the page's list of models: the catalogue, other models on this disk, and whether each fits this machine.
 
-Never asks the network: sizes of what is not here are the catalogue's. Looks at files when asked; plans, loads nothing.
+Never asks the network: sizes of absent models come from the catalogue. Reads files when asked; plans, loads nothing.
 """
 
 import functools
@@ -24,26 +24,26 @@ FAMILIES = {
     "mistral": "Mistral",
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
-}  # others as they call themselves
+}  # any other family under its own name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """How models are loaded here, with the options that the program was started with."""
+    """How this program loads models, with the options it was started with."""
 
-    config: Callable[[str], EngineConfig]  # for a model
+    config: Callable[[str], EngineConfig]  # by model
     load: Callable[[EngineConfig], Load]
-    unavailable: str = ""  # why there is nothing to choose, if there is not
+    unavailable: str = ""  # why no model can be chosen; empty: one can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Whether a model fits this machine when it has it for itself."""
+    """Whether a model fits this machine if no other is loaded."""
 
     context: int = 0  # tokens it can be loaded with; 0: not at all
     placement: str = "resident"
-    weights_refused: str = ""  # why it does not fit with any context
-    context_refused: str = ""  # why not with the one that was asked for
+    weights_refused: str = ""  # why it fits with no context
+    context_refused: str = ""  # why it does not fit with the requested context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +53,17 @@ class ModelRow:
     name: str
     description: str
     family: str
-    context: int  # tokens it can read at most
+    context: int  # most tokens it can read
     licence: str = ""
     gated: bool = False
     is_here: bool  # all files of the target
     is_bundled: bool = False
-    has_parts: bool = False  # a download was begun
+    has_parts: bool = False  # a download was started
     size_bytes: int  # of the target's weights
-    to_come_bytes: int = 0  # of weights that are not here, the draft's included; about
+    to_come_bytes: int = 0  # weights still to download, including the draft; approximate
     draft: str = ""
     draft_is_here: bool = False
-    fit: Fit | None = None  # None: not looked at
+    fit: Fit | None = None  # None: not checked
     in_use: bool = False
 
 
@@ -74,9 +74,9 @@ class _Sizes:
 
 
 def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
-    """All targets: the one in use if the catalogue has no such name, the catalogue's, others on this disk.
+    """All targets: the present one if the catalogue lacks it, the catalogue's, others on this disk.
 
-    Cost: imports torch; reads configurations and, of what is here, the sizes of files.
+    Cost: imports torch; reads configurations, and sizes of local files.
     """
     machine, used = machine_alone(state), state.info.model if isinstance(state, Ready) else ""
     rows = [_catalogued(row, machine, source, used) for row in catalog.entries().values() if row.role == "target"]
@@ -110,7 +110,7 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
 
 
 def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[ModelRow]:
-    """Complete models of other programs that this engine can run."""
+    """Complete models of other programs that this engine supports."""
     from core.models.loader import read_config, read_dims
 
     known = {row.hub for row in catalog.entries().values()}
@@ -120,7 +120,7 @@ def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[Mode
             continue
         try:
             dims, kind = read_dims(folder), read_config(folder).model_type
-        except CoreError:  # for other programs only
+        except CoreError:  # supported by other programs only
             continue
         yield ModelRow(
             name=repo,
@@ -149,7 +149,7 @@ def _running(ready: Ready) -> ModelRow:
 
 @functools.cache
 def _known_sizes(name: str) -> _Sizes:
-    """Sizes of a row of the catalogue: of its files where it is bundled, else as published."""
+    """Sizes of a catalogue model: from its files if bundled, else as published."""
     from core.models.hub.shapes import find_shape
     from core.models.loader import dims_of, read_config, read_dims
 
@@ -166,7 +166,7 @@ def _known_sizes(name: str) -> _Sizes:
 
 
 def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
-    """Plan a model for a machine, and tell weights that do not fit from a context that does not."""
+    """Plan a model for a machine; distinguishes weights that do not fit from a context that does not."""
     from core.planning.planner import make_plan
 
     config = source.config(name)
@@ -201,7 +201,7 @@ def _shorter(
     machine: "Machine",
     source: ModelSource,
 ) -> Fit:
-    """The longest context that the model itself can read may still be too much for the machine."""
+    """Plan again with the model's own longest context, which may still be too long for the machine."""
     shorter = replace(source, config=lambda model: replace(source.config(model), context=fit.context))
     found = fit_of(name, target, draft, machine, shorter)
     return replace(found, context_refused=found.context_refused or fit.context_refused)
@@ -209,7 +209,7 @@ def _shorter(
 
 @functools.cache
 def _counted(name: str) -> "ModelSize":
-    """Parameters by kind, for quantised weights. Cost: about a second."""
+    """Parameters by kind, to size quantised weights. Cost: about a second."""
     from core.models.hub.shapes import find_shape
     from core.models.param_count import size_of
     from core.models.widen import target_size
@@ -219,7 +219,7 @@ def _counted(name: str) -> "ModelSize":
 
 
 def machine_alone(state: ModelState) -> "Machine":
-    """The machine as it would be without the model that is loaded."""
+    """The machine as if the loaded model were not there."""
     from core.planning.hardware import resolve_device, this_machine, used_memory_bytes
 
     machine = this_machine()
@@ -235,6 +235,6 @@ def machine_alone(state: ModelState) -> "Machine":
 
 
 def config_of(row: ModelRow, source: ModelSource) -> EngineConfig:
-    """With what a model is loaded: as the program was started, with a shorter context where that one does not fit."""
+    """The settings to load a model: those of the start, with a shorter context if the requested one does not fit."""
     config = source.config(row.name)
     return replace(config, context=row.fit.context) if row.fit and row.fit.context_refused else config

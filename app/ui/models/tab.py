@@ -1,4 +1,4 @@
-"""The section "Models" of the tab System: what there is, downloading one, changing to one."""
+"""The section "Models" of the tab System: a list, downloads, changing the model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,23 +23,23 @@ class ModelParts:
     """The components."""
 
     act: gr.Textbox
-    doing: gr.HTML  # a download, or why nothing was done
+    doing: gr.HTML  # a download, or why an action failed
     listing: gr.HTML
 
     @property
     def shown(self) -> list[Block]:
-        """What changes."""
+        """Components that events change."""
         return [self.doing, self.listing]
 
 
 class ModelHandlers:
-    """One method per event. The list is drawn from the disk every time: other programs download too."""
+    """One method per event. The list is read from disk every time: other programs download too."""
 
     def __init__(self, worker: EngineWorker, source: ModelSource, downloads: Downloads, parts: ModelParts) -> None:
         self._worker, self._source, self._downloads, self._parts = worker, source, downloads, parts
 
     def enter(self, _session_id: str) -> Iterator[Updates]:
-        """The tab is looked at: the list, again when loading has ended, and a download that runs."""
+        """The tab has become visible: show the list, again when loading has ended, and a running download."""
         if self._source.unavailable:
             yield {self._parts.listing: view.unavailable(self._source.unavailable)}
             return
@@ -81,7 +81,7 @@ class ModelHandlers:
         return {self._parts.doing: view.loading(name), self._parts.listing: view.models(rows, loading=True)}
 
     def _follow(self, *, seen: bool = False) -> Iterator[Updates]:
-        """A download until it has ended, the list once more then; one that was complete before is not told again."""
+        """Follow a download, then redraw the list; with `seen`, one that was already complete is not shown again."""
         for fetch in self._downloads.watch():
             if fetch.ended and (seen or fetch.stage != "done"):
                 yield self.drawn() | {self._parts.doing: view.download(fetch)}
@@ -90,12 +90,12 @@ class ModelHandlers:
             seen = True
 
     def drawn(self) -> Updates:
-        """The list as it is now, and why the model that was wanted last is not there."""
+        """The present list, and why the last requested model was not loaded."""
         state, now = self._worker.state, self._downloads.now
         if isinstance(state, Loading):
             if not state.model:
                 return {self._parts.listing: view.waits(), self._parts.doing: ""}
-            rows = [replace(row, fit=None) for row in self._rows()]  # what is free changes just now
+            rows = [replace(row, fit=None) for row in self._rows()]  # free memory changes while a model is loaded
             return {
                 self._parts.listing: view.models(rows, loading=True),
                 self._parts.doing: view.loading(state.model),
@@ -112,7 +112,7 @@ class ModelHandlers:
 
 
 def build_models() -> ModelParts:
-    """The components; what goes on stands above the list."""
+    """The components; progress stands above the list."""
     act = gr.Textbox(visible=False, show_label=False)
     doing = gr.HTML("", elem_id="models-doing", js_on_load=CLICKS, apply_default_css=False)
     listing = gr.HTML("", elem_id="models", js_on_load=CLICKS)

@@ -1,4 +1,4 @@
-"""The list of models and the download, as HTML. Pure functions; names and descriptions are text of others."""
+"""The list of models and the download, as HTML. Pure functions; names and descriptions are foreign text."""
 
 from collections.abc import Sequence
 
@@ -22,17 +22,17 @@ def section(body: str) -> str:
 
 
 def unavailable(because: str) -> str:
-    """Why there is nothing to choose."""
+    """Why no model can be chosen."""
     return section(f'<p class="quiet">{render.escape(because)}</p>')
 
 
 def waits() -> str:
-    """Before anything can be told."""
+    """The section before anything is known."""
     return section(f'<p class="quiet">{WAITS}</p>')
 
 
 def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = False) -> str:
-    """All rows; `fetching` is the name of the one that is being downloaded, `loading` that one is on its way."""
+    """All rows; `fetching`: the name of the model being downloaded, `loading`: whether one is being loaded."""
     shown = "".join(_row(row, fetching, loading) for row in rows)
     return section(f'<p class="quiet">{ABOUT}</p><ul class="model-list">{shown}</ul>')
 
@@ -50,7 +50,7 @@ def _row(row: ModelRow, fetching: str, loading: bool) -> str:
 
 
 def facts_of(row: ModelRow) -> list[str]:
-    """Family, context, where it is, its draft, its licence."""
+    """Family, context, location, draft, licence."""
     size = formats.disk_size(row.size_bytes)
     if row.is_bundled:
         where = f"comes with this project, {size}"
@@ -71,7 +71,7 @@ def facts_of(row: ModelRow) -> list[str]:
 
 
 def fit_line(fit: Fit | None) -> tuple[str, str]:
-    """Whether it fits this machine, in words, and how that is coloured."""
+    """Whether it fits this machine, in words, and the CSS class for the colour."""
     if fit is None:
         return "", ""
     if fit.weights_refused:
@@ -109,28 +109,28 @@ def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
     return "".join(buttons)
 
 
-# -------------------- what is going on
+# -------------------- progress
 
 
 def loading(model: str) -> str:
-    """Another model is on its way into memory."""
+    """Another model is being loaded."""
     return f'<p class="going-on" role="status">Loading {render.escape(model)}. The one before is freed.</p>'
 
 
 def not_loaded(error: CoreError) -> str:
-    """Why the model that was wanted is not the one in use."""
+    """Why the requested model is not the one in use."""
     problem, hint = told(error)
     text = f"{problem} The model before it is loaded again. {hint}"
     return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{_close()}</div>'
 
 
 def refused(error: CoreError) -> str:
-    """Why nothing happens."""
+    """Why an action was refused."""
     return f'<div class="problem" role="alert"><span>{render.escape(" ".join(told(error)))}</span>{_close()}</div>'
 
 
 def download(fetch: Fetch | None) -> str:
-    """How far a download is, or how it ended."""
+    """The progress of a download, or how it ended."""
     if fetch is None:
         return ""
     name = render.escape(fetch.name)

@@ -1,7 +1,7 @@
-"""A race as one file to keep or to send: HTML that needs nothing else, and its JSON (DESIGN section 6).
+"""A race as one HTML file that needs no other file, and its JSON.
 
-The HTML holds the page's own style sheets and charts, no script and no address of anything outside. Importing this
-loads the engine's packages: the page does so when a report is asked for.
+The HTML has the page's own style sheets and charts, no script and no external address. Importing this module loads the
+engine's packages, so the page imports it only when a report is requested.
 """
 
 import re
@@ -21,7 +21,7 @@ from core.engine_info import EngineInfo, Equality
 from core.planning.hardware import Machine
 
 WORST_LAST = ("identical", "near_tie", "mismatch")
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # whatever text were to get through could fetch nothing
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # no text in the report can load anything
 LAYOUT = """
 *, *::before { box-sizing: border-box; }
 body { margin: 0; }
@@ -44,7 +44,7 @@ body { margin: 0; }
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What the race ran on."""
+    """The environment of a race."""
 
     info: EngineInfo
     machine: Machine
@@ -52,7 +52,7 @@ class Setting:
 
 
 def report_json(race: Race, setting: Setting) -> dict[str, Any]:
-    """The document of `race --json`, and what the page knows beside it."""
+    """The document of `race --json`, with the page's further figures."""
     finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
     config, judged = race.configs[0], worst(tuple(race.judgements.values()))
     return {
@@ -82,18 +82,18 @@ def report_json(race: Race, setting: Setting) -> dict[str, Any]:
 
 
 def speedup(race: Race) -> float | None:
-    """Of the first exact other method over plain decoding."""
+    """The speedup of the first exact method other than plain decoding."""
     plain, contender = race.plain, race.contender
     return lead(contender, plain).speedup if plain and contender and contender.exact else None
 
 
 def worst(found: Sequence[Judgement]) -> Judgement | None:
-    """The verdict that matters."""
+    """The judgement that decides the verdict."""
     return max(found, key=lambda judgement: WORST_LAST.index(judgement.verdict), default=None)
 
 
 def equality(found: Judgement | None) -> Equality | None:
-    """As the engine said it."""
+    """The judgement in the engine's own terms."""
     return None if found is None else Equality(found.verdict, found.index, found.logit_gap)
 
 
@@ -122,7 +122,7 @@ def report_html(race: Race, setting: Setting, styles: Sequence[Path]) -> str:
 
 
 def _plain_css(sheets: str) -> str:
-    """Dark where the system is dark: in the page a class says so. Comments are left out, they may name addresses."""
+    """The sheets with dark colours by the system's setting, not by a class. No comments, which may have URLs."""
     dark = re.search(r"\.dark \{(.*?)\}", sheets, re.DOTALL)
     media = f"@media (prefers-color-scheme: dark) {{ :root {{{dark.group(1)}}} }}" if dark else ""
     return re.sub(r"/\*.*?\*/", "", sheets, flags=re.DOTALL) + media
@@ -137,7 +137,7 @@ def _facts(race: Race, setting: Setting) -> str:
 
 
 def facts(race: Race, setting: Setting) -> list[tuple[str, str]]:
-    """What was run, on what, how."""
+    """The race's settings, book and machine."""
     info, machine, config = setting.info, setting.machine, race.configs[0]
     engine = engine_report(info)
     first = next((lane.finished for lane in race.lanes if lane.finished), None)

@@ -1,4 +1,4 @@
-"""The tab "Race": its components, and what each event does. One question, several methods, one reading."""
+"""The tab "Race": its components and event handlers. One question, several methods, one reading."""
 
 import json
 import time
@@ -28,16 +28,16 @@ NUM_PROMPTS = 3
 WHOLE_ANSWER = 0  # seconds: no budget
 LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
-MOST_WAIT_SECONDS = 30.0  # a pass over a long book on a slow machine
+MOST_WAIT_SECONDS = 30.0  # enough for a pass over a long book on a slow machine
 DEFAULTS = GenerationConfig()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RaceParts:
-    """The components that change."""
+    """The components that events change."""
 
     question: gr.Textbox
-    proposal: gr.Textbox  # a question to start with; the browser takes it unless there is one of the reader's own
+    proposal: gr.Textbox  # a question to start with, used unless the reader has typed one
     start: gr.Button
     stop: gr.Button
     prompts: tuple[gr.Button, ...]
@@ -51,17 +51,17 @@ class RaceParts:
 
     @property
     def of_entry(self) -> list[gr.blocks.Block]:
-        """What changes when the tab is looked at."""
+        """Changed when the tab becomes visible."""
         return [self.proposal, *self.prompts, *self.of_race]
 
     @property
     def of_race(self) -> list[gr.blocks.Block]:
-        """What a race changes."""
+        """Changed by a race."""
         return [self.board, self.start, self.stop, *self.saves]
 
     @property
     def settings(self) -> list[gr.components.Component]:
-        """What a race is started with, in the order of `RaceHandlers.race`."""
+        """The inputs of a race, in the order of `RaceHandlers.race`."""
         return [self.question, self.lanes, self.length, self.limit, self.temperature]
 
 
@@ -72,7 +72,7 @@ class RaceHandlers:
         self._worker, self._samples, self.parts = worker, samples, parts
 
     def reload(self, session_id: str) -> Iterator[Updates]:
-        """The page is new: a race that still ran has lost the page that followed it, so it was told to end."""
+        """The page was reloaded: wait for the end of a race that the earlier page followed, and show it."""
         yield self.enter(session_id)
         session = self._worker.sessions.find(session_id)
         if session and session.race and not session.race.ended and session.race_view is None:
@@ -94,7 +94,7 @@ class RaceHandlers:
         return updates | self._board(current.race_view or RaceView(current.race))
 
     def offer_lanes(self, _session_id: str) -> dict[str, Any]:
-        """Once the model is loaded: what core can do; methods that need a draft only where there is one."""
+        """Offer lanes once the model is loaded; methods that need a draft only if there is one."""
         state = self._worker.state
         if not isinstance(state, Ready):
             return gr.update()
@@ -115,11 +115,11 @@ class RaceHandlers:
         limit: float | None,
         temperature: float | None,
     ) -> Iterator[Updates]:
-        """Run a race and show it as it goes."""
+        """Run a race and show its progress."""
         view = RaceView(waiting=True)
         current = self._worker.sessions.find(session_id)
         if current is not None:
-            current.race_view = view  # the page may be asking meanwhile what to show: it would show the one before
+            current.race_view = view  # otherwise the page could show the previous race meanwhile
         try:
             configs = race_configs(lanes, seconds, limit, temperature)
             events = self._worker.race(session_id, question or "", configs, float(seconds) if seconds else None)
@@ -131,7 +131,7 @@ class RaceHandlers:
             view.fail(error)
         finally:
             if current is not None and current.race_view is view and not view.failed:
-                current.race_view = None  # from here on the race itself says what to show
+                current.race_view = None  # from now on the race itself is shown
         yield self._board(view)
 
     def report(self, session_id: str, kind: str) -> Updates:
@@ -154,7 +154,7 @@ class RaceHandlers:
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    """Wait for the engine's thread to leave the round it is in."""
+    """Wait until the engine's thread has finished its round."""
     deadline = time.monotonic() + MOST_WAIT_SECONDS
     while not done() and time.monotonic() < deadline:
         time.sleep(INTERVAL_SECONDS)
@@ -163,7 +163,7 @@ def wait_until(done: Callable[[], bool]) -> None:
 def parcel(race: Race, state: Ready, kind: str) -> str:
     """Name, type and text of a report, as JSON for the page's script."""
     from app.ui.assets import CSS
-    from app.ui.race.report import Setting, report_html, report_json  # loads torch, which is there by now
+    from app.ui.race.report import Setting, report_html, report_json  # imports torch, which is loaded by now
 
     setting = Setting(state.info, state.machine, versions())
     name = f"triforce-race-{race.begun:%Y-%m-%d-%H%M%S}.{kind}"
@@ -176,7 +176,7 @@ def parcel(race: Race, state: Ready, kind: str) -> str:
 def race_configs(
     lanes: Sequence[str], seconds: float | None, limit: float | None, temperature: float | None
 ) -> list[GenerationConfig]:
-    """Settings of every lane, in the order of METHODS.
+    """The settings of every lane, in the order of METHODS.
 
     Raises:
         InvalidSetting: fewer than two lanes; a field is empty or out of range.
@@ -188,13 +188,13 @@ def race_configs(
 
 
 def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
-    """Label and value of every lane that can run."""
+    """Label and value of every possible lane."""
     found = [method for method in METHODS.values() if has_draft or not method.needs_draft]
     return [(method.short_label + ("" if method.exact else " · not exact"), method.name) for method in found]
 
 
 def build_race() -> tuple[RaceParts, gr.Button]:
-    """The tab's components, and the button that presents them."""
+    """The tab's components, and the button for presentation mode."""
     with gr.Column(elem_id="race"):
         with gr.Column(elem_id="race-setup"):
             with gr.Row(elem_id="race-ask"):

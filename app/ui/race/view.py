@@ -1,7 +1,7 @@
-"""The board of a race: lanes side by side, what lies between them, and whether the texts are equal.
+"""The board of a race: lanes side by side, their differences, and whether the texts are equal.
 
-A finished board carries its own replay: for every lane the points (lane clock, text length, tokens), drawn again by
-the page's script without asking anyone.
+A finished board contains its own replay: for every lane the points (lane clock, text length, tokens), which the page's
+script draws without the server.
 """
 
 import json
@@ -31,16 +31,16 @@ LOSSY_TITLE = "Drops part of the book from the cache: fast, and not what the mod
 GAP_TITLE = "Tokens: at the newest time both clocks have reached. Seconds: to the last token that both have written."
 PLAIN_TOLD = "One pass over the whole book for every token."
 TRIFORCE_TOLD = "One pass over the whole book judges a run of guesses."
-MOST_POINTS = 600  # of one lane's replay; more would not be seen
+MOST_POINTS = 600  # in one lane's replay; more would not be visible
 
 
 class RaceView:
-    """What the board shows. Apply events, then ask for the HTML."""
+    """The content of the board. Apply events, then ask for the HTML."""
 
     def __init__(self, race: Race | None = None, *, waiting: bool = False) -> None:
         self._race = race
         self._status = "Waiting for its turn" if waiting else EMPTY
-        self._share: float | None = None  # of the prompt, while it is read
+        self._share: float | None = None  # of the prompt, during prefill
         self._running = waiting
         self._error: CoreError | None = None
         if race is not None:
@@ -54,16 +54,16 @@ class RaceView:
 
     @property
     def failed(self) -> bool:
-        """There was no race, or no further."""
+        """The race did not begin, or was interrupted."""
         return self._error is not None
 
     @property
     def finished(self) -> bool:
-        """There is a race to replay and to report."""
+        """The race can be replayed and reported."""
         return not self._running and self._race is not None and any(lane.text for lane in self._race.lanes)
 
     def apply(self, events: Sequence[WorkerEvent]) -> "RaceView":
-        """Take in what happened. The lanes themselves were recorded by the engine's thread."""
+        """Apply events. The engine's thread records the lanes themselves."""
         for event in events:
             self._apply(event)
         return self
@@ -107,12 +107,12 @@ class RaceView:
             self._status = ("Stopped" if stopped else "Finished") + shared
 
     def fail(self, error: CoreError) -> "RaceView":
-        """No race, or no further; and why."""
+        """Show an error: the race did not begin, or was interrupted."""
         self._error, self._running, self._share, self._status = error, False, None, "No race"
         return self
 
     def end(self) -> "RaceView":
-        """The stream is over, whatever its last event was."""
+        """Mark the end of the stream, whatever its last event was."""
         if self._running:
             self._running, self._share, self._status = False, None, "Stopped before the first word"
         return self
@@ -152,7 +152,7 @@ def _thin(trace: Trace) -> list[Point]:
 
 
 def board(race: Race, *, running: bool) -> str:
-    """Lanes, the gap between plain decoding and its contender, and the verdict."""
+    """Lanes, the difference between plain decoding and its contender, and the verdict."""
     lanes = [_lane(race, number, running=running) for number in range(len(race.lanes))]
     plain, contender = race.plain, race.contender
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
@@ -195,7 +195,7 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
 
 
 def _finish_line(race: Race) -> int:
-    """Tokens at which a lane's bar is full: the limit while they run, the longest text in the end."""
+    """Tokens at which a lane's bar is full: the limit during the race, the longest text at the end."""
     if all(lane.finished for lane in race.lanes):
         return max(1, *(lane.stats.new_tokens for lane in race.lanes))
     return max(config.max_new_tokens for config in race.configs)
@@ -223,7 +223,7 @@ def _gap(race: Race, contender: Trace, ahead: Lead) -> str:
 
 
 def side(difference: float) -> str:
-    """The word for the sign."""
+    """The word for the sign of a difference."""
     return "behind" if difference < 0 else "ahead"
 
 
@@ -231,7 +231,7 @@ def side(difference: float) -> str:
 
 
 def verdicts(race: Race, *, running: bool) -> str:
-    """One line a lane that is not plain decoding."""
+    """One line for each lane but plain decoding."""
     others = [lane for lane in race.lanes if lane is not race.plain]
     lines = "".join(_verdict(race, lane, running=running) for lane in others)
     return f'<ul class="verdicts" aria-label="Equality">{lines}</ul>'

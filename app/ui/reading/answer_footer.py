@@ -1,7 +1,7 @@
-"""What stands under a question and under an answer: figures, and what can be done with it. Pure functions to HTML.
+"""Figures and buttons under a question and an answer. Pure functions to HTML.
 
-The chat takes it as a block of Markdown and keeps only plain tags, class, title and value; the page's script acts on
-the buttons' values. Every value names an exchange by its random id, so no text of a book or a model can name one.
+The chat treats this as a block in Markdown and keeps only plain tags, class, title and value; the page's script acts on
+the buttons' values. Every value identifies an exchange by its random id, so text of a book or model cannot name one.
 """
 
 from app import formats
@@ -19,7 +19,7 @@ WHY_CUT = {
 
 
 def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
-    """Figures and buttons under an answer; `last`: it ends the branch that is shown."""
+    """Figures and buttons under an answer; `last`: it ends the shown branch."""
     exchange = node.exchange
     if exchange is None:
         what = _button("again", node.id, "Answer it", "Write the answer to this question")
@@ -55,7 +55,7 @@ EXACTNESS = {
 
 
 def question_footer(dialogue: Dialogue, node: Node) -> str:
-    """Which of several versions is shown, and the way to change the question."""
+    """The number of the shown version, and the button to edit the question."""
     beside = [one.id for one in dialogue.children(node.parent)]
     at = beside.index(node.id)
     turns = ""
@@ -88,5 +88,5 @@ def _button(verb: str, node_id: str, label: str, title: str = "", tone: str = ""
 
 
 def _block(name: str, content: str) -> str:
-    """One line: to Markdown a block of HTML, up to the next empty line."""
+    """One line: a block of HTML for Markdown, up to the next empty line."""
     return f'<div class="{name}">{content}</div>'

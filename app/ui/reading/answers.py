@@ -1,4 +1,4 @@
-"""What the page does while an answer is written: ask, follow it, and show what stands around it when it has ended."""
+"""Handlers of an answer: ask, follow it, and update the components around it when it has ended."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Answers:
         self._worker, self._page, self._parts = worker, page, page.parts
 
     def ask(self, session_id: str, question: str, method: str, *fields: Any) -> Iterator[Updates]:
-        """Answer a question; it goes back into the box when there is no answer."""
+        """Answer a question; if there is no answer, it goes back into the box."""
         current = self._worker.sessions.find(session_id)
         editing, head = (current.editing, head_of(current)) if current else (None, "")
         try:
@@ -38,20 +38,20 @@ class Answers:
             strip = LiveStrip(config.method)
             yield from self._watch_answer(session_id, strip, view, question, events, editing)
         except CoreError as error:
-            broke_off = current is not None and head_of(current) != head  # question and beginning stand in the chat
+            broke_off = current is not None and head_of(current) != head  # the chat shows question and partial answer
             if current is not None and not broke_off:
                 current.editing = editing
             yield self._no_answer(session_id, error, None if broke_off else question)
 
     def again(self, session_id: str, act: str, method: str, *fields: Any) -> Iterator[Updates]:
-        """Answer a question once more, or continue the last answer; `act` is what the page's script sends."""
+        """Answer a question again, or continue the last answer; `act` comes from the page's script."""
         try:
             form, (verb, node_id) = SettingsForm.of(method, fields), told(act)
             config = form.config()
             current = self._worker.sessions.get(session_id)
             path = current.dialogue.path if current.dialogue else ()
             if verb == "continue":
-                node_id = ""  # only the last answer goes on
+                node_id = ""  # only the last answer can be continued
             node = next((one for one in reversed(path) if node_id in ("", one.id)), None)
             if verb == "continue":
                 events = self._worker.go_on(session_id, config, own_seed=form.own_seed)
@@ -71,7 +71,7 @@ class Answers:
         return shown(current, dialogue.path_to(dialogue.tip if parent is None else parent))
 
     def clear(self, session_id: str) -> Updates:
-        """A new conversation about the same book."""
+        """Begin a new conversation about the same book."""
         self._worker.clear(session_id)
         current = self._worker.sessions.get(session_id)
         return {self._parts.strip: LiveStrip().html()} | self._page.around(current)
@@ -97,7 +97,7 @@ class Answers:
             written: Updates = {parts.chat: chat.apply(batch).messages()}
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
                 written[parts.strip] = strip.html()
-            if current.num_cleared == number:  # else the page shows another conversation by now
+            if current.num_cleared == number:  # otherwise the page shows another conversation by now
                 yield written | parts.where.follow(current, batch)
         if current.num_cleared != number:
             yield {parts.box: idle_box()}
@@ -112,12 +112,12 @@ class Answers:
         state = self._worker.state
         if not isinstance(state, Ready) or state.info.plan.device.value != "cpu":
             return LIVELY
-        import torch  # loaded with the engine
+        import torch  # already imported with the engine
 
         return pace_beside(torch.get_num_threads(), state.machine.num_cores)
 
     def answered(self, session_id: str) -> Updates:
-        """What stands around an answer, once it has ended in whatever way.
+        """Update the components around an answer that has ended in any way.
 
         A page of the book that the reader has opened meanwhile stays open.
         """
@@ -133,12 +133,12 @@ class Answers:
 
 
 def head_of(session: Session) -> str:
-    """Where the shown branch ends."""
+    """The end of the shown branch."""
     return session.dialogue.head if session.dialogue else ""
 
 
 def told(act: str) -> tuple[str, str]:
-    """Verb and exchange of what the page's script sends; of anything else, the last question once more."""
+    """Action and exchange sent by the page's script; anything else means the last question again."""
     try:
         verb, _, node_id = str(json.loads(act)["act"]).partition(":")
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -147,7 +147,7 @@ def told(act: str) -> tuple[str, str]:
 
 
 def idle_box(question: str | None = None) -> dict[str, Any]:
-    """The question box ready for a question; `question` puts one back."""
+    """The question box ready for input; `question` puts a question back."""
     if question is None:
         return gr.update(submit_btn=True, stop_btn=False)
     return gr.update(submit_btn=True, stop_btn=False, value=question)

@@ -1,4 +1,4 @@
-"""The card beside the conversation: what is read, what is on its way, what does not fit. A function of the session."""
+"""The card beside the conversation: books read, uploads, and books that do not fit. A function of the session."""
 
 from app import formats
 from app.context.context_documents import Book as Shelved
@@ -28,18 +28,18 @@ OWN_JOBS = {
     "survey": "Waits",
     "keeping": "Waits until the book is on disk",
 }
-MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" has them all
+MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" shows all
 
 
 class BookView:
-    """What the card shows now."""
+    """The state that the card shows."""
 
     def __init__(self, session: Session) -> None:
         self._session, self._uploads = session, session.uploads
 
     @property
     def reading(self) -> bool:
-        """Extracting, waiting or reading: there is something to stop."""
+        """Extracting, waiting or reading, so Stop is offered."""
         return self._uploads.extracting or self._session.doing is not None
 
     @property
@@ -94,7 +94,7 @@ class BookView:
         return f'<h3 class="book-title">{title}</h3><ol class="titles">{rows}</ol>{more}'
 
     def _num_tokens(self, book: Shelved) -> str:
-        """Exact where the book is open alone, counted by pages elsewhere."""
+        """Exact if the book is open alone, else counted by pages."""
         opened, meter = self._session.book, self._uploads.meter
         if opened and opened.library is self._uploads.library and len(opened.library.books) == 1:
             return formats.plural(opened.num_tokens, "token")
@@ -161,7 +161,7 @@ class BookView:
 
 
 def _doing(view: BookView) -> tuple[str, str, float | None]:
-    """What is being done, how far it is, and as a share."""
+    """The current work, its progress in words, and as a share."""
     doing = view._session.doing
     assert doing is not None
     if isinstance(doing, Waiting):
@@ -177,7 +177,7 @@ def _doing(view: BookView) -> tuple[str, str, float | None]:
 
 
 def _moving(moving: BookMoving) -> tuple[str, str, float | None]:
-    """How far rows have come from the disk, or gone there, and as a share."""
+    """The progress of rows copied from disk or to disk, in words and as a share."""
     step = {"opening": "Opening from disk", "keeping": "Keeping on disk"}[moving.what]
     counts = f"{step} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
     return counts, "", moving.done_tokens / max(moving.total_tokens, 1)
@@ -192,7 +192,7 @@ def _running(step: str, detail: str, share: float | None) -> str:
 
 
 def progress(upload: Upload) -> str:
-    """A file on its way: its name, what is being done, how far."""
+    """An upload: its name, the current step, its progress."""
     share, detail = None, ""
     match upload.stage:
         case "waiting":
@@ -223,7 +223,7 @@ def failure(upload: Upload) -> str:
 
 
 def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
-    """A choice that can be made with a click; `fits` is said in words and shown as a mark."""
+    """A button for a choice; whether it fits is said in words and shown by a mark."""
     book = books[offer.book]
     name = f"{book.document.title}: {offer.label}" if len(books) > 1 else offer.label
     mark = '<em class="fits">fits</em>' if offer.fits else '<em class="not">too long</em>'
@@ -245,7 +245,7 @@ def _facts(book: Shelved, num_tokens: str) -> str:
 
 
 def extent(book: Shelved) -> str:
-    """How long a document is, as its own format counts."""
+    """The length of a document, in the units of its format."""
     if book.document.has_own_pages:
         return formats.plural(len(book.document.pages), "page")
     return formats.plural(book.num_words, "word")

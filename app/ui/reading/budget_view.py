@@ -1,4 +1,4 @@
-"""The budget of the context: books, conversation, what is kept for the next answer, and what is free."""
+"""The budget of the context: books, conversation, reserve for the next answer, and the free rest."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ from app.context.uploads import Fit
 from app.runtime.sessions import Session
 from app.ui import render
 
-LEAST_SHARE = 0.004  # of the bar, for a part that has any tokens: otherwise it could not be seen
+LEAST_SHARE = 0.004  # of the bar, for a part with any tokens, so that it is visible
 
 
 class Part(NamedTuple):
@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
 
 def fit_of(session: Session) -> Fit | None:
-    """The budget as it is now: the conversation grows after a library was opened, and another branch is shorter."""
+    """The present budget: since the library was opened, the conversation may have grown or changed its branch."""
     fit = session.uploads.fit
     if fit is None or not fit.fits or session.book is None:
         return fit

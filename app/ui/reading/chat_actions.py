@@ -1,7 +1,7 @@
-"""What the page's script asks for when a small button is pressed: one event, one verb, one update of the page.
+"""Handlers of small buttons that the page's script reports: one event, one action, one update of the page.
 
-The buttons stand in HTML that Gradio knows nothing of, so the script hands over verb and object as JSON. Everything in
-it is checked: it comes from a browser.
+Gradio does not know these buttons' HTML, so the script sends action and object as JSON. All of it is checked, because
+it comes from a browser.
 """
 
 import json
@@ -23,19 +23,19 @@ from core.errors import CoreError, InvalidSetting
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListParts:
-    """The components of the list of conversations, and those that nobody sees."""
+    """The components of the list of conversations, and hidden ones."""
 
     search: gr.Textbox
     listing: gr.HTML
-    act: gr.Textbox  # what the script asks for
-    parcel: gr.Textbox  # what the script is to save or to copy
-    now: gr.Button  # not seen, pressed by the script: something that is done at once
-    again: gr.Button  # not seen, pressed by the script: an answer
+    act: gr.Textbox  # the script's request
+    parcel: gr.Textbox  # a text for the script to save or copy
+    now: gr.Button  # hidden, pressed by the script: an immediate action
+    again: gr.Button  # hidden, pressed by the script: an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What is asked for."""
+    """A request of the script."""
 
     verb: str
     id: str  # of a conversation or an exchange
@@ -43,10 +43,10 @@ class Act:
 
     @classmethod
     def parse(cls, packed: str) -> "Act":
-        """From the script's JSON.
+        """Read the script's JSON.
 
         Raises:
-            InvalidSetting: it is none.
+            InvalidSetting: not a valid request.
         """
         try:
             data = json.loads(packed)
@@ -57,7 +57,7 @@ class Act:
 
 
 class ChatActions:
-    """The verbs of small buttons."""
+    """The actions of small buttons."""
 
     def __init__(self, worker: EngineWorker, handlers: Handlers, parts: Parts, own: ListParts) -> None:
         self._worker, self._handlers, self._parts, self._own = worker, handlers, parts, own
@@ -75,11 +75,11 @@ class ChatActions:
 
     @property
     def outputs(self) -> list[gr.blocks.Block]:
-        """What a verb may change."""
+        """Components that an action may change."""
         return [*self._parts.of_conversation, self._parts.box, self._own.parcel]
 
     def now(self, session_id: str, packed: str) -> Updates:
-        """Do what was asked for and show the page as it is then."""
+        """Do the requested action and show the changed page."""
         parts = self._parts
         try:
             act = Act.parse(packed)
@@ -97,7 +97,7 @@ class ChatActions:
         return shown | ({parts.box: ""} if act.verb == "keep" else {})
 
     def _special(self, session_id: str, act: Act) -> Updates | None:
-        """Verbs that leave the chat as it is."""
+        """Actions that do not change the chat."""
         conversing, parts = self._conversing, self._parts
         if act.verb in ("markdown", "json"):
             parcel = conversing.export(session_id, act.id, "json" if act.verb == "json" else "markdown")
@@ -116,14 +116,14 @@ class ChatActions:
         return None
 
     def search(self, session_id: str, text: str) -> str:
-        """The list with what has every word of a text."""
+        """The list, filtered by every word of a text."""
         session = self._worker.sessions.enter(session_id)
         session.search = text or ""
         return self._handlers.listing(session)
 
 
 def build_list() -> ListParts:
-    """The section of the side, and what nobody sees."""
+    """The section at the side, and the hidden components."""
     with gr.Accordion("Conversations", open=True, elem_id="conversations"):
         search = gr.Textbox(
             show_label=False, label="Search conversations", placeholder="Search", max_lines=1, elem_id="conv-search"
@@ -145,10 +145,10 @@ def wire_list(
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> Dependency:
-    """The events. `stream` and `at_once` are how the page's events run. Returns the one that writes an answer.
+    """Connect the events; `stream` and `at_once` are how the page's events run. Returns the event for an answer.
 
     Args:
-        again: writes it.
+        again: writes the answer.
     """
     done = own.now.click(
         actions.now,

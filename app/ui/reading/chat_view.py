@@ -1,4 +1,4 @@
-"""The conversation as messages of the chat component: what was answered, and the answer that is being written."""
+"""The conversation as messages of the chat component: past answers, and the answer in progress."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -19,7 +19,7 @@ BLANK_ANSWER = "*(The answer is white space alone.)*"
 
 
 class TextBlock(TypedDict):
-    """A piece of a message: sent as a block, it is neither trimmed nor dedented on the way."""
+    """A piece of a message: as a block it is neither trimmed nor dedented by Gradio."""
 
     type: str
     text: str
@@ -33,12 +33,12 @@ class Message(TypedDict):
 
 
 class ChatView:
-    """Grows the last answer. The text is one string that only gets longer.
+    """Extends the last answer. The text is one string that only gets longer.
 
     Args:
         past: messages before the question.
-        question: what is being answered; None: nothing is.
-        before: the answer so far, if it is continued.
+        question: the one being answered; None: none is.
+        before: the answer so far, if it continues.
     """
 
     def __init__(self, past: Sequence[Message], question: str | None = None, before: Exchange | None = None) -> None:
@@ -49,7 +49,7 @@ class ChatView:
         self._wrote = False
 
     def apply(self, events: Sequence[WorkerEvent]) -> "ChatView":
-        """Take in what happened."""
+        """Apply events."""
         for event in events:
             if isinstance(event, RoundDone):
                 self._answer += event.text
@@ -63,11 +63,11 @@ class ChatView:
         """At least one token was written, so the exchange is part of the conversation."""
         if self.finished is None:
             return False
-        # What was there before may have other tokens now, of another model: their number alone says too little.
+        # The earlier text may have other tokens in another model, so a count alone does not decide.
         return self._wrote or len(self.finished.token_ids) > self._num_before
 
     def messages(self) -> list[Message]:
-        """For the chat component."""
+        """The messages for the chat component."""
         if self._question is None:
             return self._past
         waits = self.finished is None and not self._answer.strip()
@@ -76,12 +76,12 @@ class ChatView:
 
 
 def conversation(session: Session | None) -> list[Message]:
-    """What a session shows, with figures and buttons."""
+    """The messages of a session, with figures and buttons."""
     return shown(session, session.dialogue.path) if session and session.dialogue else []
 
 
 def shown(session: Session, path: Sequence[Node]) -> list[Message]:
-    """A branch of a session's conversation, or the beginning of one, with figures and buttons."""
+    """The messages of a branch of a session's conversation, or of its beginning, with figures and buttons."""
     messages: list[Message] = []
     dialogue = session.dialogue
     if dialogue is None:
@@ -103,12 +103,12 @@ def _answer(session: Session, node: Node) -> Message:
 
 
 def _said(text: str, inserted: Mapping[int, str] | None = None) -> Message:
-    """An answer, or what is told where there is nothing to see."""
+    """An answer, or a notice where there is none."""
     if text.strip():
         return message("assistant", text, inserted=inserted)
     return message("assistant", BLANK_ANSWER if text else EMPTY_ANSWER, raw=True)
 
 
 def message(role: str, text: str, raw: bool = False, inserted: Mapping[int, str] | None = None) -> Message:
-    """A message; `raw` text is our own Markdown, all other text is shown as it is written, with what is inserted."""
+    """A message; `raw` text is our own Markdown, all other text appears as written, with the inserted HTML."""
     return {"role": role, "content": [{"type": "text", "text": text if raw else literal(text, inserted)}]}

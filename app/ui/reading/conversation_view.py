@@ -1,6 +1,6 @@
-"""The list of conversations as HTML, and the line that says which book the shown one is about.
+"""The list of conversations as HTML, and the line that names the shown conversation's book.
 
-Titles come from questions and are escaped; files are named by id only. The script of the page acts on data-list.
+Titles come from questions and are escaped; files are identified by id only. The page's script acts on data-list.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from app.conversations.listing import Listing, Summary
 from app.runtime.sessions import Session
 from app.ui import render
 
-MOST_SHOWN = 200  # beyond that one searches
+MOST_SHOWN = 200  # the search finds the others
 DAY = 86_400
 
 
 def conversation_list(
     listing: Listing, session: Session | None, *, search: str = "", when: datetime | None = None
 ) -> str:
-    """The list, the conversation of `session` marked."""
+    """The list, with the conversation of `session` marked."""
     time = when or datetime.now(UTC)
     current = session.dialogue.id if session and session.dialogue else ""
     incognito = session is not None and session.incognito
@@ -73,7 +73,7 @@ def _row(one: Summary, current: str, time: datetime) -> str:
 
 
 def ago(changed: str, time: datetime) -> str:
-    """When that was, as one says it."""
+    """The time since a change, in words."""
     try:
         then = datetime.fromisoformat(changed)
     except ValueError:
@@ -91,12 +91,12 @@ def ago(changed: str, time: datetime) -> str:
         return formats.plural(int(seconds // DAY), "day") + " ago"
     try:
         return f"{then.astimezone():%d %b %Y}"
-    except (OverflowError, ValueError, OSError):  # before or after all time zones
+    except (OverflowError, ValueError, OSError):  # outside the range of dates
         return "some time ago"
 
 
 def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:
-    """Which book to open, if the shown conversation is about one that is not."""
+    """Names the book to open, if the shown conversation is about another than the open one."""
     if session is None or session.dialogue is None or session.fits:
         return ""
     book, there = session.dialogue.book, {one.document.name for one in session.uploads.library.books}
@@ -113,7 +113,7 @@ def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:
 
 
 def editing_notice(session: Session | None) -> str:
-    """That the question in the box takes the place of an earlier one."""
+    """Says that the question in the box will replace an earlier one."""
     if session is None or session.editing is None or session.dialogue is None:
         return ""
     path = [node.id for node in session.dialogue.path]

@@ -1,4 +1,4 @@
-"""The live strip: what the decoder is doing and how well the speculation goes, for one answer."""
+"""The live strip: the decoder's work and its speculation figures, for one answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ EXPLAINED = {
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure: what it is, its value, what it means."""
+    """One figure: label, value, meaning."""
 
     key: str
     label: str
@@ -49,12 +49,12 @@ class Tile:
 
 
 class LiveStrip:
-    """What the strip shows. Apply events, then ask for the HTML."""
+    """The content of the strip. Apply events, then ask for the HTML."""
 
     def __init__(self, method: str | None = None) -> None:
         self._method = method
         self._status = "Waiting for its turn" if method else "Ask a question: the figures of the answer appear here."
-        self._share: float | None = None  # of the prompt, while it is read
+        self._share: float | None = None  # of the prompt, during prefill
         self._error: CoreError | None = None
         self._stats = DecodeStats()
         self._running = method is not None
@@ -62,7 +62,7 @@ class LiveStrip:
         self._num_reread: int | None = None
 
     def apply(self, events: Sequence[WorkerEvent]) -> "LiveStrip":
-        """Take in what happened."""
+        """Apply events."""
         for event in events:
             self._apply(event)
         return self
@@ -105,19 +105,19 @@ class LiveStrip:
             self._status += f" · {tokens} in {formats.duration(finished.stats.decode_seconds)}"
 
     def recall(self, finished: Finished, num_book: int, num_reread: int | None = None) -> "LiveStrip":
-        """Show an answer of the past, after a reload."""
+        """Show a past answer, after a reload."""
         self._num_book, self._num_reread = num_book, num_reread
         self._finish(finished)
         return self
 
     def end(self) -> "LiveStrip":
-        """The stream is over, whatever the last event was."""
+        """Mark the end of the stream, whatever its last event was."""
         if self._running:
             self._running, self._share, self._status = False, None, "Stopped before the first word"
         return self
 
     def fail(self, error: CoreError) -> "LiveStrip":
-        """No answer, and why."""
+        """Show an error instead of an answer."""
         self._error, self._running, self._share, self._status = error, False, None, "No answer"
         return self
 

@@ -1,6 +1,6 @@
-"""Chips behind the quotations in an answer's text: the page where the words stand, or that they stand nowhere.
+"""Chips after the quotations in an answer: the page of the quoted words, or a note that the book lacks them.
 
-They are drawn into the chat only: an answer that is kept, copied or exported has none.
+They exist only in the chat: stored, copied and exported answers have none.
 """
 
 from app.context.open_book import Book
@@ -12,10 +12,10 @@ from app.ui.retrieval_map.view import opened_quote, page_of, page_words
 
 
 def chips(session: Session, node: Node) -> dict[int, str]:
-    """HTML by the character of a node's answer that it stands before.
+    """HTML by the index of the character of a node's answer that it precedes.
 
-    Empty unless the conversation is about what is open. Of an answer about another library only what is found is shown:
-    what is not there now may have been there.
+    Empty unless the conversation is about the open book. For an answer about another library, only quotations that are
+    found get a chip: a missing one may have been in that library.
     """
     book, exchange = session.book, node.exchange
     if book is None or exchange is None or not session.fits:
@@ -30,7 +30,7 @@ def chips(session: Session, node: Node) -> dict[int, str]:
 
 
 def _chip(book: Book, node: Node, number: int, quote: Quote) -> str:
-    """Only tags, classes, titles and values pass through the chat; the page's script acts on the value."""
+    """A chip of tags, classes, titles and values only: the chat removes the rest. The script acts on the value."""
     if quote.start is None:
         books = "books" if len(book.library.books) > 1 else "book"
         title = f"No page of the open {books} has these words in this order"
@@ -43,7 +43,7 @@ def _chip(book: Book, node: Node, number: int, quote: Quote) -> str:
 
 
 def opened(session: Session, name: str) -> str:
-    """The page that a click on a chip asks for, as HTML; nothing where there is no such quotation any more."""
+    """The page that a click on a chip opens, as HTML; empty if the quotation is no longer there."""
     node_id, _, number = name.partition(".")
     node = session.dialogue.find(node_id) if session.dialogue and session.fits else None
     if session.book is None or node is None or node.exchange is None or not number.isdecimal():

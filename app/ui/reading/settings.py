@@ -1,6 +1,6 @@
-"""How answers are drawn: presets first, single numbers and the shape of speculation behind a fold.
+"""The settings of answers: presets first; single numbers and kinds of speculation in a folded section.
 
-The browser keeps the fields; core checks every value and says what to do about a wrong one.
+The browser stores the fields; core checks every value and says how to correct a wrong one.
 """
 
 import json
@@ -28,12 +28,12 @@ ADAPTIVE, FIXED = "adaptive", "fixed"
 BUDGET = RetrievalConfig().budget
 BUDGETS = [(f"{tokens:,}", tokens) for tokens in (BUDGET // 2, BUDGET, 2 * BUDGET, 4 * BUDGET)]
 BUDGET_INFO = "Tokens of the book loaded for drafting: with more, more guesses are right, and each costs more."
-MOST_SEED = 2**63 - 1  # what torch takes
+MOST_SEED = 2**63 - 1  # the most that torch accepts
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsForm:
-    """What a page asks an answer to be like: the components' values, as they come from a browser."""
+    """The settings for an answer: the components' values, as they come from a browser."""
 
     method: str
     temperature: float | None
@@ -49,16 +49,16 @@ class SettingsForm:
 
     @classmethod
     def of(cls, method: str, fields: Sequence[Any]) -> "SettingsForm":
-        """From the method and the values of `Fields.values`; those left out are as the page begins with."""
+        """From the method and the values of `Fields.values`; missing ones get the page's initial values."""
         return cls(method, *fields)
 
     @property
     def own_seed(self) -> bool:
-        """No seed was chosen: every answer is drawn with one of its own. Raises InvalidSetting."""
+        """No seed was chosen, so every answer gets its own. Raises InvalidSetting."""
         return seed_of(self.seed) is None
 
     def config(self) -> GenerationConfig:
-        """The settings they mean.
+        """The generation settings.
 
         Raises:
             InvalidSetting: a field is empty or out of range.
@@ -100,15 +100,15 @@ class Fields:
 
     @property
     def values(self) -> list[gr.components.Component]:
-        """What an answer is asked with, beside the method."""
+        """The inputs of an answer, apart from the method."""
         return [getattr(self, field.name) for field in fields(SettingsForm) if field.name != "method"]
 
 
 def seed_of(text: str | None) -> int | None:
-    """The seed in a field; None: none was chosen.
+    """The seed in a field; None: the field is empty.
 
     Raises:
-        InvalidSetting: it is no whole number, or too large.
+        InvalidSetting: not a whole number, or too large.
     """
     written = (text or "").strip()
     if not written:
@@ -119,12 +119,12 @@ def seed_of(text: str | None) -> int | None:
 
 
 def chosen_method(method: str, variant: str | None) -> str:
-    """Plain decoding stays plain; speculation may be of another kind than the one under Decoding."""
+    """Plain decoding stays plain; for speculation `variant` may name another kind than the one under Decoding."""
     return method if method == PLAIN or variant in (None, AS_CHOSEN) else str(variant)
 
 
 def preset_values(name: str) -> tuple[Any, Any, Any]:
-    """Temperature, top-p and top-k of a preset; nothing changes for a custom choice."""
+    """Temperature, top-p and top-k of a preset; no change for a custom choice."""
     sampling = PRESETS.get(name)
     if sampling is None:
         return gr.skip(), gr.skip(), gr.skip()
@@ -132,28 +132,28 @@ def preset_values(name: str) -> tuple[Any, Any, Any]:
 
 
 def preset_of(temperature: float | None, top_p: float | None, top_k: float | None) -> str:
-    """The preset that says the same as the single fields."""
+    """The preset with the same meaning as the single fields."""
     if temperature == 0:
-        return "Precise"  # whatever the other two are: they change nothing then
+        return "Precise"  # top-p and top-k have no effect then
     same = ((one.temperature, one.top_p, one.top_k) == (temperature, top_p, top_k) for one in PRESETS.values())
     return next((name for name, fits in zip(PRESETS, same, strict=True) if fits), CUSTOM)
 
 
 def decoding_choices(*, has_draft: bool) -> list[tuple[str, str]]:
-    """Label and name of what stands under Decoding: speculation of the usual kind, or none."""
+    """Label and name of the choices under Decoding: the default speculation, or none."""
     return [(METHODS[name].short_label, name) for name in (default_method(has_draft=has_draft), PLAIN)]
 
 
 def variants(*, has_draft: bool) -> list[tuple[str, str]]:
-    """Label and name of the kinds of speculation, exact ones only."""
-    baseline = default_method(has_draft=True)  # it stands under Decoding
+    """Label and name of the other exact kinds of speculation."""
+    baseline = default_method(has_draft=True)  # offered under Decoding
     usable = [method for method in METHODS.values() if has_draft or not method.needs_draft]
     kinds = [method for method in usable if method.exact and method.speculative and method.name != baseline]
     return [AS_CHOSEN_CHOICE, *((method.label, method.name) for method in kinds)]
 
 
 def build_settings() -> Fields:
-    """The folded settings. Their ranges are checked by core, which says what to do."""
+    """The folded settings. core checks their ranges and says how to correct a value."""
     sampling, shape = DEFAULTS.sampling, DEFAULTS.speculation
     with gr.Accordion("Settings", open=False, elem_id="settings"):
         preset = gr.Radio([*PRESETS, CUSTOM], value="Precise", label="Answers", info=PRESET_INFO, elem_id="preset")
@@ -185,7 +185,7 @@ def build_settings() -> Fields:
 
 
 def wire_settings(own: Fields, method: gr.Radio, at_once: dict[str, Any]) -> None:
-    """Presets set the single fields and follow them; the browser keeps what the reader chose."""
+    """Presets set the single fields and follow them; the browser stores the reader's choices."""
     quiet = {**at_once, "js": None, "api_visibility": "private"}
     sampling: list[gr.components.Component] = [own.temperature, own.top_p, own.top_k]
     kept = [method, own.preset, *own.values]
@@ -193,15 +193,15 @@ def wire_settings(own: Fields, method: gr.Radio, at_once: dict[str, Any]) -> Non
     own.preset.input(preset_values, own.preset, sampling, **quiet).then(**keep)
     for field in (own.temperature, own.top_p, own.top_k):
         field.input(preset_of, sampling, own.preset, **quiet).then(**keep)
-    own.seed.blur(**keep)  # what is pasted is no input to Gradio
+    own.seed.blur(**keep)  # Gradio does not report pasted text as input
     for other in (method, own.max_new_tokens, own.variant, own.rounds, own.gamma1, own.gamma2, own.budget):
         other.input(**keep)
 
 
 def recalled(own: Fields, method: gr.Radio, packed: str) -> dict[gr.components.Component, Any]:
-    """The fields as the browser kept them; nothing where it kept none, or those of another page.
+    """The fields as stored by the browser; no updates if it stored none, or those of another page version.
 
-    They come with the page's first update: beside it, Gradio would lose one of the two.
+    They are part of the page's first update, because Gradio would lose one of two simultaneous updates.
     """
     try:
         name, _, *values = json.loads(packed or "null")

@@ -1,4 +1,4 @@
-"""The tab "Read": the book, the conversations and the settings at the side; figures, chat and question beside them."""
+"""The tab "Read": book, conversations and settings at the side; figures, chat and question in the main column."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from app.ui.retrieval_map.panel import WhereParts, build_where
 
 NUM_SUGGESTIONS = 3
 METHOD_INFO = "Both write exactly what the model would write. TriForce needs fewer passes over the book."
-# Single dollars are left out: books have prices.
+# Without single dollars, because books have prices.
 LATEX: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "\\[", "right": "\\]", "display": True},
@@ -43,13 +43,13 @@ class Side:
 
     @property
     def settings(self) -> list[gr.components.Component]:
-        """What an answer is asked with."""
+        """The inputs of an answer."""
         return [self.method, *self.fields.values]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Talk:
-    """The components beside it."""
+    """The components of the main column."""
 
     strip: gr.HTML
     where: WhereParts
@@ -82,7 +82,7 @@ def build_side(samples: Sequence[Sample]) -> Side:
 
 
 def build_talk(note: str) -> Talk:
-    """The components beside it. `note`: what stands under the question box."""
+    """The components of the main column. `note`: the line under the question box."""
     with gr.Column(elem_id="main", scale=1, min_width=320):
         strip = gr.HTML(LiveStrip().html(), elem_id="strip")
         where = build_where()
@@ -114,7 +114,7 @@ def build_read_tab(samples: Sequence[Sample], note: str) -> tuple[gr.Tab, Side, 
 def parts_of(
     side: Side, talk: Talk, library: LibraryParts, *, session: gr.Textbox, head: gr.HTML, banner: gr.HTML
 ) -> Parts:
-    """What events change, of this tab, of the library and of the page around them."""
+    """The components that events change, of this tab, the library and the page around them."""
     return Parts(
         session=session,
         head=head,
@@ -148,13 +148,13 @@ def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:
 
 
 def build_chat() -> gr.Chatbot:
-    """The conversation. Text reaches it with its HTML escaped, and it sanitises what it renders all the same."""
+    """The conversation. Its text arrives with HTML escaped; the component sanitises it as well."""
     return gr.Chatbot(
         show_label=False,
         elem_id="chat",
         height="100%",
         buttons=[],
-        group_consecutive_messages=False,  # figures and buttons stand beside the text, not in it
+        group_consecutive_messages=False,  # figures and buttons beside the text, not in it
         placeholder=WELCOME,
         latex_delimiters=LATEX,
         sanitize_html=True,

@@ -1,4 +1,4 @@
-"""Where in the book: the strip below the figures of an answer, and the page that a click on it opens."""
+"""The retrieval map: the strip below the figures of an answer, and the page that a click on it opens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, WITH_ACT
 from app.ui.retrieval_map.view import opened_page, where
 
-# The strip is drawn again while somebody may be walking along it by keyboard; a page begins at its first mark.
+# The script keeps keyboard focus when the strip is redrawn, and scrolls an opened page to its first mark.
 REDRAWN = "watch('value', () => window.triforceShelf.redrawn(element));"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhereParts:
-    """The components that change."""
+    """The components that events change."""
 
     strip: gr.HTML
     page: gr.HTML
 
     @property
     def all(self) -> list[Block]:
-        """Both."""
+        """Both components."""
         return [self.strip, self.page]
 
     def updates(self, session: Session | None) -> dict[Block, Any]:
-        """The strip as it is now; a page that was opened closes, as it speaks of what is gone."""
+        """The present strip; an opened page closes, because its marks are outdated."""
         return {self.strip: where(session) if session else "", self.page: ""}
 
     def follow(self, session: Session, events: Sequence[WorkerEvent]) -> dict[Block, Any]:
-        """What some events of an answer change; a page that is open the page's script closes when one begins."""
+        """Updates for an answer's events; when an answer begins, the page's script closes an opened page."""
         new = any(isinstance(event, AnswerBegun | PagesLoaded) for event in events)
         return {self.strip: where(session)} if new else {}
 
@@ -65,7 +65,7 @@ def listen_where(
 
 
 def opened(session: Session | None, action: str) -> str:
-    """The page that a click asks for; nothing where it closes one."""
+    """The page that a click opens; empty if the click closes one."""
     verb, _, number = action.partition(":")
     if session is None or verb != "page" or not number.isdecimal():
         return ""

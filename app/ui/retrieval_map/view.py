@@ -1,4 +1,4 @@
-"""The strip of pages, and one page with what was loaded of it marked, or what an answer quotes."""
+"""The strip of pages, and one page with its loaded passages or a quotation marked."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,13 @@ from app.ui import render
 
 MOST_BARS = 120
 MOST_TOP = 4  # pages named below the strip
-TOP_SHARE = 0.3  # of the strongest page's weight, for a page to be named
+TOP_SHARE = 0.3  # a page is named from this share of the strongest page's weight
 LEVELS = ((0.75, "most"), (0.5, "much"), (0.25, "some"), (0.05, "a little"), (0.0, "nothing"))
 PROVISO = "What was loaded for drafting{much}, not a proof: the answer itself was checked against every page."
 
 
 def where(session: Session) -> str:
-    """The strip for the answer that is shown last; nothing without a book."""
+    """The strip for the last shown answer; empty without a book."""
     book, loaded = session.book, session.where
     if book is None:
         return ""
@@ -57,7 +57,7 @@ def _strip(instead: str, inside: str = "", budget: int = 0) -> str:
 
 
 def _room(book: Book) -> str:
-    """Pages of which nothing is loaded yet, as high as the strip will be: nothing below it moves when it fills."""
+    """An empty strip of the final height, so that nothing below moves when it fills."""
     if not book.chunk_pages:
         return ""
     return _bars(book, [0.0] * len(book.library.pages)) + '<p class="top"></p>'
@@ -73,7 +73,7 @@ def _bars(book: Book, weights: Sequence[float]) -> str:
 
 
 def _bar(book: Book, weights: Sequence[float], first: int, per_bar: int) -> str:
-    """One page, or several that follow each other; a click opens the one of which most was loaded."""
+    """A bar for one page or several consecutive ones; a click opens the one with the largest weight."""
     indices = range(first, min(first + per_bar, len(weights)))
     strongest = max(indices, key=lambda index: weights[index])
     weight = weights[strongest]
@@ -103,12 +103,12 @@ def _top(book: Book, weights: Sequence[float]) -> str:
 
 
 def named(book: Book, index: int, *, short: bool) -> str:
-    """A page of the library by its own label, as HTML; with its document's title where there are several."""
+    """A page of the library by its own label, as HTML; with its document's title if there are several."""
     return render.escape(page_words(book, index, short=short))
 
 
 def page_words(book: Book, index: int, *, short: bool = True) -> str:
-    """The same as text."""
+    """As `named`, but plain text."""
     placed = book.library.pages[index]
     document = book.library.books[placed.book].document
     label, alone = document.pages[placed.number - 1].label, len(book.library.books) == 1
@@ -126,7 +126,7 @@ def page_of(book: Book, char: int) -> int:
 
 
 def opened_page(session: Session, index: int) -> str:
-    """A page with what was loaded of it marked."""
+    """A page with its loaded passages marked."""
     book = session.book
     if book is None or not book.library.pages:
         return ""
@@ -142,7 +142,7 @@ def opened_page(session: Session, index: int) -> str:
 
 
 def opened_quote(book: Book, quote: Quote) -> str:
-    """The page on which a quotation begins, with the quotation marked; nothing where it stands on none."""
+    """The page on which a quotation begins, with the quotation marked; empty if it was not found."""
     if quote.start is None or quote.end is None:
         return ""
     index = page_of(book, quote.start)
@@ -173,7 +173,7 @@ def _tool(index: int, name: str, text: str, *, off: bool) -> str:
 
 
 def _marked(text: str, placed: Placed, marks: Sequence[tuple[int, int, str]]) -> Iterator[str]:
-    """A page's text as HTML with its marks, no more than a preview may have around the first of them."""
+    """A page's text as HTML with its marks, cut around the first mark to the length of a preview."""
     start, end = placed.start, placed.end
     if end - start > PREVIEW_CHARS:
         first = marks[0][0] if marks else start

@@ -1,1 +1,1 @@
-"""The tab "System": what runs, on what, how fast, and where data lies."""
+"""The tab "System": model, machine, speed, and location of data."""

@@ -1,8 +1,8 @@
-"""How fast the loaded model should decode at a full context, from what was seen on this page.
+"""The expected decoding speed of the loaded model at a full context, from measurements on this page.
 
-The memory's bandwidth is that of plain decoding, if any was done here, else nominal; acceptance is that of this page's
-answers, else the pair's measured one, else the published one. All of that is told with the figures.
-Importing this loads torch, which a loaded model has done before.
+The memory bandwidth comes from plain decoding, if there was any on this page, else it is nominal. The acceptance comes
+from this page's answers, else it is the pair's measured one, else the published one. The figures name their sources.
+Importing this module loads torch, which a loaded model has already done.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from core.planning.speed_model import PUBLISHED, Acceptance, Prediction, Reads, 
 def expect(
     ready: Ready, answers: Sequence[tuple[str, DecodeStats]], seen: tuple[float | None, float | None]
 ) -> Prediction:
-    """Model the loaded pair.
+    """Predict the speed of the loaded pair.
 
     Args:
-        answers: method and figures of what was written on this page.
-        seen: acceptance of both levels in it, None where nothing was tested.
+        answers: method and figures of this page's answers.
+        seen: acceptance of both levels in them, None if nothing was tested.
     """
     info = ready.info
     device = info.plan.device.value
@@ -37,11 +37,11 @@ def expect(
 
 
 def reads_of(info: EngineInfo, context: int) -> Reads:
-    """What passes read, from the plan."""
+    """The bytes read by each kind of pass, from the plan."""
     planned = {row.name: row.size_bytes for row in info.plan.rows}
     weights, kv = info.target_weight_bytes, context * info.kv_bytes_per_token
     resident = None if info.host_memory is None else info.plan.resident_layers
-    # Linear layers and output layer in 4 bits: all that such a pass reads but norms. A processor gains nothing by them
+    # Linear layers and output layer in 4 bits are all that such a pass reads except norms; a CPU gains nothing by them
     self_draft = info.self_draft_weight_bytes if info.plan.device.value == "cuda" else 0
     layers, held = info.target_layers, planned.get("retrieval cache", 0)
     reads = Reads(

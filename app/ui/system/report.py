@@ -1,4 +1,4 @@
-"""The system as plain text for bug reports: no text of books, no questions, no names of files; home shows as ~."""
+"""The system as plain text for bug reports: no text of books, questions or file names; home appears as ~."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ LABEL_WIDTH = 18
 
 
 def report(shot: Snapshot) -> str:
-    """Plain text for bug reports."""
+    """The report's text."""
     sections = [
         ("", [Fact("TriForce Reader", f"{shot.taken:%Y-%m-%d %H:%M}"), *_state_facts(shot.state)]),
         ("Model", model_facts(shot.state) if isinstance(shot.state, Ready) else []),
@@ -96,7 +96,7 @@ def _race_facts(race: Race | None) -> list[Fact]:
     if race is None:
         return []
     lanes = [Fact(lane.method, _speed(lane.stats)) for lane in race.lanes]
-    # Verdicts speak of methods and token numbers, never of the texts.
+    # Verdicts name methods and token numbers, never texts.
     found = [verdict_line(race, lane, running=not race.ended) for lane in race.lanes if lane is not race.plain]
     return [
         Fact("book", f"{race.num_book:,} tokens"),

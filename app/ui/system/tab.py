@@ -1,4 +1,4 @@
-"""The tab "System": what runs, on what, how exactly, where data lies; and a report to copy. Always there."""
+"""The tab "System": model, machine, exactness, location of data; and a report to copy. Always visible."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # importing it loads torch: the engine's thread does that whi
     from core.planning.speed_model import Prediction
 
 DEFAULT_FOLDER = ".triforce-reader"
-OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder that the user chose may hold other things
+OURS = ("uploads", "conversations", "shelf")  # in the data folder; a folder chosen by the user may have others
 COPY = """async (text) => {
   try {
     await navigator.clipboard.writeText(text);
@@ -44,7 +44,7 @@ class SystemHandlers:
         self._worker, self._view, self._text, self._copied = worker, view, text, copied
 
     def enter(self, session_id: str) -> Iterator[Updates]:
-        """The tab is looked at: show what there is, and again when loading has ended."""
+        """The tab has become visible: show the present state, and again when loading has ended."""
         for state in self._worker.states():
             if isinstance(state, Pause):
                 yield {self._view: gr.skip()}
@@ -53,7 +53,7 @@ class SystemHandlers:
             yield {self._view: system(shot), self._text: report(shot), self._copied: ""}
 
     def snapshot(self, session_id: str, state: ModelState) -> Snapshot:
-        """Everything as it is now."""
+        """The present state of everything shown."""
         session = self._worker.sessions.find(session_id)
         folder, home = data_folder(), Path.home()
         exchanges, race = (session.exchanges, session.race) if session else ((), None)
@@ -75,13 +75,13 @@ class SystemHandlers:
 
 
 def data_folder() -> Path:
-    """Where everything is kept: the folder around that of the uploads, which the app's start has named."""
+    """The data folder: the parent of the uploads folder, which the app's start has set."""
     uploads = os.environ.get("GRADIO_TEMP_DIR")
     return Path(uploads).parent if uploads else Path.home() / DEFAULT_FOLDER
 
 
 def kept_in(folder: Path) -> list[Kept]:
-    """How much lies in each part of the data folder that is ours. Names of files are not told."""
+    """Files and bytes in each of our parts of the data folder. File names are not shown."""
     return [_kept(folder / name) for name in OURS if (folder / name).is_dir()]
 
 
@@ -91,19 +91,19 @@ def _kept(part: Path) -> Kept:
         try:
             if file.is_file():
                 sizes.append(file.stat().st_size)
-        except OSError:  # it went while we were looking
+        except OSError:  # deleted meanwhile
             continue
     return Kept(part.name, len(sizes), sum(sizes))
 
 
 def machine_of(state: ModelState) -> "Machine | None":
-    """The machine: as found when the model was loaded; looked at now if that failed, and torch is there to ask."""
+    """The machine: as found when the model was loaded; inspected now if that failed and torch is installed."""
     if isinstance(state, Ready):
         return state.machine
     if isinstance(state, LoadFailed):
         try:
             from core.planning.hardware import this_machine
-        except ImportError:  # perhaps the very reason of the failure
+        except ImportError:  # perhaps why loading failed
             return None
         return this_machine()
     return None
@@ -120,7 +120,7 @@ def usage_of(state: ModelState) -> Usage | None:
 
 
 def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -> "Prediction | None":
-    """How fast the loaded model should be; None before it is loaded."""
+    """The expected speed of the loaded model; None before it is loaded."""
     if not isinstance(state, Ready) or not state.info.capabilities.computes_here:
         return None
     from app.ui.system.expected_speed import expect
@@ -129,7 +129,7 @@ def expected_of(state: ModelState, answers: Sequence[tuple[str, DecodeStats]]) -
 
 
 class SystemTab(NamedTuple):
-    """The tab and what other events redraw of it."""
+    """The tab and its components that other events redraw."""
 
     tab: gr.Tab
     enter: Callable[[str], Iterator[Updates]]
@@ -138,7 +138,7 @@ class SystemTab(NamedTuple):
 
 
 def build_system_tab(worker: EngineWorker, session: gr.Textbox, stream: dict[str, Any]) -> SystemTab:
-    """The tab's components and events. `stream` is how events run that may wait for the model."""
+    """The tab's components and events. `stream`: how events run that may wait for the model."""
     tab: gr.Tab = gr.Tab("System", id="system", elem_id="system-tab")
     with tab, gr.Column(elem_id="system"):
         view = gr.HTML("", elem_id="system-view")

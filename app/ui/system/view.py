@@ -1,4 +1,4 @@
-"""The system as it is: model and memory, exactness, machine, versions, where data lies. Pure functions."""
+"""The state of the system: model and memory, exactness, machine, versions, location of data. Pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that 
 
 
 class Part(NamedTuple):
-    """How a row of the plan is drawn, and what it is for."""
+    """How a row of the plan is drawn, and its purpose."""
 
     tone: str
     purpose: str
@@ -64,7 +64,7 @@ class Fact(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What lies in a folder of ours."""
+    """Files and bytes in one of our folders."""
 
     name: str
     num_files: int
@@ -81,16 +81,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything the tab shows, at one moment."""
+    """Everything that the tab shows, at one moment."""
 
     state: ModelState
     taken: datetime
     system: str  # operating system and processor architecture
     versions: Mapping[str, str]
-    machine: "Machine | None"  # None: nobody has looked yet
+    machine: "Machine | None"  # None: not inspected yet
     usage: Usage | None
     folder: Path
-    folder_chosen: bool  # by the user; else the default one
+    folder_chosen: bool  # by the user; otherwise the default folder
     kept: Sequence[Kept]
     home: Path
     expected: "Prediction | None" = None  # None before the model is loaded
@@ -137,7 +137,7 @@ def _model_card(ready: Ready, usage: Usage | None) -> str:
 
 
 def memory_card(ready: Ready, usage: Usage | None) -> str:
-    """What the plan gives to whom, with its reasons."""
+    """The plan's memory by purpose, with reasons."""
     plan = ready.info.plan
     segments = tuple(
         Segment(part_of(row.name).tone, row.name, row.size_bytes, formats.amount(row.size_bytes))
@@ -171,7 +171,7 @@ def part_of(name: str) -> Part:
 
 
 def ordered(plan: "Plan") -> "list[PlanRow]":
-    """The plan's rows, those of one kind together."""
+    """The plan's rows, grouped by kind."""
     order = list(PARTS)
     return sorted(plan.rows, key=lambda row: order.index(row.name) if row.name in PARTS else len(order))
 
@@ -192,11 +192,11 @@ def _table(rows: Sequence[Fact]) -> str:
     return f'<table class="facts"><tbody>{body}</tbody></table>'
 
 
-# -------------------- what is told, here and in the report
+# -------------------- facts, for the tab and the report
 
 
 def model_facts(ready: Ready) -> list[Fact]:
-    """What was chosen, and why."""
+    """The model's settings, and their reasons."""
     info, plan = ready.info, ready.info.plan
     if not info.capabilities.computes_here:
         return [
@@ -224,7 +224,7 @@ def model_facts(ready: Ready) -> list[Fact]:
 
 
 def self_draft_facts(info: "EngineInfo") -> list[Fact]:
-    """The weights of 4 bits for guessing; nothing where there are none."""
+    """The 4-bit weights for drafting; empty if there are none."""
     if not info.self_draft_weight_bytes:
         return []
     because = "4 bits, while it guesses from the retrieval cache; what it says is exact for the weights above"
@@ -232,7 +232,7 @@ def self_draft_facts(info: "EngineInfo") -> list[Fact]:
 
 
 def host_facts(info: "EngineInfo") -> list[Fact]:
-    """What waits in host memory; nothing where the whole full cache is resident."""
+    """What lies in host memory; empty if the whole full cache is resident."""
     if info.host_memory is None:
         return []
     size = formats.amount(info.plan.host_bytes)
@@ -251,7 +251,7 @@ def dtype_of(ready: Ready) -> str:
 
 
 def exactness(shot: Snapshot) -> list[Fact]:
-    """For which model the output is exact, and what the last race said."""
+    """For which model the output is exact, and the verdict of the last race."""
     verdicts = [Fact("Last race", "none yet", "the tab Race compares texts token by token")]
     if shot.race is not None:
         others = [lane for lane in shot.race.lanes if lane is not shot.race.plain]
@@ -291,7 +291,7 @@ def written(exchanges: Sequence[Exchange], race: Race | None) -> list[tuple[str,
 
 
 def accepted(answers: Sequence[tuple[str, DecodeStats]]) -> tuple[float | None, float | None]:
-    """Acceptance of both levels over several answers, None where nothing was tested."""
+    """Acceptance of both levels over several answers, None if nothing was tested."""
     first = _share([stats.level1 for _, stats in answers])
     return first, _share([stats.level2 for _, stats in answers])
 
@@ -302,7 +302,7 @@ def _share(levels: Sequence[LevelStats | None]) -> float | None:
 
 
 def seen(shot: Snapshot) -> list[Fact]:
-    """Acceptance so far, and how to plan with it."""
+    """Acceptance so far, and the command that plans with it."""
     shares = accepted(written(shot.exchanges, shot.race))
     if shares[1] is None:
         return []
@@ -314,7 +314,7 @@ def seen(shot: Snapshot) -> list[Fact]:
 
 
 def expected_facts(found: "Prediction") -> list[Fact]:
-    """Predicted speeds and what they rest on."""
+    """Predicted speeds and their sources."""
     level1 = "" if found.acceptance1 is None else f"{formats.percent(found.acceptance1)} / "
 
     def speed(tokens: float, milliseconds: float) -> str:
@@ -330,7 +330,7 @@ def expected_facts(found: "Prediction") -> list[Fact]:
 
 
 def machine_facts(shot: Snapshot) -> list[Fact]:
-    """What there is to compute with, and which kernels attend."""
+    """Devices and memory, and the attention kernels."""
     machine, rows = shot.machine, [Fact("System", shot.system)]
     if machine is None:
         return [*rows, Fact("Processor", formats.NONE_YET, "looked up while the model is loaded")]
@@ -357,14 +357,14 @@ def machine_facts(shot: Snapshot) -> list[Fact]:
 
 
 def several_gpus(system: str) -> str:
-    """How they share a model, if they can there."""
+    """How several GPUs share a model, if this system can do that."""
     if system.startswith("Windows"):
         return "sharing a model needs NCCL, which torch has under Linux only: start it in WSL2 with --gpus N"
     return "start with --gpus N to share the model between N of them"
 
 
 def data_facts(shot: Snapshot) -> list[Fact]:
-    """What is kept on disk, and where."""
+    """The data on disk, and its location."""
     chosen = "chosen with --data-dir" if shot.folder_chosen else "the default; --data-dir chooses another"
     compiled = isinstance(shot.state, Ready) and shot.state.info.attention == "compiled"
     kernel = "; the compiled kernel lies in the user’s cache folder" if compiled else ""
@@ -386,5 +386,5 @@ def amount_of(kept: Kept) -> str:
 
 
 def with_tilde(text: str, home: Path) -> str:
-    """Text in which the home directory shows as ~."""
+    """Text with ~ for the home directory."""
     return text.replace(str(home), "~") if len(home.parts) > 1 else text
