@@ -97,8 +97,8 @@ def build_parser() -> argparse.ArgumentParser:
         ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
         ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
-        ("book", "write a new book that nobody has read, and questions about it", add_book_options),
-        ("saved", "the books that were read and need not be read again", add_saved_options),
+        ("book", "write a new generated book, and questions about it", add_book_options),
+        ("saved", "books saved on disk, which need not be read again", add_saved_options),
         ("shelf", None, add_saved_options),  # --help omits old names
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
         ("models", "known models: list them, show one, get it from the hub, remove it", add_models_options),
@@ -143,7 +143,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--draft",
         metavar="NAME|PATH",
-        help="what guesses for it, or none (default: auto, what has its tokens)",
+        help="the draft model, or none (default: auto, one with the same tokens)",
     )
     text = "of its weights; 8 and 4 are quantised (default: as computed)"
     options.add_argument("--bits", type=int, choices=(16, 8, 4), help=text)
@@ -151,7 +151,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--self-draft-bits",
         type=int,
         choices=(16, 4),
-        help="of its weights while it guesses from the retrieval cache; answers stay exact for --bits (default: 16)",
+        help="bits of its weights while it guesses from the retrieval cache; answers stay exact (default: 16)",
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
@@ -180,7 +180,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--cpu-attention-share",
         type=float,
         metavar="F",
-        help="part of what waits in host memory that the processor attends to there, 0 to 0.9 (default: measured)",
+        help="share of what lies in host memory that the CPU attends to there, 0 to 0.9 (default: measured)",
     )
     options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
     add_venv_option(parser)

@@ -202,7 +202,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
         for gpu in machine.gpus
     ]
     missing = "none" if machine.unused_gpu is None else f"{machine.unused_gpu.because} {machine.unused_gpu.hint}"
-    described = [f"Assumed    {', '.join(rig.assumed)}: this is no plan for the machine you are at"]
+    described = [f"Assumed    {', '.join(rig.assumed)}: this plan is not for this machine"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
     kv = kv_bytes_per_token(target.dims, plan.dtype.value)
     shown = [

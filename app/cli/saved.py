@@ -46,7 +46,7 @@ def act(folder: BookFolder, action: str, name: str | None) -> list[SavedBook]:
         return folder.evict(0)
     if action == "remove":
         if name is None:
-            raise InvalidSetting("Which book is to go?", hint="Name one of: python launch.py saved list")
+            raise InvalidSetting("Which book should be removed?", hint="Name one of: python launch.py saved list")
         book = folder.named(name)
         return [book] if folder.remove(book) else []
     if action == "cap":

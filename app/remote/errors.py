@@ -70,8 +70,8 @@ class BrokenOff(RemoteError):
 
     def __init__(self, address: str) -> None:
         super().__init__(
-            f"The server at {address} broke off amid the answer.",
-            hint="Ask again; if it comes back, see what the server's log says.",
+            f"The server at {address} ended the connection during the answer.",
+            hint="Ask again; if it happens again, read the server's log.",
         )
 
 

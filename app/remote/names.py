@@ -12,7 +12,7 @@ TOLD, NOT_TOLD = "as the server tells", "a remote server does not tell"
 NO_RACE = "No races with a remote server: their turns cannot be kept fair."
 PAGES_NOT_SEEN = "Where in the book a remote server looks cannot be seen from here."
 TOKENS_NOT_SEEN = (
-    "A remote server wrote this answer. Who proposed its tokens, who judged them and what was read "
+    "A remote server wrote this answer. Who proposed its tokens, who verified them and what was read "
     "for them cannot be seen from here: start the reader without --remote to look inside."
 )
 ITS_WORD_ONLY = "the server's word only: how it computes cannot be seen from here"

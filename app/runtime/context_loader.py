@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 ROOM_FOR_A_QUESTION = 512  # tokens that a library must leave free for a question and an answer
 SLACK = 16  # most tokens by which the sum of separately counted parts may differ from the whole
-NEW_CONVERSATION = "A new conversation: nothing that the last one was about is in the library."
+NEW_CONVERSATION = "A new conversation: the library has no book of the last one."
 SAME_CONVERSATION = "The conversation goes on. Earlier answers are about the library as it was."
-ITS_DOCUMENTS = "The conversation goes on. Only what it is about is in the library now."
+ITS_DOCUMENTS = "The conversation goes on. The library now holds only its documents."
 IN_THE_LIST = " The last one stays in the list."
 OTHER_MODEL = "Another model runs now: what is in the library is counted and read again. Conversations stay."
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOST = "The book was not kept: another one was read meanwhile. It is kept when it is read again."
-STOPPED = "The book was not kept."
+LOST = "The book was not saved: another one was read meanwhile. It is saved when it is read again."
+STOPPED = "The book was not saved."
 
 
 def disk_state(session: "Session") -> DiskState:

@@ -43,8 +43,8 @@ MOST_STATES = 128  # of pages, in Gradio, 0.8 MB each; more than there are sessi
 AUTH_VARIABLE = "TRIFORCE_AUTH"
 INTERRUPTED = 130  # exit code that shells give a command ended by Ctrl+C
 PLAIN_WARNING = (
-    "Warning: this is plain http. Others in the network can read along, the password too. "
-    "To be alone, leave --host out and use an ssh tunnel."
+    "Warning: this is plain http. Others in the network can read everything, the password too. "
+    "For private use leave --host out and use an ssh tunnel."
 )
 SHORTEST_PASSWORD = 8  # characters, if other machines can reach the page
 

@@ -53,7 +53,7 @@ class SavedHandlers:
             return self.drawn()
         try:
             if cap_gib is None:
-                raise InvalidSetting("The room for books is empty.", hint="Fill it with GiB, for example 40.")
+                raise InvalidSetting("The size limit is empty.", hint="Give it in GiB, for example 40.")
             folder.choose(replace(folder.settings, keeping=keeping, cap_bytes=int(cap_gib * GIB)))
         except CoreError as error:
             return self.drawn(render.problem(error))
@@ -83,12 +83,12 @@ def build_saved() -> SavedParts:
         keeping = gr.Radio(
             CHOICES,
             value="ask",
-            label="Keep what was read",
-            info="A kept book is opened in seconds after a restart. Its text lies on this machine’s disk then.",
+            label="Save what was read",
+            info="A saved book opens in seconds after a restart. Its text is then on this machine’s disk.",
             elem_id="keeping",
         )
         cap = gr.Number(
-            40, label="Room, GiB", info="The books unused for longest make way.", minimum=0, elem_id="kept-room"
+            40, label="Room, GiB", info="The books unused for longest go first.", minimum=0, elem_id="kept-room"
         )
         listing = gr.HTML("", elem_id="kept-list", js_on_load=CLICKS)
     return SavedParts(act, keeping, cap, listing)

@@ -9,7 +9,7 @@ from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
 
-NOTHING_KEPT = "No book is on disk yet. One that took long to read can be kept, and is opened in seconds then."
+NOTHING_KEPT = "No saved books yet. A book that took long to read can be saved; it then opens in seconds."
 
 
 @dataclass(frozen=True, slots=True)

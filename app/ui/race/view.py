@@ -26,7 +26,7 @@ LANE_ENDINGS: dict[StopReason, str] = {
     "time_up": "Time is up",
     "cancelled": "Stopped",
 }
-EXACT_TITLE = "The text follows the target model’s own law."
+EXACT_TITLE = "The text follows the target model’s own distribution."
 LOSSY_TITLE = "Drops part of the book from the cache: fast, and not what the model would write."
 GAP_TITLE = "Tokens: at the newest time both clocks have reached. Seconds: to the last token that both have written."
 PLAIN_TOLD = "One pass over the whole book for every token."
@@ -267,10 +267,10 @@ def _judged(name: str, found: Judgement) -> tuple[str, str, str]:
             much = f"The same as plain decoding’s as far as both wrote: {formats.plural(found.num_compared, 'token')}"
         return "good", f"{name}: identical", f"{much}."
     assert found.index is not None, "texts that part nowhere"
-    bug = "That is a bug of ours: please save the report and send it."
+    bug = "This is a bug in TriForce Reader: please save the report and send it."
     if found.logit_gap is None:
         return "bad", f"{name}: mismatch", f"One text ends at token {found.index:,} and the other goes on. {bug}"
-    place, gap = f"The texts part at token {found.index + 1:,}, where", f"{found.logit_gap:.2g} logits"
+    place, gap = f"The texts differ from token {found.index + 1:,}, where", f"{found.logit_gap:.2g} logits"
     if found.verdict == "near_tie":
         near = f"{place} both tokens lie within {gap} of the model’s best one: rounding decides between them."
         return "near", f"{name}: near tie", near
@@ -284,7 +284,7 @@ def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:
     if index is None:
         far = formats.plural(min(len(ours), len(theirs)), "token")
         return "none", f"{name}: not exact", f"Equal this time as far as both wrote ({far}); nothing guarantees it."
-    return "lossy", f"{name}: not exact", f"Its text leaves plain decoding’s at token {index + 1:,}."
+    return "lossy", f"{name}: not exact", f"Its text differs from plain decoding’s from token {index + 1:,}."
 
 
 def ending_line(trace: Trace) -> str:

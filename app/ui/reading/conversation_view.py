@@ -104,7 +104,7 @@ def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:
     number = next((at for at, sample in enumerate(samples) if (sample.file.name,) == book.names), None)
     way = "Open that book again to go on."
     if there and there >= set(book.names):
-        way = "It is in the library, but not like that: make the library as it was (Library) to go on."
+        way = "The library has its books, but not in the same parts or order: restore them (Library) to go on."
     offer = "" if number is None else f'<button type="button" data-sample="{number}">Open the sample</button>'
     return (
         '<div class="about-book" role="status"><span>This conversation is about '

@@ -28,7 +28,7 @@ def where(session: Session) -> str:
     if loaded is None:
         return _strip("Ask a question: this strip then shows which pages are loaded for drafting.", _room(book))
     if not loaded.kept:
-        return _strip("Which pages were loaded for this answer was not kept.")
+        return _strip("It was not recorded which pages were loaded for this answer.")
     if not capabilities_of(loaded.method).shows_retrieval:
         return _strip(PAGES_NOT_SEEN)
     if not loaded.retrieves:

@@ -172,7 +172,7 @@ def test_the_strip_says_when_there_is_nothing_to_show() -> None:
 
 def test_of_an_answer_of_before_a_restart_nothing_is_claimed() -> None:
     session = a_session(a_book("The carved teapot was lost."), Loaded("Q?", "triforce", False, kept=False))
-    assert "was not kept" in where(session)
+    assert "not recorded" in where(session)
     assert "Nothing of this page" not in opened(session, "page:0"), "that is not known"
 
 

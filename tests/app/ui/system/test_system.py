@@ -188,7 +188,7 @@ def test_the_report_tells_figures_and_verdicts_but_nothing_that_was_read(
     race.question = f"Why {SECRET}?"
     (updates,) = list(handlers(worker).enter(session_id))
     view, told = updates[cast(Any, "view")], updates[cast(Any, "report")]
-    assert "TriForce: mismatch" in text_of(view) and "The texts part at token 3" in text_of(view)
+    assert "TriForce: mismatch" in text_of(view) and "The texts differ from token 3" in text_of(view)
     assert SECRET not in told and "dark" not in told and str(tmp_path) not in told
     for fact in ("method:            triforce (end_of_text)", "2 tokens, 20.0 ms per token", "TriForce: mismatch"):
         assert fact in told, told
