@@ -58,6 +58,6 @@ def test_a_book_is_kept_listed_opened_and_removed(
     playwright.expect(other.page.locator("#kept-room input")).to_have_value("7")
     other.page.screenshot(path=tmp_path / "kept.png")
     other.page.locator("#kept-list [data-act^=unkeep]").click()
-    other.sees("#kept-list", "No book is on disk yet")
+    other.sees("#kept-list", "No saved books yet")
     other.page.set_viewport_size({"width": 360, "height": 740})
     assert too_wide(other) <= 0 and other.outside == [] and other.page.evaluate("window.hacked") is None

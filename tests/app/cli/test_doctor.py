@@ -77,7 +77,7 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert launcher.main(["doctor", *options, "--no-venv"]) == 0
     shown = capsys.readouterr().out
     for words in (
-        "no plan for the machine you are at",
+        "not for this machine",
         "12.6 / 6.5 / 3.9 GiB at 16 / 8 / 4 bits; 512 KiB of keys and values a token",
         "offloaded: landmarks and buffers leave no room",
         "64.00 GiB  full cache, host",

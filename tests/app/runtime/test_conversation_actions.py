@@ -226,7 +226,7 @@ def test_after_a_restart_the_same_book_goes_on_with_the_same_tokens(
     assert not session.fits and shown(session) == ["One?", "Two?"]
     list(worker.open_book(session.id, same))
     assert session.fits and session.book is not None and session.book.names == ("renamed.txt",)
-    assert "Only what it is about" in session.uploads.note, "beside the other book it would be another text"
+    assert "The library now holds only" in session.uploads.note, "beside the other book it would be another text"
 
 
 @pytest.mark.parametrize("wrong", [[600_000], [2**62] * 40, [10**400]])
