@@ -292,7 +292,7 @@ def _titles(rng: random.Random, count: int) -> list[str]:
 
 
 def _absent(world: _World, facts: list[Fact]) -> list[Question]:
-    """Plausible questions without an answer in the book, on people and things with other facts, or on unknown people."""
+    """Plausible questions without an answer in the book, on people and things with other facts or on unknown people."""
     told = {(fact.subject, fact.relation) for fact in facts}
     subjects = {fact.subject for fact in facts}
     kinds = ((world.people, _PERSON_RELATIONS), (world.objects, _OBJECT_RELATIONS), (world.ships, _SHIP_RELATIONS))
