@@ -18,7 +18,7 @@ gamma1, gamma2            guesses per round at level 1, at level 2
 acceptance                accepted / tested guesses, per level (guesses behind the first rejection are not tested)
 tokens per full pass      committed tokens / passes over the full cache
 prefill, decode           reading the prompt once; writing the answer. Always timed apart
-self-draft                the target's linear weights once more, in 4 bits: passes over the retrieval cache use them
+self-draft                a 4-bit copy of the target's linear weights, used in passes over the retrieval cache
 sink, recent              the first tokens of the text; the newest ones
 ========================  ==========================================================================================
 

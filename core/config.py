@@ -102,7 +102,7 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    """Shape of a round. With `adaptive`, the controller starts at gamma1 and gamma2 and stays below the maxima."""
+    """Shape of a round. With `adaptive`, the controller starts at gamma1 and gamma2; the maxima limit it."""
 
     gamma1: int = 2
     gamma2: int = 8

@@ -210,7 +210,7 @@ def project(machine: Machine, seen: Acceptance | None, tell: Callable[[str], obj
     """Predicted speeds of published models on other machines, with the source of each number.
 
     Args:
-        machine: this one, whose host replaces unknown values.
+        machine: this one, whose host values are used where a description has none.
         seen: acceptance of this run, reported beside the published one; None: nothing was tested.
     """
     rows = []

@@ -60,7 +60,7 @@ LOSSY_SHARE = 0.5  # of the questions that lossy methods are asked
 # is asked less from here on, and from LONG_CONTEXT on only about a few facts.
 CHEAP_H2O_CONTEXT, LEAST_H2O_SHARE = 12288, 0.05
 CREDITS: Mapping[Skill, str] = {"list": "F1", "recite": "share before the first error"}
-Z95 = 1.959964  # two-sided 95% of the normal law
+Z95 = 1.959964  # two-sided 95% of the normal distribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,7 +323,7 @@ class OffloadedLayer:
             have = length - self._offloaded
             self._send([(self._k[0, :, :have], self._v[0, :, :have])], self._block, have)
             behind = slice(self._block, have)
-            kept = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # copy both before either is overwritten
+            kept = [tail[:, :, behind].clone() for tail in (self._k, self._v)]  # both before either is written to
             self._ring.reclaim()
             for tail, moved in zip((self._k, self._v), kept, strict=True):
                 tail[:, :, : moved.shape[2]] = moved

@@ -119,7 +119,7 @@ class Answer:
         return None
 
     def finish(self) -> str:
-        """The remaining text that was held back."""
+        """The whole text, including what was still held back."""
         if not self._watcher.stopped:
             self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
         return "".join(self._shown)

@@ -42,7 +42,7 @@ class PrefillProgress:
 class RoundDone:
     """One round of decoding: one or more committed tokens."""
 
-    text: str  # what can be shown now; may lag behind inside a character or a possible stop string
+    text: str  # what can be shown now; may lag behind the tokens inside a character or a possible stop string
     tokens: tuple[TokenRecord, ...]
     stats: DecodeStats
 

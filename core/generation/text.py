@@ -120,7 +120,7 @@ class ChatText:
     def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
         """The conversation so far, up to where the model answers the last turn.
 
-        The book stands in the first user message, an empty line before the first question. All turns but the last
+        The book is in the first user message, an empty line before the first question. All turns but the last
         must be answered.
         """
         pieces = self._pieces(len(turns))
@@ -139,7 +139,7 @@ class ChatText:
         return self.pieces([ROLES[number % 2] for number in range(2 * num_turns - 1)])
 
     def pieces(self, roles: Sequence[str]) -> list[list[int]]:
-        """Template text before, between and behind messages of these roles, as token ids; the model speaks next.
+        """Template text before, between and behind messages of these roles, as token ids; the model's answer follows.
 
         Raises:
             InvalidSetting: the model's chat format has no place for such messages.

@@ -203,10 +203,10 @@ class BookFolder:
             os.utime(book.path)
 
     def named(self, name: str) -> SavedBook:
-        """The book whose id, or whose document's name, begins so.
+        """The book with this id, this beginning of an id, or this document.
 
         Raises:
-            UnknownBook: none or several do.
+            UnknownBook: there is none, or several.
         """
         books = self.books()
         found = [book for book in books if name in (book.id, book.name, *book.label.names)]

@@ -174,7 +174,7 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
     """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # what is wrong with weights is told below
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # errors in weights are reported below
     try:
         model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
             folder,

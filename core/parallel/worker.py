@@ -1,4 +1,4 @@
-"""A rank other than 0: a process that loads its share of the target and carries out orders until rank 0 is gone."""
+"""A rank other than 0: a process that loads its share of the target and carries out rank 0's orders until it ends."""
 
 import os
 import signal

@@ -36,7 +36,7 @@ REPAIR = "python launch.py repair"
 Version = tuple[int, ...]
 
 
-# -------------------- what the driver tells
+# -------------------- the driver's answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class DriverGpu:
     name: str
     driver: Version
     uuid: str  # without "GPU-"
-    total_bytes: int | None  # None: not told
+    total_bytes: int | None  # None: not reported
     free_bytes: int | None
     capability: Version | None  # compute capability, for example (8, 9)
 
