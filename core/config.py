@@ -53,7 +53,7 @@ class RetrievalConfig:
     chunk_size: int = 8  # tokens selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
     local_window: int = 128  # newest tokens that are always kept
     query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
-    neighbor_bonus: float = 0.5  # share of a chunk's score that is added to the chunk behind it
+    neighbor_bonus: float = 0.5  # a chunk's score is at least this share of the score of the chunk before it
     reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
     policy: str = "landmark"  # how chunks are chosen: a name of `core.caches.policies.SELECTION_POLICIES`
 
