@@ -9,16 +9,16 @@ full cache                every key and value of the conversation
 retrieval cache           the few thousand tokens (budget) of the full cache that the current text attends to, in chunks
 streaming cache           sink + recent window of the draft (StreamingLLM, arXiv 2309.17453)
 landmark                  the mean key of a chunk, per KV head; chunks are scored by it
-proposer / verifier       who guesses tokens, distributed as `q` / who accepts or corrects them, distributed as `p`
+proposer / verifier       guesses tokens, with distribution `q` / accepts or corrects them, with distribution `p`
 guess, verdict            proposed tokens; the verifier's answer to them
 accepted, bonus           the accepted prefix of a guess; the one token the verifier adds
 level 1                   draft + streaming cache proposes, target + retrieval cache verifies
 level 2                   level 1 proposes, target + full cache verifies
 gamma1, gamma2            guesses per round at level 1, at level 2
-acceptance                accepted / tested guesses, per level (what follows the first rejection was not tested)
+acceptance                accepted / tested guesses, per level (guesses behind the first rejection are not tested)
 tokens per full pass      committed tokens / passes over the full cache
 prefill, decode           reading the prompt once; writing the answer. Always timed apart
-self-draft                the target's linear weights once more, in 4 bits: passes over the retrieval cache use them
+self-draft                a 4-bit copy of the target's linear weights, used in passes over the retrieval cache
 sink, recent              the first tokens of the text; the newest ones
 ========================  ==========================================================================================
 
@@ -78,7 +78,7 @@ MODULES = {  # where each is, if not in `core.config`
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, imported when they are first asked for: `import core` alone loads no torch."""
+    """Import a public name when it is first used: `import core` alone loads no torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"core.{MODULES.get(name, 'config')}"), name)

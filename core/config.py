@@ -1,4 +1,4 @@
-"""Frozen settings, grouped by owner. A value that exists is valid: every class checks itself when it is made."""
+"""Frozen settings, grouped by owner. Every class checks its values when it is made, so an existing value is valid."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ Device = Literal["auto", "cpu", "cuda"]
 PlacementWish = Literal["auto", "resident", "split", "offloaded"]
 AttentionWish = Literal["auto", "torch", "compiled", "flash-attn", "flex"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
-MOST_GIB = 1 << 20  # that anybody may say a device has
+MOST_GIB = 1 << 20  # the largest device memory that a setting may state
 MOST_GPUS = 8
-MOST_QUERIES = 64  # that vote for chunks: the full cache logs twice as many, and a round may take the others back
-LEAST_TEMPERATURE = 1e-5  # below it logits over temperature leave float32; all mass is on one token long before
-# Guesses of a round that the full cache verifies, unless more are asked for. 24 make passes of 25 rows: up to 32 are
-# recorded, and come out as each alone on a processor. Where layers come over the link nothing is recorded and rows are
-# next to free; query log, newest rows on the device and the end of the context leave 64 to a round.
+MOST_QUERIES = 64  # queries that vote for chunks: the full cache logs twice as many, because a round may be rolled back
+LEAST_TEMPERATURE = 1e-5  # below it logits / temperature overflow float32; all mass is on one token long before
+# Default number of guesses a round that the full cache verifies. 24 guesses make passes of 25 rows: passes of up to 32
+# are recorded, and on a processor each row comes out as if computed alone. Where layers come over the link, nothing is
+# recorded and rows are next to free; query log, newest rows on the device and the context's end allow 64 a round.
 MOST_GUESSES, MOST_GUESSES_OVER_LINK = 24, 48
-MOST_CPU_SHARE = 0.9  # of the blocks in host memory: the link carries the rest
+MOST_CPU_SHARE = 0.9  # of the blocks in host memory; the link carries the rest
 
 
 def _require(condition: bool, problem: str, hint: str) -> None:
@@ -28,7 +28,7 @@ def _require(condition: bool, problem: str, hint: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How a token is drawn from logits, at every level alike. Temperature 0 is exact greedy decoding."""
+    """How a token is drawn from logits, the same at every level. Temperature 0 is exact greedy decoding."""
 
     temperature: float = 0.0
     top_p: float = 1.0  # keep the smallest set of tokens with at least this mass; 1 keeps all
@@ -41,21 +41,21 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """True where all mass is on the most likely token: at temperatures from 0 to LEAST_TEMPERATURE."""
+        """Whether all mass is on the most likely token: at temperatures from 0 to LEAST_TEMPERATURE."""
         return self.temperature < LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
-    """What the middle level keeps of the full cache, per layer and KV head. Sizes in tokens."""
+    """What the retrieval cache keeps of the full cache, per layer and KV head. Sizes in tokens."""
 
     budget: int = 1024  # sink + selected chunks + local window
-    chunk_size: int = 8  # selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
+    chunk_size: int = 8  # tokens selected or dropped together (TriForce, arXiv 2404.11912, uses 8)
     local_window: int = 128  # newest tokens that are always kept
     query_window: int = 8  # newest queries that vote for chunks (SnapKV pools 32, arXiv 2404.14469)
-    neighbor_bonus: float = 0.5  # share of its score that a chunk hands to the one behind it
+    neighbor_bonus: float = 0.5  # a chunk's score is at least this share of the score of the chunk before it
     reselect_interval: int = 8  # committed tokens after which chunks are chosen again during an answer
-    policy: str = "landmark"  # which chunks: a name of `core.caches.policies.SELECTION_POLICIES`
+    policy: str = "landmark"  # how chunks are chosen: a name of `core.caches.policies.SELECTION_POLICIES`
 
     def __post_init__(self) -> None:
         hint = "Use a budget that is a multiple of the chunk size and holds the local window."
@@ -81,7 +81,7 @@ class RetrievalConfig:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks selected beside the local window, the sink chunk included."""
+        """Chunks selected beside the local window, including the sink chunk."""
         return (self.budget - self.local_window) // self.chunk_size
 
 
@@ -102,13 +102,13 @@ class DraftConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    """Round shape. With `adaptive`, gamma1 and gamma2 are where the controller starts and the caps are its range."""
+    """Shape of a round. With `adaptive`, the controller starts at gamma1 and gamma2; the maxima limit it."""
 
     gamma1: int = 2
     gamma2: int = 8
     adaptive: bool = True
     max_gamma1: int = 6
-    max_gamma2: int | None = None  # None: by where the full cache lies, see `choices.choose_most_guesses`
+    max_gamma2: int | None = None  # None: depends on where the full cache lies, see `choices.choose_most_guesses`
 
     def __post_init__(self) -> None:
         most = MOST_GUESSES if self.max_gamma2 is None else self.max_gamma2
@@ -121,24 +121,24 @@ class SpeculationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything an engine needs before it loads anything."""
+    """Everything an engine needs to know before it loads anything."""
 
     model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
-    draft_model: str = "auto"  # the same, or "auto" (the one that goes with it, if it is here) or "none"
-    bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: as wide as is computed with
-    self_draft_bits: int = 16  # of the target's weights in passes over the retrieval cache: 4, or 16 for no others
+    draft_model: str = "auto"  # the same, "auto" (the draft that suits the target, if it is downloaded) or "none"
+    bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: the type that is computed with
+    self_draft_bits: int = 16  # of the target's weights in passes over the retrieval cache: 4; 16: no separate weights
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
-    gpu_memory_gib: float | None = None  # most that the device may hold; on a processor the rest counts as host memory
+    gpu_memory_gib: float | None = None  # the most the device may hold; on a processor the rest counts as host memory
     placement: PlacementWish = "auto"  # of the full cache; "auto": as much of it on the device as fits
-    num_gpus: int = 1  # that share the target by heads, one process each; on the processor they are processes alone
+    num_gpus: int = 1  # GPUs that share the target by heads, one process each; on a processor only the processes
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
     layerwise: bool = True  # read long prompts layer by layer where layers lie in host memory
-    attention: AttentionWish = "auto"  # which code computes it; "auto": the fastest of what needs no compiling
+    attention: AttentionWish = "auto"  # the code that computes attention; "auto": the fastest that needs no compiling
     graphs: bool = True  # record passes as CUDA graphs where there is CUDA
-    cpu_attention_share: float | None = None  # of what lies in host memory, attended to there; None: from a calibration
+    cpu_attention_share: float | None = None  # of the blocks in host memory; None: from a calibration
 
     def __post_init__(self) -> None:
         _require(
@@ -201,7 +201,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """One answer: how long, how drawn, where it ends."""
+    """One answer: its length, its sampling and where it ends."""
 
     max_new_tokens: int = 256
     sampling: SamplingParams = SamplingParams()
@@ -209,7 +209,7 @@ class GenerationConfig:
     method: str = "triforce"
     seed: int = 0
     stop_strings: Sequence[str] = ()
-    budget: int | None = None  # of the retrieval cache, tokens; None: as the engine was loaded
+    budget: int | None = None  # of the retrieval cache, tokens; None: as loaded
 
     def __post_init__(self) -> None:
         _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Use --max-new-tokens 1 or more.")

@@ -1,7 +1,7 @@
-"""The engine: owns weights, caches and random numbers of one conversation at a time, and speaks in events.
+"""The engine: owns the weights, caches and random numbers of one conversation at a time, and emits events.
 
-The full cache keeps what it has read. A prompt that begins like the last one costs only the tokens behind the common
-prefix, so a second question, an edit or a regenerate never reads the book again.
+The full cache keeps what it has read. If a prompt begins like the last one, only the tokens behind the common prefix
+are read, so a second question, an edit or a regenerate never reads the book again.
 """
 
 import threading
@@ -42,8 +42,8 @@ class Engine:
     Args:
         plan: made for these models.
         text: the chat template and the tokenizer.
-        about: what to call the models, for display.
-        offload: in place of the plan's. graphs: record passes.
+        about: the catalogue's entry of the model, for display.
+        offload: replaces the plan's placement. graphs: record passes.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Engine:
 
     @property
     def plan(self) -> Plan:
-        """What was planned, as it holds now."""
+        """The plan as it holds now."""
         return self._placement.plan
 
     def _tell(self) -> None:
-        """What lies where has changed."""
+        """Update `info` after layers have moved."""
         now = self._placement
         link = now.link if now.host_memory else None
         self.info = replace(self.info, plan=now.plan, host_memory=now.host_memory, link=link)
@@ -120,7 +120,7 @@ class Engine:
 
     @contextmanager
     def _lent(self) -> Iterator[None]:
-        """The retrieval cache gives its memory up; what it held is chosen anew before the next answer anyway."""
+        """Free the retrieval cache's memory; its rows are chosen again before the next answer anyway."""
         retrieval = self._levels.retrieval
         retrieval.release_buffers()
         try:
@@ -143,32 +143,32 @@ class Engine:
         return all(0 <= token < self._levels.parts.vocab for token in token_ids)
 
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
-        """How many leading tokens of this prompt would not be read again."""
+        """Number of leading tokens of this prompt that would not be read again."""
         known = self._seen[: self._levels.full.length]
         return common_prefix(known, list(prompt_ids[: len(known)]))
 
     def use_budget(self, budget: int | None) -> int:
-        """Give the retrieval cache, and the lossy ones, so many tokens from the next answer on; None: as loaded.
+        """Set the budget of the retrieval cache, and of the lossy caches, from the next answer on; None: as loaded.
 
         Returns:
-            The budget in use. Another one frees and allocates its rows; what was held is chosen again.
+            The budget in use. A new budget frees and allocates the rows, and chunks are chosen again.
         Raises:
-            InvalidSetting: core cannot use it. NotEnoughMemory: the plan has no room for it.
+            InvalidSetting: core cannot use this budget. NotEnoughMemory: the plan has no room for it.
         """
         return self._levels.use_budget(budget)
 
     @property
     def full_cache(self) -> FullCache:
-        """What the target has read, for those who keep it on disk."""
+        """What the target has read, for code that keeps it on disk."""
         return self._levels.full
 
     @property
     def held_tokens(self) -> list[int]:
-        """The tokens whose keys and values are there."""
+        """The tokens whose keys and values the full cache holds."""
         return self._seen[: self._levels.full.length]
 
     def family(self, known: Path | None = None) -> Family:
-        """What the rows of the full cache depend on beside the text. `known`: a file that keeps digests of weights."""
+        """What the rows of the full cache depend on besides the text. `known`: a file that keeps digests of weights."""
         target, config = self._models.target, self.config
         pieces = f"{self.plan.prefill_chunk.value} tokens a pass, {config.retrieval.chunk_size} a landmark"
         pieces += f", {self.info.weights} weights"
@@ -176,7 +176,7 @@ class Engine:
 
     @contextmanager
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> Iterator[FullCache]:
-        """Somebody else brings the rows of these tokens. As many as were committed count, even if that ends early.
+        """The caller writes the rows of these tokens. All rows committed by then count, even if it ends early.
 
         Args:
             logged: the length at which the newest queries were saved.
@@ -193,25 +193,25 @@ class Engine:
         return self._levels.held_chunks()
 
     def retrieves(self, method: str) -> bool:
-        """Whether a method drafts with the retrieval cache, so that `held_chunks` speaks of its answers."""
+        """Whether a method drafts with the retrieval cache, so that `held_chunks` describes its answers."""
         return self._levels.parts.retrieval in models_of(method, self._levels.parts)
 
     def chunk_weights(self) -> torch.Tensor:
-        """How much each chunk counted when those in the retrieval cache were chosen, [C] float32; empty: none was.
+        """How much each chunk counted when the retrieval cache was filled, [C] float32; empty: no chunk was chosen.
 
-        See `core.caches.policies.chosen_weights`. What was loaded for drafting, not a proof.
+        See `core.caches.policies.chosen_weights`. It shows what was loaded for drafting, not a proof.
         """
         return self._levels.chunk_weights()
 
     @property
     def holds_all_chunks(self) -> bool:
-        """Whether there was no choice to make: the retrieval cache has room for every chunk."""
+        """Whether the retrieval cache has room for every chunk, so that there was no choice to make."""
         return self._levels.holds_all_chunks
 
     def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> torch.Tensor | None:
-        """`chunk_weights` as they would be for the answer to a prompt; None: cancelled.
+        """The `chunk_weights` that the answer to a prompt would have; None: cancelled.
 
-        Reads what is new of the prompt, and leaves the caches at it. Raises what `read` raises.
+        Reads the part of the prompt that is new, and leaves the caches at its end. Raises what `read` raises.
         """
         for _ in self.read(prompt_ids, cancel):
             pass
@@ -226,7 +226,7 @@ class Engine:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.
 
         Args:
-            boundary: tokens after which a step ends, if they are not there yet: the cache then holds just these.
+            boundary: a number of tokens. If it is not read yet, a step ends there: the cache then holds exactly these.
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
         """
@@ -236,8 +236,8 @@ class Engine:
         context = Context(list(prompt_ids))
         reused = min(self.cached_prefix(prompt_ids), total)
         self._rewind(reused)
-        voting = max(0, total - self._levels.chunks.query_window)  # from here on queries choose the chunks
-        if reused > voting and self._levels.full.queries_start() > voting:  # they are gone: ask them again
+        voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
+        if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
             reused = voting
             self._rewind(reused)
         if reused == total:
@@ -273,14 +273,14 @@ class Engine:
         written: Sequence[int] = (),
         boundary: int = 0,
     ) -> Generator[Event]:
-        """Read what is new of the prompt, then answer: PrefillProgress*, RoundDone*, Finished.
+        """Read the new part of the prompt, then answer: PrefillProgress*, RoundDone*, Finished.
 
         Closing the generator or setting `cancel` leaves the caches at a prefix of the committed tokens.
 
         Args:
-            written: tokens of the answer that are there already: it goes on behind them, and nothing is read that the
-                cache holds. Finished has the whole answer; counts, times and the limit of tokens are of what is new.
-                Greedy text is what one long answer would have been; so is plain decoding's with a seed.
+            written: tokens of the answer that exist already. The answer continues behind them; nothing that the cache
+                holds is read again. Finished has the whole answer; counts, times and token limit cover the new part.
+                Greedy text equals that of one long answer; so does plain decoding's with a seed.
             boundary: see `read`.
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
@@ -333,12 +333,12 @@ class Engine:
         """Several methods answer the same prompt in fair turns: read once, then slices of a quarter of a second.
 
         A lane's clock runs only while it computes, so the lanes advance side by side and none slows another. Between
-        slices a lane's own rows and what its smaller caches hold lie aside; moving them is on no clock. Every lane
-        writes what it would write alone, with a seed too: when its turns come changes nothing.
+        slices a lane's own rows and the contents of its smaller caches lie aside; no clock counts moving them. Every
+        lane writes what it would write alone, with a seed too: the order of turns changes nothing.
 
         Args:
-            configs: the retrieval budget is one for all lanes, the first one's.
-            seconds: a budget on each lane's clock, after which it ends with "time_up"; None for none.
+            configs: all lanes have the retrieval budget of the first.
+            seconds: a budget on each lane's clock, after which it ends with "time_up"; None: no limit.
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
@@ -349,20 +349,20 @@ class Engine:
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
             yield LaneEvent(None, progress)
         answers = [self._answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]
-        if cancel and cancel.is_set():  # perhaps while reading: nothing may begin on half a text
+        if cancel and cancel.is_set():  # perhaps while reading: no lane may begin on a half-read text
             for answer in answers:
                 answer.stop_reason = "cancelled"
         lanes = [Lane(answer, self._levels.full) for answer in answers]
         try:
             yield from interleaved(lanes, cancel, seconds, reused, prefill_seconds)
         finally:
-            with ExitStack() as ending:  # in reverse; one that fails keeps none of the others from it
-                ending.callback(self._settle, list(prompt_ids))  # as far as they were read
+            with ExitStack() as ending:  # in reverse order; all are called, even if one fails
+                ending.callback(self._settle, list(prompt_ids))  # those that were read
                 for lane in lanes:
                     ending.callback(lane.end)
 
     def _settle(self, tokens: list[int]) -> None:
-        """Committed tokens [S]: caches keep at most all but the newest."""
+        """Set the committed tokens [S]; caches keep at most all but the newest."""
         length = min(self._levels.full.length, len(tokens) - 1)
         self._seen = tokens[:length]
         self._rewind(length)
@@ -370,10 +370,10 @@ class Engine:
             self._tell_graphs(self._graphs)
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
-        """Greedy token ids of two methods after the same prompt: where they part, and whether rounding explains it.
+        """Compare greedy texts (token ids) after one prompt: where they differ, and whether rounding explains it.
 
-        It does where both tokens lie within `NEAR_TIE_GAP` of the best one. Behind that place the texts answer
-        different prompts, so nothing is compared there. A text that ends where the other goes on is a mismatch.
+        Rounding explains it if both tokens lie within `NEAR_TIE_GAP` of the best one. Behind that place the texts
+        answer different prompts, so nothing is compared there. A text that ends where the other goes on is a mismatch.
         """
         shared = common_prefix(list(plain), list(other))
         if shared == len(plain) == len(other):

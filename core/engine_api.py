@@ -1,4 +1,4 @@
-"""What the app asks of an engine, wherever the model is: `core.engine.Engine` here, `app.remote` on a server."""
+"""What the app needs of an engine, wherever the model runs: `core.engine.Engine` here, `app.remote` on a server."""
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -15,16 +15,16 @@ from core.generation.text import PromptText
 class TextEngine(Protocol):
     """One loaded model and one conversation at a time. Not thread-safe: one thread owns it.
 
-    `info.capabilities` tells what of this can be had; what the verbs do and raise stands at `core.engine.Engine`.
+    `info.capabilities` says which of these methods work; `core.engine.Engine` describes what they do and raise.
     """
 
     @property
     def info(self) -> EngineInfo:
-        """What it runs. Another object as soon as that has changed."""
+        """What the engine runs. A new object whenever that has changed."""
 
     @property
     def config(self) -> EngineConfig:
-        """What it was loaded with."""
+        """The settings it was loaded with."""
 
     @property
     def text(self) -> PromptText:
@@ -41,23 +41,23 @@ class TextEngine(Protocol):
         """Whether the model has all of these tokens."""
 
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
-        """How many leading tokens of a prompt would surely not be read again."""
+        """Number of leading tokens of a prompt that would surely not be read again."""
 
     def use_budget(self, budget: int | None) -> int:
-        """Another retrieval budget from the next answer on, None: as loaded. The one in use; 0: not known."""
+        """Set the retrieval budget from the next answer on, None: as loaded. Returns the one in use; 0: not known."""
 
     def retrieves(self, method: str) -> bool:
-        """Whether `chunk_weights` speaks of a method's answers."""
+        """Whether `chunk_weights` describes a method's answers."""
 
     def chunk_weights(self) -> Tensor:
-        """How much each chunk counted for what is in the retrieval cache, [C] float32; empty: not known."""
+        """How much each chunk counted when the retrieval cache was filled, [C] float32; empty: not known."""
 
     @property
     def holds_all_chunks(self) -> bool:
         """Whether the retrieval cache has room for every chunk."""
 
     def weights_after(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Tensor | None:
-        """`chunk_weights` as they would be for the answer to a prompt; None: cancelled, or not known."""
+        """The `chunk_weights` that the answer to a prompt would have; None: cancelled, or not known."""
 
     def read(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[PrefillProgress]:
         """Read a prompt ahead of a question."""
@@ -71,7 +71,7 @@ class TextEngine(Protocol):
         written: Sequence[int] = (),
         boundary: int = 0,
     ) -> Generator[Event]:
-        """Read what is new of a prompt, then answer: PrefillProgress*, RoundDone*, Finished."""
+        """Read the new part of a prompt, then answer: PrefillProgress*, RoundDone*, Finished."""
 
     def race(
         self,
@@ -84,4 +84,4 @@ class TextEngine(Protocol):
         """Several methods answer one prompt in fair turns."""
 
     def compare(self, prompt_ids: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Equality:
-        """Where two greedy texts part, and whether rounding explains it."""
+        """Where two greedy texts differ, and whether rounding explains it."""

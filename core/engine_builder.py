@@ -1,4 +1,4 @@
-"""A target and its draft as they are on disk and in memory. Several engines may use one loaded pair, one at a time."""
+"""A target and its draft, on disk and in memory. Several engines may use one loaded pair, one at a time."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 
 def flush_denormals() -> None:
-    """Take numbers below 1.2e-38 for zero, in this thread and in those that it starts: before any computation.
+    """Treat numbers below 1.2e-38 as zero, in this thread and in those it starts. Call it before any computation.
 
-    Sharp attention leaves such probabilities, and processors handle each one in microcode: in layer 0 of the bundled
+    Sharp attention produces such probabilities, and processors handle each one in microcode: in layer 0 of the bundled
     target they are 18% at 32K and made a pass of 13 rows three times slower.
     """
     torch.set_flush_denormal(True)
@@ -60,10 +60,10 @@ class PairFiles:
 
     @classmethod
     def of_modules(cls, model: PreTrainedModel, draft: PreTrainedModel | None) -> "PairFiles":
-        """What is known of models that transformers has loaded; they may come from no files at all.
+        """What is known of models that transformers has loaded; there may be no files.
 
         Raises:
-            UnsupportedModel: one of them would not run exactly, or the draft cannot be one.
+            UnsupportedModel: one of them would not run exactly, or the draft does not suit the target.
         """
         name = str(model.config.name_or_path or type(model).__name__)
         target, small = _dims_in_memory(model), _dims_in_memory(draft) if draft is not None else None
@@ -79,7 +79,7 @@ class PairFiles:
         return cls(entry, target, small)
 
     def counted(self, config: EngineConfig) -> ModelSize | None:
-        """The target's parameters, counted, where a plan needs them: if any of its weights are to be quantised."""
+        """The target's parameter counts where a plan needs them: if any of its weights are to be quantised."""
         return target_size(self.entry) if config.bits in FORMATS or config.self_draft_bits == BITS else None
 
 
@@ -92,7 +92,7 @@ class LoadedPair(LoadedModels):
 
     @classmethod
     def load(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
-        """Load both; the target quantised, and once more in 4 bits, where the settings say so.
+        """Load both; the target quantised, and a second time in 4 bits, where the settings say so.
 
         Args:
             device: the plan's, see `core.planning.hardware.resolve_device`.
@@ -109,7 +109,7 @@ class LoadedPair(LoadedModels):
 
     @classmethod
     def load_shared(cls, files: PairFiles, config: EngineConfig, plan: Plan, device: torch.device) -> "LoadedPair":
-        """Load the draft here, and a share of the target here and in each of the other processes, which it starts.
+        """Load the draft here, and a share of the target in this and in each other process; starts those processes.
 
         Args:
             files: with the share of the target that each rank holds.
@@ -171,7 +171,7 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
             raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
         dims, machine = one_share(entry.target, dims, config, machine)
     unused = machine.unused_gpu
-    if unused is not None and unused.known_from == "torch" and config.device == "auto":  # launch.py tells the rest
+    if unused is not None and unused.known_from == "torch" and config.device == "auto":  # else launch.py reports it
         log.warning("%s %s", unused.because, unused.hint)
     plan = told(make_plan(dims, files.draft, config, machine, files.counted(config)), config.num_gpus)
     device = resolve_device(plan.device.value)

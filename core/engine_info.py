@@ -1,4 +1,4 @@
-"""What an engine tells of itself and of its texts, for display. Frozen values."""
+"""Facts about an engine and its texts, for display. Frozen values."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +16,7 @@ from core.planning.memory_plan import Plan
 
 EqualityVerdict = Literal["identical", "near_tie", "mismatch"]
 
-# How far below the best a token may lie that rounding explains: some ulps of logits around 20, over many layers.
+# How far below the best logit rounding can explain a token: some ulps of logits around 20, over many layers.
 NEAR_TIE_GAP = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 NO_GRAPHS = Choice(False, "a processor has no launches to save, or they are switched off (--no-graphs)")
 
@@ -30,25 +30,23 @@ class EngineInfo:
 
     model: str
     description: str
-    limits: str  # what the model cannot do, for the reader; empty for full models
+    limits: str  # what the model cannot do, for display; empty for full models
     has_draft: bool
-    draft_because: str  # why there is this one, or none; empty: not known
-    plan: Plan  # where several ranks share the target, of one of them, as are all sizes here
-    weights: str  # how the target's are kept: a type that is computed with, or a quantised format (int8, nf4)
+    draft_because: str  # why this draft, or why none; empty: not known
+    plan: Plan  # where several ranks share the target, one rank's plan; all sizes here are one rank's
+    weights: str  # type of the target's weights: one that is computed with, or a quantised format (int8, nf4)
     quantised: bool
-    attention: str  # the code that computes it
+    attention: str  # the code that computes attention
     attention_because: str
-    most_context: int  # of the model
+    most_context: int  # the most the model supports
     kv_bytes_per_token: int
     target_weight_bytes: int
     draft_weight_bytes: int
     target_layers: int
     draft_layers: int  # 0: there is no draft
-    host_memory: Choice[str] | None  # "pinned" or "pageable"; None where the whole full cache is resident
-    link: Choice[float] | None  # bytes per second of a plain copy from there; of several GPUs' links the slowest
-    self_draft_weight_bytes: int = (
-        0  # the target's linear weights once more, in 4 bits, for its retrieval passes; 0: none
-    )
+    host_memory: Choice[str] | None  # "pinned" or "pageable"; None: the whole full cache is resident
+    link: Choice[float] | None  # bytes per second of a plain copy from host memory; of several GPUs the slowest
+    self_draft_weight_bytes: int = 0  # the target's second linear weights, in 4 bits, for its retrieval passes; 0: none
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
     capabilities: EngineCapabilities = ALL
@@ -61,15 +59,15 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """How a text compares with plain decoding's."""
+    """How a text compares with plain decoding's text."""
 
     verdict: EqualityVerdict
-    index: int | None  # of the first token that differs, or that one text lacks
+    index: int | None  # of the first token that differs or is missing in one text
     logit_gap: float | None  # from the target's best token to the worse of the two written there; None: one is missing
 
 
 def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> EngineInfo:
-    """What is known of an engine before it has read anything; what lies in host memory is measured later."""
+    """Facts about an engine before it has read anything; host memory is measured later."""
     target, draft, self_draft = models.target, models.draft, models.self_draft
     return EngineInfo(
         model=about.name if about else "model",
@@ -96,5 +94,5 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> E
 
 
 def graphs_choice(graphs: Graphs, *, shared: bool) -> Choice[bool]:
-    """Whether passes are recorded, and why not; `shared`: several processes hold the target."""
+    """Whether passes are recorded, and if not, why; `shared`: several processes hold the target."""
     return Choice(not graphs.failure, graphs.failure or (DRAFT_GRAPHS if shared else GRAPHS_ON))

@@ -9,13 +9,13 @@ CoreError
 ├── NotEnoughMemory        weights or context do not fit on this machine
 ├── WorkerLost             a process that held a share of the model has ended
 ├── ModelNotHere           a known model whose files were not downloaded
-├── IncompleteModel        a model of which some files are missing
+├── IncompleteModel        some files of a model are missing
 ├── HubRefused             the hub does not hand a model out: gated, private, unknown
 ├── HubUnreachable         no answer, or the connection ended too often
 ├── DamagedDownload        what arrived is not what the hub announced
 ├── NotEnoughDisk          a download does not fit
-├── ShelfFull              a read book cannot be kept: no room among the saved books or on the disk
-├── UnknownBook            no kept book, or several, have the name that was given
+├── BookFolderFull         a read book cannot be saved: no room among the saved books or on the disk
+├── UnknownBook            no saved book, or several, have the given name
 └── EmptyQuestion          nothing was asked
 
 Bugs of ours are assertions, never CoreError.
@@ -33,7 +33,7 @@ class CoreError(Exception):
 
 
 def let_go(error: BaseException | None) -> None:
-    """Let an error that is kept for display keep nothing alive that the code held where it was raised."""
+    """Clear the frames of an error that is kept for display, so that it keeps none of their objects alive."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
@@ -56,7 +56,7 @@ class DamagedAssets(CoreError):
 
 
 class ContextTooSmall(CoreError):
-    """The text needs more tokens than the context holds. Nothing is ever cut silently."""
+    """The text needs more tokens than the context holds. Text is never cut silently."""
 
     def __init__(self, needed: int, capacity: int, *, possible: int) -> None:
         hint = (
@@ -71,7 +71,7 @@ class ContextTooSmall(CoreError):
 class NotEnoughMemory(CoreError):
     """Weights or context do not fit on this machine; the hint names what would.
 
-    `largest_context` is the one that fits where only the context asked for is too long, None where the weights are.
+    `largest_context` is the one that fits if only the wanted context is too long, None if the weights are too large.
     """
 
     def __init__(self, problem: str, *, hint: str, largest_context: int | None = None) -> None:
@@ -80,7 +80,7 @@ class NotEnoughMemory(CoreError):
 
 
 class WorkerLost(CoreError):
-    """A process that held a share of the model has ended; without it nothing can be computed any more."""
+    """A process that held a share of the model has ended; nothing can be computed without it."""
 
     def __init__(self, rank: int, num_ranks: int, reason: str) -> None:
         super().__init__(f"Process {rank + 1} of {num_ranks} {reason}.", hint="Start again, or leave out --gpus.")
@@ -118,7 +118,7 @@ class NotEnoughDisk(CoreError):
 
 
 class BookFolderFull(CoreError):
-    """A read book cannot be kept on disk. Reading and answering go on without."""
+    """A read book cannot be saved on disk. Reading and answering go on without."""
 
     def __init__(self, problem: str, *, cap: bool = False) -> None:
         raise_it = "Let the saved books grow with: python launch.py saved cap GIB"
@@ -126,7 +126,7 @@ class BookFolderFull(CoreError):
 
 
 class UnknownBook(CoreError):
-    """A name that is not that of one kept book."""
+    """The name is not that of exactly one saved book."""
 
     def __init__(self, name: str, *, several: bool) -> None:
         count = "Several kept books are" if several else "No kept book is"

@@ -6,7 +6,7 @@
     for event in tf.generate(text, "Who keeps the light?"):
         ...
 
-Everything here is also there without it (`Engine`, `Conversation`, `GenerationConfig`); this is the short way.
+`Engine`, `Conversation` and `GenerationConfig` do the same with more control; this is the short way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ from core.generation.session import Conversation
 from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.planner import make_plan
 
-SAMPLING = ("temperature", "top_p", "top_k")  # settings of an answer that go into its `sampling`
-NOT_OF_MODULES = ("model", "draft_model", "bits", "self_draft_bits", "num_gpus")  # what only files can be loaded with
+SAMPLING = ("temperature", "top_p", "top_k")  # settings that belong to an answer's `sampling`
+NOT_OF_MODULES = ("model", "draft_model", "bits", "self_draft_bits", "num_gpus")  # only for models from files
 
 
 class TriForce:
@@ -34,7 +34,7 @@ class TriForce:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._text, self._ids = "", tuple[int, ...]()  # the text asked about last, as tokens
+        self._text, self._ids = "", tuple[int, ...]()  # the last text, and its tokens
 
     @classmethod
     def from_pretrained(cls, target: str, *, draft: str = "auto", **settings: Any) -> "TriForce":
@@ -59,11 +59,11 @@ class TriForce:
         draft: PreTrainedModel | None = None,
         **settings: Any,
     ) -> "TriForce":
-        """Use models that transformers has loaded. They are taken over: their attention and their place change.
+        """Use models that transformers has loaded. The engine takes them over: it changes their attention and device.
 
         Args:
             draft: a small model with the same tokenizer.
-            settings: fields of `EngineConfig` but those that choose and convert files.
+            settings: fields of `EngineConfig` except those that choose and convert files.
         Raises:
             UnsupportedModel, NotEnoughMemory, ContextTooSmall, InvalidSetting: see `core.errors`.
         """
@@ -77,7 +77,7 @@ class TriForce:
 
     @property
     def has_draft(self) -> bool:
-        """A draft model proposes; without one, earlier text does."""
+        """Whether a draft model proposes; without one, n-gram lookup does."""
         return self.engine.info.has_draft
 
     def generate(
@@ -102,13 +102,13 @@ class TriForce:
         return self.engine.generate(prompt, self._config(settings))
 
     def answer(self, text: str, question: str, **settings: Any) -> Finished:
-        """`generate` to its end."""
+        """Run `generate` to its end."""
         *_, finished = self.generate(text, question, **settings)
         assert isinstance(finished, Finished)
         return finished
 
     def close(self) -> None:
-        """Give devices and processes back."""
+        """Free devices and end processes."""
         self.engine.close()
 
     def _config(self, settings: dict[str, Any]) -> GenerationConfig:

@@ -1,1 +1,1 @@
-"""Benchmarks, and the generated books they read."""
+"""Benchmark suites, and the texts they read."""

@@ -1,7 +1,7 @@
-"""The ablation suite: TriForce as it ships, and with one part of it left out, replaced or set otherwise.
+"""The ablation suite: TriForce as it ships, and variants with one part left out, replaced or set differently.
 
-Weights are loaded once. Every variant gets an engine of its own, reads the same books, and is timed in turns with plain
-decoding on the same engine, so that a busy moment of the machine hits both. Each differs from the first in one part.
+Weights are loaded once. Every variant gets its own engine, reads the same books, and is timed in turns with plain
+decoding on the same engine, so that a busy moment of the machine affects both. Each differs from the first in one part.
 """
 
 import gc
@@ -21,12 +21,12 @@ from core.planning.memory_plan import Plan
 from core.planning.planner import make_plan
 
 SHIPPED = "as shipped"
-ROOM = 256  # tokens beyond the answer: rounds may be longer than it needs
+ROOM = 256  # tokens beyond the answer: rounds may be longer than needed
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One part set otherwise. Fields of the retrieval and draft settings, and how rounds are shaped."""
+    """One changed part: fields of the retrieval and draft settings, and of the shape of rounds."""
 
     part: str
     name: str
@@ -39,7 +39,7 @@ class Variant:
         return f"{self.part} {self.name}".strip()
 
     def applied(self, config: EngineConfig) -> EngineConfig | None:
-        """The settings of an engine for it; None where they contradict those that were asked for."""
+        """The engine settings for it; None if they contradict the user's."""
         try:
             return replace(
                 config, retrieval=replace(config.retrieval, **self.retrieval), draft=replace(config.draft, **self.draft)
@@ -78,14 +78,14 @@ VARIANTS = (
 class AblationRow:
     """One variant at one context length."""
 
-    context: int  # prompt tokens asked for
+    context: int  # wanted prompt tokens
     part: str
     variant: str
     method: str
     books: int
-    new_tokens: int  # of all books
+    new_tokens: int  # total of all books
     ms_per_token: float  # median of the books, each the median of its repeats
-    speedup_vs_autoregressive: float  # on the same engine in turns; median of the books
+    speedup_vs_autoregressive: float  # on the same engine, in turns; median of the books
     acceptance_level1: float | None
     acceptance_level2: float | None
     tokens_per_full_pass: float | None
@@ -100,7 +100,7 @@ class Ablation:
     """
 
     def __init__(self, config: EngineConfig, most_tokens: int) -> None:
-        """`most_tokens`: of a prompt and its answer."""
+        """`most_tokens`: the most of a prompt and its answer."""
         if config.num_gpus > 1:
             raise InvalidSetting("Variants are measured on one GPU.", hint="Leave out --gpus.")
         self._files, self._machine = PairFiles.find(config.model, config.draft_model), this_machine()
@@ -129,7 +129,7 @@ class Ablation:
         seed: int,
         progress: Callable[[str], object] = lambda _: None,
     ) -> Iterator[AblationRow]:
-        """Measure. Rows come variant by variant, plain decoding first; `progress` is told what is left out, and why."""
+        """Measure. Rows come variant by variant, plain decoding first; `progress` gets what is left out, and why."""
         for context in contexts:
             first = True
             for variant in VARIANTS:
@@ -154,14 +154,14 @@ class Ablation:
                     progress(f"Not measured: {variant}. {error.problem}")
                     continue
                 del engine
-                gc.collect()  # its memory is needed for the next one
+                gc.collect()  # the next engine needs its memory
                 if first:
                     yield _row(plain, PLAIN, "")
                 first = False
                 yield _row(row, variant.part, variant.name)
 
     def _engine(self, config: EngineConfig) -> Engine:
-        """The one that is there, once, if it has these settings."""
+        """The existing engine, once, if it has these settings."""
         shipped, self._shipped = self._shipped, None
         if shipped is not None and config == self.config:
             return shipped
@@ -169,7 +169,7 @@ class Ablation:
         return Engine.of(self._pair, config, self._plan(config))
 
     def _obstacle(self, variant: Variant, config: EngineConfig | None) -> str:
-        """Why a variant is not measured; empty: it can be."""
+        """Why a variant cannot be measured; empty: it can."""
         if METHODS[variant.method].needs_draft and self._pair.draft is None:
             return "There is no draft model."
         if config is None:

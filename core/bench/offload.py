@@ -1,9 +1,9 @@
-"""The offload suite: context by placement by method, with memory capped; and what other machines should do.
+"""The offload suite: context by placement by method, with limited memory; and predictions for other machines.
 
-Weights are loaded once. Each placement gets an engine of its own, with the same books and the same questions, so that
-texts can be compared across placements. Prefill and decoding are told apart; what crosses the link is told with the
-rate of a plain copy. The projection is arithmetic (`core.planning.speed_model`), never a result, and is kept apart from
-the rows.
+Weights are loaded once. Each placement gets its own engine, with the same books and the same questions, so that texts
+can be compared across placements. Prefill and decoding are reported separately, and link traffic together with the rate
+of a plain copy. The projection is arithmetic (`core.planning.speed_model`), never a result, and is kept apart from the
+rows.
 """
 
 import gc
@@ -40,14 +40,14 @@ PROJECTED = ("llama2-7b-128k", "llama2-13b-128k")
 PROJECTED_RIGS = ("1x4090", "2x4090")
 PROJECTED_CONTEXTS = (32768, 61440, 122880)
 PROJECTED_HOST_GIB = 256.0
-ROOM = 128  # tokens beyond prompt and answer: a round that is longer than the answer needs
+ROOM = 128  # tokens beyond prompt and answer: rounds may be longer than needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadRow:
     """One method at one context length with one placement."""
 
-    context: int  # prompt tokens asked for
+    context: int  # wanted prompt tokens
     placement: str
     resident_layers: int
     num_layers: int
@@ -55,10 +55,10 @@ class OffloadRow:
     prompt_tokens: int
     prefill_seconds: float
     prefill_tokens_per_second: float
-    prefill_link_bytes: int  # that reading the prompt brought over the link
+    prefill_link_bytes: int  # link traffic of reading the prompt
     new_tokens: int
     ms_per_token: float  # median of the repeats
-    speedup_vs_autoregressive: float  # of the same placement
+    speedup_vs_autoregressive: float  # relative to the same placement
     acceptance_level1: float | None
     acceptance_level2: float | None
     tokens_per_full_pass: float | None
@@ -67,10 +67,10 @@ class OffloadRow:
     link_calibration_gb_per_second: float | None
     link_share: float | None
     host_memory: str | None
-    cpu_attention_share: float  # of the blocks there that the host attends to
+    cpu_attention_share: float  # share of the blocks in host memory that the host attends to
     planned_bytes: int  # on the device
     peak_memory_bytes: int  # on CUDA of the device, else of the process
-    identical_to_first: bool  # to plain decoding with the first placement that ran at this length
+    identical_to_first: bool  # to plain decoding with the first placement measured at this length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Bench:
         max_new_tokens: int,
         seed: int,
     ) -> Iterator[OffloadRow]:
-        """Measure. Rows come placement by placement; plain decoding is always measured too."""
+        """Measure. Rows come placement by placement; plain decoding is always measured."""
         methods = plain_first(methods)
         for context in contexts:
             first: tuple[int, ...] | None = None
@@ -127,15 +127,15 @@ class Bench:
                 peak = peak_memory_bytes(self._device)
                 yield from (_row(context, engine, runs, method, peak, first, brought) for method in methods)
                 del engine
-                gc.collect()  # its memory is needed for the next one
+                gc.collect()  # the next engine needs its memory
                 cap_memory(self._device, None)
 
     def _engine(self, tokens: int, placement: PlacementWish) -> Engine:
         most = self._files.target.max_context
         config = replace(self._config, context=min(most, -(-(tokens + ROOM) // 64) * 64), placement=placement)
-        if placement == "resident":  # the cap is what the other placements live with
+        if placement == "resident":  # the limit is for the other placements
             config = replace(config, gpu_memory_gib=None)
-        elif config.gpu_memory_gib is None and self._device.type == "cpu":  # only a limit makes two memories of one
+        elif config.gpu_memory_gib is None and self._device.type == "cpu":  # only a limit divides this memory into two
             config = replace(config, gpu_memory_gib=self.machine.free_ram_bytes / (1 << 31))
         plan: Plan = make_plan(self._files.target, self._files.draft, config, self.machine, self._files.counted(config))
         cap_memory(self._device, config.gpu_memory_gib)
@@ -145,7 +145,7 @@ class Bench:
     def _runs(
         self, engine: Engine, context: int, methods: Sequence[str], repeats: int, max_new_tokens: int, seed: int
     ) -> tuple[dict[str, list[Finished]], int]:
-        """Answers by method, and the bytes that the one reading brought over the link."""
+        """Answers by method, and the link traffic of the one reading."""
         conversation, question = bench_prompt(engine.text, context, seed)
         prompt = conversation.ask(question.question).prompt_ids(engine.text)
         runs: dict[str, list[Finished]] = {method: [] for method in methods}
@@ -207,11 +207,11 @@ def _row(
 
 
 def project(machine: Machine, seen: Acceptance | None, tell: Callable[[str], object]) -> list[dict[str, Any]]:
-    """Predicted speeds of published models on machines that are not here, with where each figure comes from.
+    """Predicted speeds of published models on other machines, with the source of each number.
 
     Args:
-        machine: this one, whose host stands in where nothing is said about it.
-        seen: acceptance of this run, beside which the published one is told; None: nothing was tested.
+        machine: this one, whose host values are used where a description has none.
+        seen: acceptance of this run, reported beside the published one; None: nothing was tested.
     """
     rows = []
     acceptances = [PUBLISHED] if seen is None else [PUBLISHED, seen]

@@ -33,7 +33,7 @@ class PeerRow:
 
 
 class _Clock(BaseStreamer):
-    """Notes when each token arrives; the first arrival ends the prefill."""
+    """Records when each token arrives; the first arrival ends the prefill."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -42,13 +42,13 @@ class _Clock(BaseStreamer):
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
-        """Nothing is held back."""
+        """Required by the interface."""
 
 
 def run_peers(
     engine: Engine, folder: Path, contexts: Sequence[int], *, repeats: int, max_new_tokens: int, seed: int
 ) -> Iterator[PeerRow]:
-    """Ours against StaticCache and DynamicCache, in turns. A peer reads the prompt anew, in chunks of 1024 tokens."""
+    """Ours against StaticCache and DynamicCache, in turns. A peer reads the prompt again, in chunks of 1024 tokens."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=engine.info.plan.dtype.value, attn_implementation="sdpa", local_files_only=True
     )

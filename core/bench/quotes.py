@@ -1,6 +1,6 @@
-"""Quotation tasks on any English text: a few words of a sentence are given, the whole sentence is the answer.
+"""Quotation tasks on any English text: given a few words of a sentence, the answer is the whole sentence.
 
-Owns what counts as a sentence and which phrases point to exactly one; knows nothing of tokenizers or models.
+Defines what a sentence is and which phrases identify exactly one; knows nothing of tokenizers or models.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from core.synthetic.book import Question
 QUESTION = 'Quote the sentence that contains "{phrase}".'
 PHRASE_WORDS = (3, 6)
 SENTENCE_WORDS = (6, 40)
-# A sentence ends with its mark and closing quotes, before white space and the start of another one.
+# A sentence ends with its mark and closing quotes, before white space and the start of the next sentence.
 _SENTENCE_END = re.compile(r"""(?<=[.!?])["')]*\s+(?=["'(]*[A-Z0-9])|\n{2,}""")
 _SPOILED = re.compile(r'["\n]| {2}')
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text in order, as they stand, within their paragraphs."""
+    """The sentences of a text in order, unchanged, within their paragraphs."""
     found: list[str] = []
     start = 0
     for match in _SENTENCE_END.finditer(text):
@@ -31,7 +31,7 @@ def sentences(text: str) -> list[str]:
 
 
 def quote_questions(text: str, count: int, rng: random.Random) -> list[Question]:
-    """Up to `count` questions, each pointing by a phrase that stands once in `text` to one sentence on one line."""
+    """Up to `count` questions, each identifying one sentence on one line by a phrase that `text` has once."""
     fewest, most = SENTENCE_WORDS
     candidates = [
         sentence

@@ -1,7 +1,7 @@
-"""The recall suite: how often each method answers right, by skill and length, on books that no model has seen.
+"""The recall suite: how often each method answers correctly, by skill and length, on books that no model has seen.
 
-Owns how many questions are asked, how answers are judged and what a row tells; texts and questions are from
-`readings.py`. Every question is a fresh conversation on a text that is read once.
+Defines how many questions are asked, how answers are scored and what a row reports; texts and questions come from
+`recall_tasks.py`. Every question is a new conversation on a text that is read once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ SKILLS = (*BOOK_SKILLS, *ENGLISH_SKILLS)
 DEFAULT_METHODS = (PLAIN, "triforce", "streamingllm", "h2o")
 DEFAULT_CONTEXTS = (8192, 32768, 122880)
 
-SMALLEST_CONTEXT = 512  # shorter books have no chapter worth reciting
+SMALLEST_CONTEXT = 512  # shorter books have no chapter long enough to recite
 RECITED_TOKENS = 200
 NEW_TOKENS: Mapping[Skill, int] = {
     "fact": 60,
@@ -46,7 +46,7 @@ NEW_TOKENS: Mapping[Skill, int] = {
     "recite": RECITED_TOKENS,
 }
 # Questions of a cell as shares of --questions, below LONG_CONTEXT and from it on. Long answers cost most: with these
-# and 100 questions the default contexts were estimated at an hour on two cores.
+# shares and 100 questions the default contexts were estimated at an hour on two cores.
 SHARES: Mapping[Skill, tuple[float, float]] = {
     "fact": (1.0, 1.0),
     "absent": (1.0, 1.0),
@@ -56,16 +56,16 @@ SHARES: Mapping[Skill, tuple[float, float]] = {
     "recite": (0.25, 0.12),
 }
 LOSSY_SHARE = 0.5  # of the questions that lossy methods are asked
-# h2o scores every key for every question, which grows with the square of the length: minutes a question at 120K. It is
-# asked less from here on, and from LONG_CONTEXT on about a few facts only.
+# h2o scores every key for every question, which grows with the square of the length: minutes a question at 120K. It
+# is asked less from here on, and from LONG_CONTEXT on only about a few facts.
 CHEAP_H2O_CONTEXT, LEAST_H2O_SHARE = 12288, 0.05
 CREDITS: Mapping[Skill, str] = {"list": "F1", "recite": "share before the first error"}
-Z95 = 1.959964  # two-sided 95% of the normal law
+Z95 = 1.959964  # two-sided 95% of the normal distribution
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How right an answer is. `credit` is F1 for lists, the right beginning's share for recitations, else 0 or 1."""
+    """How correct an answer is. `credit`: F1 for lists, the correct beginning's share for recitations, else 0 or 1."""
 
     exact: bool
     credit: float
@@ -73,7 +73,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """One judged answer."""
+    """One scored answer."""
 
     method: str
     skill: Skill
@@ -83,15 +83,15 @@ class Answered:
     lossless: bool
     prompt_tokens: int
     book_tokens_reread: int
-    verdict: EqualityVerdict | None  # against plain decoding's token ids; None where there is nothing to compare
+    verdict: EqualityVerdict | None  # against plain decoding's token ids; None if there is nothing to compare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRow:
-    """One skill of one method at one context length; the skill "all" has the decoding figures of all its answers.
+    """One skill of one method at one context length; the skill "all" has the decoding statistics of all its answers.
 
-    Intervals are Wilson's at 95%. For mean credits they are wider than need be: a share of 0 to 1 varies less than a
-    yes or no of the same mean.
+    Intervals are Wilson's at 95%. For mean credits they are wider than necessary: a share of 0 to 1 varies less than a
+    yes or no with the same mean.
     """
 
     context: int
@@ -104,14 +104,14 @@ class RecallRow:
     exact_interval: tuple[float, float] | None
     f1: float | None
     f1_interval: tuple[float, float] | None
-    prefix_share: float | None  # of the first 200 tokens, those before the first wrong one
+    prefix_share: float | None  # of the first 200 tokens, the share before the first wrong one
     prefix_share_interval: tuple[float, float] | None
     new_tokens: int
     ms_per_token: float | None
     acceptance_level1: float | None
     acceptance_level2: float | None
     tokens_per_full_pass: float | None
-    identical_to_autoregressive: int | None  # answers, of `compared`
+    identical_to_autoregressive: int | None  # number of answers, of `compared`
     near_ties: int | None
     compared: int | None
     book_tokens_reread: int
@@ -121,19 +121,19 @@ class RecallRow:
 
 
 def list_f1(answer: str, statements: Sequence[str]) -> float:
-    """F1 of the sentences of an answer against the statements wanted; said twice counts as wrong the second time."""
+    """F1 of an answer's sentences against the wanted statements; a repeated sentence counts as wrong."""
     said = [sentence.strip().removesuffix(".") for sentence in sentences(answer)]
     hits = len(set(said) & set(statements))
     return 2 * hits / (len(said) + len(set(statements))) if said else 0.0
 
 
 def prefix_share(token_ids: Sequence[int], wanted: Sequence[int]) -> float:
-    """Share of `wanted` that stands before the first error."""
+    """Share of `wanted` before the first error."""
     return common_prefix(list(token_ids), list(wanted)) / len(wanted)
 
 
 def wilson_interval(rate: float, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a rate seen in n trials."""
+    """Wilson's 95% interval of a rate observed in n trials."""
     z2 = Z95 * Z95
     middle = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
@@ -141,7 +141,7 @@ def wilson_interval(rate: float, n: int) -> tuple[float, float]:
 
 
 def judge(skill: Skill, question: Question, answer: str, token_ids: Sequence[int], wanted_ids: Sequence[int]) -> Mark:
-    """Judge an answer: its text, but for recitations the tokens of the beginning."""
+    """Score an answer by its text, recitations by the tokens of the beginning."""
     if skill == "recite":
         share = prefix_share(token_ids, wanted_ids[:RECITED_TOKENS])
         return Mark(share == 1.0, share)
@@ -153,12 +153,12 @@ def judge(skill: Skill, question: Question, answer: str, token_ids: Sequence[int
 
 
 def cell_size(skill: Skill, context: int, questions: int) -> int:
-    """How many questions of a skill exact methods are asked at a context length."""
+    """How many questions of a skill exact methods get at a context length."""
     return max(1, round(questions * SHARES[skill][context >= LONG_CONTEXT]))
 
 
 def num_asked(method: str, skill: Skill, context: int, of: int) -> int:
-    """How many of the questions of one kind about one text a method is asked: lossy ones a part of them."""
+    """How many of the `of` questions of one kind about one text a method gets: lossy methods get a part."""
     if method not in LOSSY_METHODS:
         return of
     if method != "h2o":
@@ -196,16 +196,16 @@ def run_recall(
     seed: int,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Iterator[RecallRow]:
-    """Measure; rows come when their context is done. An interrupt gives the rows so far, then goes on its way.
+    """Measure; rows come when their context is done. An interrupt yields the rows so far, then is raised again.
 
     Args:
-        methods: asked in this order, plain decoding first, which the others are compared with.
-        skills: what is asked for. Each is asked the same questions, whatever the others are.
-        questions: of a skill for an exact method; see SHARES for what costs too much to be asked as often.
+        methods: in order of use; plain decoding comes first as the baseline of the others.
+        skills: the kinds of questions. A skill's questions do not depend on the other skills.
+        questions: of a skill for an exact method; see SHARES for skills that get fewer because of their cost.
         progress: gets a line for every text read and every skill done.
     Raises:
         InvalidSetting, UnsupportedModel: before anything is measured.
-        KeyboardInterrupt: after the rows of what was measured until then.
+        KeyboardInterrupt: after the rows measured until then.
     """
     check_contexts(engine, contexts)
     methods = sorted(dict.fromkeys(methods), key=lambda method: method != PLAIN)
@@ -238,7 +238,7 @@ def ask_all(
     """Ask about one text, adding to `answered` after every question."""
     conversation, number = Conversation(reading.book_ids), len(answered)
     engine.close()
-    known = 0  # tokens that need not be read again
+    known = 0  # tokens that are not read again
     for skill, asked in reading.asked.items():
         before = len(answered)
         for index, question in enumerate(asked):
@@ -268,7 +268,7 @@ def ask_all(
 def answer_by_all(
     engine: Engine, prompt: list[int], methods: Sequence[str], max_new_tokens: int
 ) -> list[tuple[Finished, EqualityVerdict | None]]:
-    """Each method's greedy answer, and how an exact one's tokens compare with those of plain decoding."""
+    """Each method's greedy answer, and how an exact method's tokens compare with those of plain decoding."""
     answers: list[tuple[Finished, EqualityVerdict | None]] = []
     plain: Finished | None = None
     for method in methods:
@@ -284,7 +284,7 @@ def answer_by_all(
 
 
 def standing(answered: Sequence[Answered]) -> str:
-    """Right answers to one kind of question by method, for people."""
+    """Correct answers to one kind of question by method, for display."""
     parts = []
     for method in dict.fromkeys(a.method for a in answered):
         marks = [a.mark for a in answered if a.method == method]
@@ -349,6 +349,6 @@ def _interval(rate: float | None, n: int) -> tuple[float, float] | None:
 
 
 def _acceptance(levels: Sequence[LevelStats | None]) -> float | None:
-    """Accepted / tested over many answers; None where nothing was tested."""
+    """Accepted / tested over many answers; None if nothing was tested."""
     tested = sum(level.tested for level in levels if level)
     return sum(level.accepted for level in levels if level) / tested if tested else None

@@ -1,8 +1,8 @@
-"""What the recall suite reads and asks: unseen books and foreign English, cut to a length, with questions they answer.
+"""Texts and questions of the recall suite: unseen books and foreign English, cut to a length.
 
-Owns which texts are measured and knows nothing of methods. Book seeds lie in [3,000,000, 4,000,000): training uses even
-seeds from 10,000,000 on, its own measurements odd ones there. English comes from Python's language reference: topics
-that training does not read; what they share with the others is not asked for.
+Chooses the measured texts and knows nothing of methods. Book seeds lie in [3,000,000, 4,000,000): training uses even
+seeds from 10,000,000 on, and odd ones there for its own measurements. English comes from Python's language reference:
+topics that training does not read; sentences that they share with other topics are not asked for.
 """
 
 import random
@@ -28,12 +28,12 @@ ENGLISH_SKILLS: tuple[Skill, ...] = ("quote_any",)
 FIRST_SEED, NUM_SEEDS = 3_000_000, 1_000_000
 LONG_CONTEXT = 65536  # from here on one text is enough, and fewer questions are asked
 QUESTION_ROOM = 64  # tokens of question and chat template
-MOST_TEXTS = 60  # of a context; where they hold too few questions of a kind, n is smaller
+MOST_TEXTS = 60  # of a context; if they hold too few questions of a kind, n is smaller
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text that fits, and all that can be asked about it, in random order."""
+    """A text that fits, and all questions about it, in random order."""
 
     text: str
     questions: Mapping[Skill, Sequence[Question]]
@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A text in tokens and what is asked about it."""
+    """A text in tokens and the questions about it."""
 
     book_ids: tuple[int, ...]
     asked: Mapping[Skill, tuple[Question, ...]]
@@ -56,7 +56,7 @@ def cut_at_paragraph(text: ChatText, written: str, num_tokens: int) -> str:
 
 
 def stands_in(question: Question, kept: str, kept_lower: str) -> bool:
-    """Whether a beginning of a book still answers the question (or, if absent, still does not: it never can)."""
+    """Whether a book's beginning still answers the question (or still does not, for an absent fact)."""
     if question.kind in ("fact", "list"):
         statements = [question.answer.removesuffix(".")] if question.kind == "fact" else question.values
         return all(statement.lower() in kept_lower for statement in statements)
@@ -64,7 +64,7 @@ def stands_in(question: Question, kept: str, kept_lower: str) -> bool:
 
 
 def unwrapped(text: str) -> str:
-    """Paragraphs on one line each. Indented ones, tables, code and headings stay as they are, and are not quoted."""
+    """Put each paragraph on one line. Indented ones, tables, code and headings stay unchanged, and are not quoted."""
     paragraphs = []
     for paragraph in re.split(r"\n(?:[ \t]*\n)+", text.strip("\n")):
         lines = paragraph.split("\n")
@@ -74,7 +74,7 @@ def unwrapped(text: str) -> str:
 
 
 def measured_topics() -> list[str]:
-    """Topics of the language reference that training does not read: every second one, the second of all first."""
+    """Topics of the language reference that training does not read: every second one, starting with the second."""
     return sorted(topics)[1::2]
 
 
@@ -85,7 +85,7 @@ def trained_english() -> str:
 
 
 def unseen_quotes(kept: str, most: int, rng: random.Random) -> list[Question]:
-    """Questions for sentences that training has not read: topics share some with each other, word for word."""
+    """Questions for sentences that training has not read: several topics have the same sentence."""
     asked = quote_questions(kept, len(kept), rng)
     return [question for question in asked if question.answer not in trained_english()][:most]
 
@@ -108,7 +108,7 @@ def books(text: ChatText, context: int, seed: int, most_quotes: int) -> Iterator
 
 
 def english_texts(text: ChatText, context: int, seed: int, most_quotes: int) -> Iterator[Source]:
-    """English, each text from topics of its own, with sentences to quote; ends when the topics do."""
+    """English texts, each from its own topics, with sentences to quote; ends when no topics are left."""
     rng = random.Random(f"english {seed} {context}")
     names = measured_topics()
     rng.shuffle(names)
@@ -125,7 +125,7 @@ def english_texts(text: ChatText, context: int, seed: int, most_quotes: int) -> 
 def choose_readings(
     text: ChatText, context: int, sources: Iterator[Source], wanted: Mapping[Skill, int]
 ) -> Iterator[Reading]:
-    """Spread the wanted numbers of questions over as few texts as hold them, but over two below LONG_CONTEXT."""
+    """Spread the wanted numbers of questions over as few texts as possible, but over two below LONG_CONTEXT."""
     fewest = 1 if context >= LONG_CONTEXT else 2
     left = dict(wanted)
     for source in sources:

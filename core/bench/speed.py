@@ -1,8 +1,8 @@
 """The speed suite: ms per token of each method at several context lengths, on generated books.
 
 Every method answers the same question from the same prefill, in turns, several times; medians and ratios come from one
-run, over several books. What is not decoding is kept apart. Books are unseen ones: their seeds are not among those
-used in training.
+run, over several books. Times other than decoding are reported separately. Books are unseen: training does not use
+their seeds.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from core.generation.text import ChatText
 from core.planning.hardware import peak_memory_bytes, reset_peak_memory, resolve_device, used_memory_bytes
 from core.synthetic.book import Book, Question, write_book
 
-WORDS_PER_TOKEN = 0.8  # about the bundled tokenizer's: where it is too few, a longer book is written
+WORDS_PER_TOKEN = 0.8  # about the bundled tokenizer's value: if it is too small, a longer book is written
 QUESTION_ROOM = 48  # tokens of question and chat template
 ADAPTIVE = SpeculationConfig()
 
@@ -31,12 +31,12 @@ ADAPTIVE = SpeculationConfig()
 class SpeedRow:
     """One method at one context length."""
 
-    context: int  # prompt tokens asked for
+    context: int  # wanted prompt tokens
     method: str
     books: int
     prompt_tokens: int
     prefill_seconds: float  # median of the books
-    new_tokens: int  # of all books
+    new_tokens: int  # total of all books
     ms_per_token: float  # median of the books, each the median of its repeats
     ms_per_token_by_book: tuple[float, ...]
     speedup_vs_autoregressive: float  # median of the books
@@ -48,12 +48,12 @@ class SpeedRow:
     gamma2_mean: float | None
     peak_memory_bytes: int  # of the process
     kv_bytes: int
-    memory_over_kv: float  # (peak - what process and engine took before reading) / kv_bytes; the most of the books
+    memory_over_kv: float  # (peak - memory of process and engine before reading) / kv_bytes; the largest of the books
     identical_to_autoregressive: bool | None
 
 
 def long_enough_book(text: ChatText, num_tokens: int, seed: int) -> Book:
-    """A book of at least num_tokens tokens, and not much more: to be cut."""
+    """A book of at least num_tokens tokens, and not much more, to be cut later."""
     words = int(num_tokens * WORDS_PER_TOKEN) + 200
     while True:
         book = write_book(seed, words)
@@ -63,7 +63,7 @@ def long_enough_book(text: ChatText, num_tokens: int, seed: int) -> Book:
 
 
 def bench_prompt(text: ChatText, num_tokens: int, seed: int) -> tuple[Conversation, Question]:
-    """A book cut so that book, question and template have about num_tokens tokens, and a request for a long answer."""
+    """A book, cut so that book, question and template have about num_tokens tokens, and a request for a long answer."""
     book = long_enough_book(text, num_tokens, seed)
     ids = text.encode(book.text)[: num_tokens - QUESTION_ROOM]
     kept = text.decode(ids)
@@ -84,12 +84,12 @@ def run_speed(
     seed: int,
     speculation: SpeculationConfig = ADAPTIVE,
 ) -> Iterator[SpeedRow]:
-    """Measure. Rows come context by context, as soon as a context is done; plain decoding is always measured too.
+    """Measure. Rows come context by context, as soon as a context is done; plain decoding is always measured.
 
     Args:
-        books: how many are read at each length; how much is accepted, and so the speedup, differs from text to text.
+        books: books read at each length; acceptance, and so the speedup, differs from text to text.
         repeats: runs of each method on each book.
-        speculation: how rounds are shaped.
+        speculation: shape of rounds.
     """
     methods = plain_first(methods)
     loaded = used_memory_bytes(_device(engine))
@@ -98,7 +98,7 @@ def run_speed(
         for number in range(books):
             before = used_memory_bytes(_device(engine))
             prompt = _prompt(engine.text, context, seed + number)
-            loaded += used_memory_bytes(_device(engine)) - before  # what writing a book leaves is not the engine's
+            loaded += used_memory_bytes(_device(engine)) - before  # memory left by writing a book does not count
             config = GenerationConfig(max_new_tokens=max_new_tokens, seed=seed, speculation=speculation)
             read.append(_read(engine, prompt, [replace(config, method=method) for method in methods], repeats, loaded))
         for method in methods:
@@ -107,15 +107,15 @@ def run_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What happened on one book: runs of each method, and what reading took."""
+    """Measurements of one book: runs of each method, and the reading."""
 
     runs: dict[str, list[Finished]]
     prefill_seconds: float
-    added_bytes: int  # most memory used, beyond what process and engine took before the first book
+    added_bytes: int  # peak memory above that of process and engine before the first book
     peak_bytes: int
 
     def ms(self, method: str) -> float:
-        """Median of the repeats."""
+        """Median of the repeats, ms per token."""
         return statistics.median(run.stats.ms_per_token or 0.0 for run in self.runs[method])
 
 
@@ -146,7 +146,7 @@ def _read(
 
 
 def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: int) -> SpeedRow:
-    last = [book.runs[method][-1] for book in read]  # greedy: its counts are those of every repeat
+    last = [book.runs[method][-1] for book in read]  # greedy, so every repeat has the same counts
     plain = [book.runs[PLAIN][-1] for book in read]
     medians = [book.ms(method) for book in read]
     speedups = [book.ms(PLAIN) / ms for book, ms in zip(read, medians, strict=True)]
@@ -179,7 +179,7 @@ def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: i
 
 
 def _pooled(levels: Iterable[LevelStats | None]) -> LevelStats | None:
-    """The counts of several answers together; None where the method has no such level."""
+    """The counts of several answers together; None if the method has no such level."""
     present = [level for level in levels if level is not None]
     if not present:
         return None

@@ -1,1 +1,1 @@
-"""Where keys and values live: full, retrieval, streaming. Each has seen a prefix of the committed tokens."""
+"""The key/value caches: full, retrieval, streaming. Each has seen a prefix of the committed tokens."""

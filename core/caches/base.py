@@ -1,4 +1,4 @@
-"""The contract of every key/value cache [DESIGN section 4].
+"""The contract of every key/value cache.
 
 A cache has seen a prefix of the conversation, never its newest token. One forward pass of a model over T new tokens is
 
@@ -8,7 +8,7 @@ A cache has seen a prefix of the conversation, never its newest token. One forwa
     cache.commit(T)                          # once, after the last layer
     cache.truncate(length)                   # later: forget rejected guesses
 
-Only these methods change a cache. What a pass wrote without `commit` is scratch and is overwritten by the next one.
+Only these methods change a cache. Rows written without `commit` are scratch; the next pass overwrites them.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from core.errors import UnsupportedModel
 
 
 class KVShape(NamedTuple):
-    """What a cache must know of its model."""
+    """What a cache needs to know about its model."""
 
     num_layers: int
     num_heads: int
@@ -36,10 +36,10 @@ class KVShape(NamedTuple):
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
     def check(self, k: Tensor, v: Tensor) -> None:
-        """See that a layer's k, v [1, H_kv, T, D] are of this shape; a copy would spread a single head over all.
+        """Check the shape of a layer's k, v [1, H_kv, T, D]: a copy would silently broadcast a single head over all.
 
         Raises:
-            UnsupportedModel: they are not.
+            UnsupportedModel: the shape is another.
         """
         fits = (1, self.num_kv_heads, k.shape[2], self.head_dim)
         if k.shape != fits or v.shape != fits:
@@ -50,7 +50,7 @@ class KVShape(NamedTuple):
             )
 
     def allocate(self, num_rows: int) -> Tensor:
-        """One layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost no memory).
+        """Memory for one layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost none).
 
         An odd number of rows is allocated: heads that lie a power of two apart compete for the same cache lines (one
         query at S = 32768, 131072 rows: 5.7 ms; 131073 rows: 5.1 ms).
@@ -64,7 +64,7 @@ class FixedRows(NamedTuple):
 
     k: list[Tensor]  # per layer [1, H_kv, capacity, D]
     v: list[Tensor]
-    held: int  # rows in use; those of the running pass follow
+    held: int  # rows in use; the running pass writes behind them
     log: Callable[[int, Tensor, Tensor], None] | None = None  # takes layer, positions [T] int64 and q [1, H, T, D]
 
     @property
@@ -74,17 +74,17 @@ class FixedRows(NamedTuple):
 
 
 class Moving:
-    """Whom to tell before rows leave their places. Recorded passes hold on to the memory they were recorded with."""
+    """Callbacks for rows that leave their places: recorded passes keep references to the memory of their recording."""
 
     def __init__(self) -> None:
         self._keepers: list[Callable[[], None]] = []
 
     def tell(self, keeper: Callable[[], None]) -> None:
-        """Call `keeper` each time before rows are given up, replaced or moved."""
+        """Call `keeper` each time before rows are freed, replaced or moved."""
         self._keepers.append(keeper)
 
     def __call__(self) -> None:
-        """Rows are about to leave their places."""
+        """Call every keeper: rows are about to leave their places."""
         for keeper in self._keepers:
             keeper()
 
@@ -95,7 +95,7 @@ class Recordable(Protocol):
     moving: Moving
 
     def fixed(self) -> FixedRows | None:
-        """Where the rows lie; None while they do not lie at fixed places."""
+        """The rows; None while they do not lie at fixed places."""
 
 
 class RunningPass(Protocol):
@@ -109,7 +109,7 @@ class RunningPass(Protocol):
         """Keep k, v [1, H_kv, T, D] of the running pass."""
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
-        """Attention of q [1, H, T, D] over the rows held and the staged ones, causally; returns [1, H, T, D]."""
+        """Causal attention of q [1, H, T, D] to the held and the staged rows; returns [1, H, T, D]."""
 
 
 class KVCache(RunningPass, Protocol):
@@ -128,17 +128,17 @@ class KVCache(RunningPass, Protocol):
         """Of those, bytes that come from host memory."""
 
     def unseen_spans(self, total: int) -> list[range]:
-        """Which of the first `total` tokens to feed, in order, so that the cache has seen them. May forget rows."""
+        """Which of the first `total` tokens to feed, in order, so that the cache has seen them all. May forget rows."""
 
     def begin(self, start: int, num_new: int) -> Tensor:
         """Make room for tokens [start, start + num_new) and return their RoPE positions, [T] int64.
 
         Raises:
-            ContextTooSmall: they do not fit (caches that forget never raise).
+            ContextTooSmall: the tokens do not fit (caches that drop old rows never raise).
         """
 
     def commit(self, num_new: int) -> None:
-        """The staged tokens count as seen."""
+        """Count the staged tokens as seen."""
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on; afterwards `self.length <= length` (0 where a cache cannot rewind so far)."""
+        """Forget tokens from `length` on; then `self.length <= length` (0 where a cache cannot rewind so far)."""

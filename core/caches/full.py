@@ -1,7 +1,7 @@
 """The full cache: every key and value of the conversation, layer by layer on the device or in host memory.
 
-Beside the keys it keeps what selection needs, written as a side product of each pass: landmarks (the mean key of each
-complete chunk) and a log of queries. It deliberately does not know who selects, or why.
+Beside the keys it keeps what selection needs, written as a by-product of each pass: landmarks (the mean key of each
+complete chunk) and a log of queries. It does not know how chunks are selected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,16 +22,16 @@ from core.ops.host_attention import HostAttention
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows, PrefetchRing
 
-MOST_MARKS = 8  # lengths whose newest queries are kept for a rewind to exactly there: the newest prompts
-MOST_ATTACHED = 256  # rows put back at a time
+MOST_MARKS = 8  # lengths whose newest queries are kept for a later rewind to exactly there: the newest prompts
+MOST_ATTACHED = 256  # rows that `attach` writes at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offload:
-    """Which layers lie in host memory, and in what portions they cross."""
+    """Which layers lie in host memory, and the size of the blocks that cross the link."""
 
     num_resident: int = 0  # the first layers
-    block_rows: int = 4096  # of keys and values that cross at a time; a multiple of the chunk size
+    block_rows: int = 4096  # keys and values that cross the link at a time; a multiple of the chunk size
     num_slots: int = 3  # buffers of the ring
 
     def ring(self, shape: KVShape) -> PrefetchRing:
@@ -67,7 +67,7 @@ class FullCache:
         self._num_landmarks = 0
         self._queries = QueryLog(shape, capacity)
         self.moving = Moving()
-        self._marks: dict[int, Tensor] = {}  # by length: the newest queries then, [L, H, W, D] in host memory
+        self._marks: dict[int, Tensor] = {}  # by length: the newest queries at that length, [L, H, W, D] in host memory
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if offload is None or self._ring is None or layer < offload.num_resident:
@@ -80,31 +80,29 @@ class FullCache:
 
     @property
     def length(self) -> int:
-        """Conversation tokens seen."""
         return self._length
 
     @property
     def nbytes(self) -> int:
-        """Bytes read by one pass."""
         return self._length * self.shape.bytes_per_token
 
     @property
     def link_bytes(self) -> int:
-        """Of those, bytes that the pass which began last brings from host memory."""
+        """Bytes of keys and values that the latest pass brought from host memory."""
         return sum(layer.link_bytes for layer in self._layers)
 
     @property
     def resident_layers(self) -> int:
-        """Layers that lie on the device whole: the first ones."""
+        """Number of layers whose rows all lie on the device: the first ones."""
         return sum(isinstance(layer, ResidentLayer) for layer in self._layers)
 
     @property
     def host_memory(self) -> Sequence[HostRows]:
-        """What offloaded layers hold in host memory, layer by layer."""
+        """Host memory of the offloaded layers, layer by layer."""
         return [layer.memory for layer in self._layers if isinstance(layer, OffloadedLayer)]
 
     def let_host_attend(self, share: float) -> None:
-        """In short passes from here on the host attends to that share of its blocks where they lie; 0: to none."""
+        """In later short passes the host attends to this share of its blocks in place; 0: to none."""
         shape = self.shape
         self._help = None
         if share:
@@ -112,7 +110,7 @@ class FullCache:
             self._help = CpuShare(helper, share)
 
     def offload_one(self, block_rows: int) -> None:
-        """Move the last resident layer to host memory, with what it has seen. Cost: a copy of its rows.
+        """Move the last resident layer with its rows to host memory. Cost: a copy of its rows.
 
         Args:
             block_rows: of the ring, if there is none yet.
@@ -136,14 +134,13 @@ class FullCache:
         self._layers[number] = moved
 
     def fixed(self) -> FixedRows | None:
-        """Where the rows lie, for recorded passes; None where some lie in host memory."""
+        """The rows, for recorded passes; None if some lie in host memory."""
         buffers = [store.buffers for store in self._layers if isinstance(store, ResidentLayer)]
         if len(buffers) < len(self._layers):
             return None
         return FixedRows([k for k, _ in buffers], [v for _, v in buffers], self._length, self._queries.write_at)
 
     def unseen_spans(self, total: int) -> list[range]:
-        """Everything behind the prefix that was seen."""
         return [range(self._length, total)]
 
     def begin(self, start: int, num_new: int) -> Tensor:
@@ -164,11 +161,11 @@ class FullCache:
         return torch.arange(start, start + num_new, device=self.shape.device)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Write k, v [1, H_kv, T, D] behind the valid rows, and landmarks of the chunks that they complete."""
+        """Write k, v [1, H_kv, T, D] behind the valid rows, and the landmarks of the chunks that they complete."""
         self.stage_in(self._layers[layer], layer, self._length, k, v)
 
     def stage_in(self, store: LayerStore, layer: int, start: int, k: Tensor, v: Tensor) -> None:
-        """As `stage`, for tokens from `start` on, in the place where the layer's rows [0, start) lie now."""
+        """As `stage`, for tokens from `start` on, into the store that now has the layer's rows [0, start)."""
         self.shape.check(k, v)
         first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
         if last > first:
@@ -178,46 +175,46 @@ class FullCache:
         store.stage(start, k, v)
 
     def _mark(self, layer: int, first: int, last: int, keys: Tensor) -> None:
-        """Landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
+        """Compute the landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
         chunks = keys[:, : (last - first) * self.chunk_size]
         chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
         torch.mean(chunks, 2, out=self._landmarks[layer][:, first:last])
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
-        """Exact causal attention over everything; also logs the queries."""
+        """Exact causal attention to all rows; also logs the queries."""
         return self.attend_in(self._layers[layer], layer, self._length, q, scaling)
 
     def attend_in(self, store: LayerStore, layer: int, start: int, q: Tensor, scaling: float) -> Tensor:
-        """As `attend`, for tokens from `start` on, in the place where the layer's rows lie now."""
+        """As `attend`, for tokens from `start` on, in the store that now has the layer's rows."""
         self._queries.write(layer, start, q)
         return store.attend(start, q, scaling)
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
-        """Room on the device for rows [0, num_rows) of one layer; None where every layer lies there anyway."""
+        """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
         if self.resident_layers == self.shape.num_layers:
             return None
         return ResidentLayer(self.shape, num_rows, self.backend)
 
     def layerwise(self, num_new: int, work: ResidentLayer | None) -> LayerwisePass:
-        """Begin to read the next tokens layer by layer; `work` is a `workspace` for as many rows as there will be.
+        """Begin to read the next tokens layer by layer; `work` is a `workspace` for all rows including these tokens.
 
         Raises:
             ContextTooSmall: they do not fit.
         """
         queries = self.saved_queries()
-        self._open(self._length, num_new, None)  # however short: each layer is worked on whole
+        self._open(self._length, num_new, None)  # a long pass even if short: each layer is read whole
         return LayerwisePass(self, self._layers, num_new, work, queries)
 
     def saved_queries(self) -> SavedQueries:
-        """The newest queries of every layer, in ordinary host memory."""
+        """A copy of the newest queries of every layer, in ordinary host memory."""
         return self._queries.saved(torch.device("cpu"))
 
     def restore_queries(self, saved: SavedQueries) -> None:
-        """The newest queries as they were when saved."""
+        """Restore the newest queries from a copy."""
         self._queries.restore(saved)
 
     def remember_queries(self, num_queries: int) -> None:
-        """Keep the newest queries: a rewind to this length finds them again, however much was written since.
+        """Keep the newest queries, so that a later rewind to this length finds them again whatever was written since.
 
         Cost: L x H x num_queries x D numbers cross to host memory once.
         """
@@ -228,7 +225,7 @@ class FullCache:
             del self._marks[next(iter(self._marks))]
 
     def queries_start(self) -> int:
-        """The queries of tokens from here up to `length` are known; `recent_queries` gives no others."""
+        """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others."""
         return min(self._queries.first, self._length)
 
     @property
@@ -240,15 +237,15 @@ class FullCache:
         """Count the staged tokens and their landmarks."""
         self._length += num_new
         first, last = self._num_landmarks, self._length // self.chunk_size
-        if last > first and not self._staged:  # a recorded pass wrote the rows by itself
+        if last > first and not self._staged:  # a recorded pass wrote the rows itself
             for layer in range(self.shape.num_layers):
                 self._mark(layer, first, last, self.rows(layer, first * self.chunk_size, last * self.chunk_size)[0])
-        self._num_landmarks, self._staged = max(first, last), False  # refilled: all were there
+        self._num_landmarks, self._staged = max(first, last), False  # in `refilled` all landmarks are there already
         for store in self._layers:
             store.commit(self._length)
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on. Cost: none, but for offloaded layers part of a block if it is cut."""
+        """Forget tokens from `length` on. Cost: none, except part of a block for offloaded layers if a block is cut."""
         self._length, self._staged = min(self._length, length), False
         for store in self._layers:
             store.truncate(self._length)
@@ -261,14 +258,14 @@ class FullCache:
             self._queries.put(self._length - known.shape[2], known.to(self.shape.device))
 
     def detach(self, start: int) -> "Suffix":
-        """Take out what was seen from `start` on, so that another continuation can stand there; see `attach`."""
+        """Take out what was seen from `start` on, so that another continuation can take its place; see `attach`."""
         rows = [self.rows(layer, start, self._length) for layer in range(self.shape.num_layers)]
         suffix = Suffix(start, [(k.clone(), v.clone()) for k, v in rows], self._queries.saved())
         self.truncate(start)
         return suffix
 
     def attach(self, suffix: "Suffix") -> None:
-        """Put a suffix back behind the tokens that it was taken from."""
+        """Put a suffix back behind the tokens that preceded it."""
         assert self._length == suffix.start, (
             f"a suffix from {suffix.start} does not follow a cache of length {self._length}"
         )
@@ -280,20 +277,20 @@ class FullCache:
         self._queries.restore(suffix.queries)
 
     def forget(self, suffix: "Suffix") -> None:
-        """A suffix will not be put back."""
+        """Free a suffix that will not be put back."""
 
     def beside(self, layer: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
-        """What is kept beside the first `length` rows of a layer, to be saved or filled in: views.
+        """The data beside the first `length` rows of a layer, to be saved or filled in: views.
 
         Returns:
-            landmarks [H_kv, C, D], the newest queries [H, QUERY_LOG, D] as the ring has them, sampled ones [H, N, D].
+            landmarks [H_kv, C, D], the newest queries [H, QUERY_LOG, D] in ring order, sampled ones [H, N, D].
         """
         landmarks = self._landmarks[layer][:, : length // self.chunk_size]
         return landmarks, *self._queries.views(layer, length)
 
     @contextmanager
     def refilled(self, length: int, logged: int) -> Iterator[None]:
-        """Inside, `beside` is filled for rows [0, length), then `stage` and `commit` bring these. Ending early is fine.
+        """Inside, the caller fills `beside` for rows [0, length), then `stage` and `commit` add them. It may end early.
 
         Args:
             logged: the length at which the newest queries were saved; at least `length`.
@@ -312,11 +309,11 @@ class FullCache:
         return self._landmarks[layer][:, :num_chunks]
 
     def recent_queries(self, layer: int, num_queries: int) -> Tensor:
-        """The newest queries of committed tokens, [H, W, D], as far back as they are known: W <= num_queries."""
+        """The newest known queries of committed tokens, [H, W, D], W <= num_queries."""
         return self._queries.recent(layer, self._length, num_queries)
 
     def sampled_queries(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Every 64th query so far, [H, N, D], and the positions they stand at, [N] int64."""
+        """Every 64th query so far, [H, N, D], and their token positions, [N] int64."""
         return self._queries.sampled(layer, self._length)
 
     def keys(self, layer: int, length: int) -> Tensor:
@@ -328,13 +325,13 @@ class FullCache:
         return self._layers[layer].rows(start, stop)
 
     def gather(self, layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator["Gathered"]:
-        """Copies of chosen chunks of heads of layers, [N] int64 each, on the device: layer by layer, as they are asked.
+        """Copies of chosen chunks on the device, layer by layer; layer, head and chunk numbers are [N] int64 each.
 
-        Waits for the device once, to learn the numbers; for offloaded layers the host then gathers beside the copies.
+        Waits for the device once, to read the numbers; for offloaded layers the host then gathers beside the copies.
         """
         away = torch.tensor([store.chunks_away(self.chunk_size) for store in self._layers])
         wanted = torch.stack((layer, head, chunk)).cpu()  # [3, N]
-        place = 2 * wanted[0] + (wanted[2] >= away[wanted[0]])  # by layer, within it what lies on the host first
+        place = 2 * wanted[0] + (wanted[2] >= away[wanted[0]])  # sort by layer, chunks on the host first
         counts = torch.bincount(place, minlength=2 * len(away)).view(-1, 2)
         order = place.argsort(stable=True)
         which = torch.split(to_device(order, self.shape.device), counts.sum(1).tolist())
@@ -351,13 +348,13 @@ class Gathered(NamedTuple):
     """Chosen chunks of one layer."""
 
     layer: int
-    which: Tensor  # [n] int64: which of those that were asked for
+    which: Tensor  # [n] int64: indices into the requested chunks
     k: Tensor  # [n, chunk_size * D]
     v: Tensor
 
 
 class Suffix(NamedTuple):
-    """The end of a conversation, put aside."""
+    """The end of a conversation, set aside."""
 
     start: int
     rows: list[tuple[Tensor, Tensor]]  # per layer k, v: [H_kv, T, D]

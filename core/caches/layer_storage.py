@@ -1,7 +1,7 @@
 """Where the keys and values of one layer lie: on the device, or in host memory with their newest rows on the device.
 
-A store holds rows [0, length) and scratch behind them; it knows nothing of other layers, of landmarks or of who asks.
-Layers are independent, so a cache may keep some resident and offload the rest (DESIGN section 5).
+A store holds rows [0, length) and scratch behind them; it knows nothing of other layers, landmarks or its callers.
+Layers are independent, so a cache may keep some resident and offload the rest.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ from core.ops.host_attention import HostAttention
 from core.ops.transfer import HostRows, PrefetchRing
 
 # Newest rows that stay on the device when a block goes to the host: more than a round's guesses, so that forgetting
-# rejected ones never reaches back into a block.
+# rejected guesses never reaches into a block.
 KEPT_ROWS = 128
-# Parts of a short pass's attention that are merged at once: merging two is seven launches, more than the part itself
-# has, and a pass over 64 GiB has 8,192 parts. Those of a long pass are large, and merged one by one.
+# Parts of a short pass's attention that are merged at once: merging two takes seven launches, more than the part
+# itself, and a pass over 64 GiB has 8,192 parts. Parts of a long pass are large and merged one by one.
 MERGED_TOGETHER = 16
 SHORT_PASS = 64  # rows that a pass can always write on the device: the longest round of guesses
 
 
 def tail_rows(block_rows: int) -> int:
-    """Rows of an offloaded layer that the device has room for."""
+    """Rows of an offloaded layer that have room on the device."""
     return block_rows + KEPT_ROWS + SHORT_PASS
 
 
@@ -38,13 +38,13 @@ def by_chunk(rows: Tensor, chunk_size: int) -> Tensor:
 
 
 class CpuShare(NamedTuple):
-    """What the host does in short passes."""
+    """What the host computes in short passes."""
 
     helper: HostAttention
-    share: float  # of the blocks of each layer that lie there
+    share: float  # of each layer's blocks in host memory
 
     def blocks_of(self, count: int) -> int:
-        """So many of a layer's blocks, whatever else the pass is: passes of one row and of many sum alike."""
+        """Number of a layer's blocks; the same in every pass, so that passes of one row and of many sum alike."""
         return int(self.share * count + 1e-9)  # 0.7 * 10 is 7
 
 
@@ -52,107 +52,100 @@ class LayerStore(Protocol):
     """Keys and values of one layer."""
 
     def open(self, help: "CpuShare | None") -> None:
-        """A pass begins, in which the host attends to a share of what lies with it; None: it brings everything."""
+        """Begin a pass in which the host attends to a share of its blocks; None: the pass brings all of them."""
 
     def pieces(self) -> Sequence[Tensor]:
-        """What the pass has to bring from the host, in order."""
+        """The blocks that the pass must bring from the host, in order."""
 
     @property
     def link_bytes(self) -> int:
-        """Bytes of those pieces."""
+        """Bytes of these blocks."""
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] as rows [start, start + T); rows before are valid."""
 
     def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
-        """Causal attention of q [1, H, T, D], whose rows begin at `start`, to all rows before them and themselves."""
+        """Causal attention of q [1, H, T, D], whose rows begin at `start`, to themselves and all rows before."""
 
     def commit(self, length: int) -> None:
-        """Rows [0, length) are valid from here on; the oldest may move."""
+        """Rows [0, length) become valid; the oldest may move."""
 
     def truncate(self, length: int) -> None:
-        """Rows from `length` on are scratch."""
+        """Rows from `length` on become scratch."""
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Keys and values of rows [start, stop) on the device, each [H_kv, stop - start, D]."""
 
     def chunks_away(self, chunk_size: int) -> int:
-        """Chunks before this one lie on the host, all others on the device."""
+        """Number of leading chunks that lie on the host; all others lie on the device."""
 
     def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
         """Copies of chosen chunks on the device.
 
         Args:
-            heads, chunks: [N] int64 on the device, those that lie on the host first.
-            away: [2, A] int64 in host memory: heads and chunks of these.
+            heads, chunks: [N] int64 on the device, chunks on the host first.
+            away: [2, A] int64 in host memory: heads and chunks of those on the host.
         Returns:
             k, v [N, chunk_size * D].
         """
 
 
 class ResidentLayer:
-    """Everything on the device, in place."""
+    """All rows on the device, in place."""
 
     def __init__(self, shape: KVShape, capacity: int, backend: Backend) -> None:
         self._shape, self._capacity, self._backend = shape, capacity, backend
         self._k, self._v = shape.allocate(capacity), shape.allocate(capacity)  # each [1, H_kv, capacity, D]
 
     def take_out(self, length: int) -> tuple[Tensor, Tensor]:
-        """Rows [0, length) in ordinary host memory, each [H_kv, length, D]; the device's memory is given up."""
+        """Move rows [0, length) to ordinary host memory, each [H_kv, length, D], and free the device's memory."""
         k, v = (rows.to("cpu", copy=True) for rows in self.rows(0, length))
         del self._k, self._v
         return k, v
 
     def put_back(self, k: Tensor, v: Tensor) -> None:
-        """Take the device's memory again, with what `take_out` gave."""
+        """Allocate device memory again and fill it with the rows from `take_out`."""
         self._k, self._v = self._shape.allocate(self._capacity), self._shape.allocate(self._capacity)
         for rows, source in ((self._k, k), (self._v, v)):
             rows[0, :, : source.shape[1]] = source
 
     @property
     def buffers(self) -> tuple[Tensor, Tensor]:
-        """Keys and values as they lie, each [1, H_kv, capacity, D]."""
+        """All keys and values, each [1, H_kv, capacity, D]."""
         return self._k, self._v
 
     def open(self, help: "CpuShare | None") -> None:
-        """Nothing to share."""
+        """The host has no blocks to attend to."""
 
     def pieces(self) -> Sequence[Tensor]:
-        """Nothing."""
         return ()
 
     @property
     def link_bytes(self) -> int:
-        """None."""
         return 0
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
-        """Write behind the valid rows."""
         rows = slice(start, start + k.shape[2])
         self._k[:, :, rows] = k
         self._v[:, :, rows] = v
 
     def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
-        """Through the backend."""
         end = start + q.shape[2]
         return self._backend.attend(q, self._k[:, :, :end], self._v[:, :, :end], scaling)
 
     def commit(self, length: int) -> None:
-        """Nothing moves."""
+        """Rows stay in place."""
 
     def truncate(self, length: int) -> None:
-        """Nothing moves."""
+        """Rows stay in place."""
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Views."""
         return self._k[0, :, start:stop], self._v[0, :, start:stop]
 
     def chunks_away(self, chunk_size: int) -> int:
-        """None."""
         return 0
 
     def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-        """Copies."""
         k, v = (by_chunk(x[0], chunk_size)[heads, chunks] for x in (self._k, self._v))
         return k, v
 
@@ -162,12 +155,12 @@ class OffloadedLayer:
 
     A pass brings every block once, attends to it while the next one is on its way, and merges by log-sum-exp with the
     rows on the device. A block is written to the host once, beside computing, when enough rows stand behind it. Only
-    complete blocks cross the link, so what crosses is [0, length), never the capacity.
+    complete blocks cross the link, so the traffic is [0, length), never the capacity.
 
-    A long pass, a piece of a prompt, does not fit on the device in all layers: each layer sends its blocks away as soon
-    as it has attended, behind the valid ones, where they are scratch until `commit`.
+    All layers of a long pass, a piece of a prompt, do not fit on the device: each layer sends its blocks to the host as
+    soon as it has attended. There they are scratch, behind the valid blocks, until `commit`.
 
-    In a short pass the host may attend to the oldest blocks where they lie; the pass brings the others.
+    In a short pass the host may attend to the oldest blocks in place; the pass brings the others.
 
     Host memory: capacity rows. Device memory: `tail_rows`, twice while a long pass runs.
     """
@@ -182,15 +175,15 @@ class OffloadedLayer:
         self._most = tail_rows(block_rows)
         self._k, self._v = shape.allocate(self._most), shape.allocate(self._most)  # rows [offloaded, ...)
         self._offloaded = 0  # rows in host memory; a multiple of block_rows
-        self._helper: HostAttention | None = None  # of the pass that began last
-        self._helped = 0  # blocks that it attends to, the oldest ones
+        self._helper: HostAttention | None = None  # of the latest pass
+        self._helped = 0  # number of blocks the helper attends to, the oldest ones
         self._new: tuple[Tensor, Tensor] | None = None  # k, v [1, H_kv, T, D] of a long pass, until it has attended
-        self._at = 0  # rows on the device before those
-        self._left: tuple[Tensor, Tensor] | None = None  # k, v [H_kv, n, D]: what remains of a long pass on the device
-        self._sent = 0  # rows of a long pass that are in host memory, not valid yet
+        self._at = 0  # rows on the device before the new ones
+        self._left: tuple[Tensor, Tensor] | None = None  # k, v [H_kv, n, D]: a long pass's rows that stay on the device
+        self._sent = 0  # rows of a long pass in host memory that are not valid yet
 
     def put_back(self, k: Tensor, v: Tensor) -> None:
-        """Begin with rows [0, n) from host memory, k, v [H_kv, n, D]: what `ResidentLayer.take_out` gave."""
+        """Start with rows [0, n) from host memory, k, v [H_kv, n, D], as `ResidentLayer.take_out` returned them."""
         blocks = max(0, k.shape[1] - KEPT_ROWS) // self._block
         self._offloaded = blocks * self._block
         for number in range(blocks):
@@ -201,12 +194,12 @@ class OffloadedLayer:
             tail[0, :, : source.shape[1] - self._offloaded] = source[:, self._offloaded :]
 
     def open(self, help: CpuShare | None) -> None:
-        """The host's part is the oldest blocks, which have lain there longest."""
+        """The host attends to the oldest blocks, which arrived there first."""
         self._helper = help.helper if help else None
         self._helped = help.blocks_of(self._offloaded // self._block) if help else 0
 
     def pieces(self) -> Sequence[Tensor]:
-        """Every block that holds rows and is not the host's part."""
+        """Every block with rows, except those that the host attends to."""
         return list(self._carried)
 
     @property
@@ -215,11 +208,11 @@ class OffloadedLayer:
 
     @property
     def link_bytes(self) -> int:
-        """Of the pass that began last."""
+        """Bytes of the latest pass."""
         return self._carried.nbytes
 
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
-        """Write behind the rows on the device; a long pass is only held."""
+        """Write behind the rows on the device; of a long pass only keep a reference."""
         at, count = start - self._offloaded, k.shape[2]
         self._new = self._left = None
         self._at, self._sent = at, 0
@@ -230,7 +223,7 @@ class OffloadedLayer:
         self._v[:, :, at : at + count] = v
 
     def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
-        """The rows on the device, block by block as they arrive, then what the host found meanwhile."""
+        """Attend to the rows on the device, to each block as it arrives, then merge the host's result."""
         helper = self._helper if self._helped else None
         if helper is not None:
             helper.ask(q, self._host[: self._helped], scaling)
@@ -241,7 +234,7 @@ class OffloadedLayer:
         if at:
             found = add_part(found, partial(q, self._k[:, :, :at], self._v[:, :, :at], scaling))
         parts, together = [found], MERGED_TOGETHER if q.shape[2] <= SHORT_PASS else 2
-        del found  # of a long pass it is large
+        del found  # large in a long pass
         for _ in range(len(self._carried)):
             k, v = self._ring.take()
             parts.append(partial(q, k[None], v[None], scaling))
@@ -255,7 +248,7 @@ class OffloadedLayer:
         return found.out.to(q.dtype)
 
     def _send_away(self) -> None:
-        """Complete blocks of a long pass go to the host; what remains is copied, so that the pass's own rows can go."""
+        """Send complete blocks of a long pass to the host; copy the remaining rows, so that the originals can go."""
         if self._new is None:
             return
         self._ring.reclaim()  # the rows of the layer before
@@ -271,15 +264,15 @@ class OffloadedLayer:
         self._new = None
 
     def _send(self, spans: Sequence[tuple[Tensor, Tensor]], ready: int, stop: int) -> None:
-        """Blocks that are complete go to the host, behind the valid ones and those that were sent before.
+        """Send complete blocks to the host, behind the valid ones and those sent before.
 
         Args:
-            spans: keys and values [H_kv, n, D] that follow one another; the first row follows the host's valid ones.
-            ready: rows of them that are there; `stop`: that there will be, of which the newest stay.
+            spans: consecutive keys and values [H_kv, n, D]; the first row follows the host's valid ones.
+            ready: number of these rows that exist; `stop`: number there will be, of which the newest stay.
         """
         blocks = min(ready, max(0, stop - KEPT_ROWS)) // self._block
         for number in range(self._sent // self._block, blocks):
-            parts, at = [], -number * self._block  # of a span's beginning, in the block
+            parts, at = [], -number * self._block  # where a span begins, relative to the block
             for k, v in spans:
                 first, last = max(at, 0), min(at + k.shape[1], self._block)
                 if first < last:
@@ -290,7 +283,7 @@ class OffloadedLayer:
         self._sent = blocks * self._block
 
     def bring(self, into: ResidentLayer, length: int) -> None:
-        """Copy rows [0, length) to where the layer is worked on; `pieces` arrive in their order."""
+        """Copy rows [0, length) to the layer's workspace; the host's part arrives through `pieces`, in order."""
         self._left, self._sent = None, 0
         assert not self._helped, f"{self._helped} blocks were left to the host"
         k, v = (rows[0] for rows in into.buffers)
@@ -302,22 +295,22 @@ class OffloadedLayer:
             whole[:, self._offloaded : length] = newest[0, :, : length - self._offloaded]
 
     def keep(self, worked: ResidentLayer, ready: int, stop: int) -> None:
-        """Take rows up to `ready` from where the layer is worked on; they are scratch until `commit`.
+        """Take rows up to `ready` from the layer's workspace; they are scratch until `commit`.
 
-        They go while the layer works on rows behind them, up to `stop`; `kept` when it is there.
+        They are sent while the layer computes later rows, up to `stop`; call `kept` when all exist.
         Cost: each block crosses the link once.
         """
         self._send([worked.rows(self._offloaded, stop)], ready - self._offloaded, stop - self._offloaded)
 
     def kept(self, worked: ResidentLayer, stop: int) -> None:
-        """All rows are there: take what is left. Another layer may be worked on in the same place then."""
+        """All rows exist: take the remaining ones. Then another layer may use the workspace."""
         self.keep(worked, stop, stop)
         k, v = worked.rows(self._offloaded + self._sent, stop)
         self._left = k.clone(), v.clone()
         self._ring.reclaim()
 
     def commit(self, length: int) -> None:
-        """Blocks that are complete, with enough rows behind them, go to the host."""
+        """Send complete blocks to the host if enough rows stand behind them."""
         self._send_away()
         self._ring.reclaim()
         if self._left is not None:
@@ -338,7 +331,7 @@ class OffloadedLayer:
             self._sent = 0
 
     def truncate(self, length: int) -> None:
-        """A block that is cut comes back to the device."""
+        """Bring a block that is cut back to the device."""
         self._new = self._left = None
         self._sent = 0
         self._ring.reclaim()
@@ -351,7 +344,7 @@ class OffloadedLayer:
         self._offloaded = first
 
     def rows(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Copies of what lies on the host, before what lies on the device."""
+        """Copies of the host's rows, followed by those of the device."""
         at = self._offloaded
         newest = slice(max(start, at) - at, max(stop - at, 0))
         k, v = self._k[0, :, newest], self._v[0, :, newest]
@@ -362,7 +355,7 @@ class OffloadedLayer:
         return torch.cat((old[0], k), 1), torch.cat((old[1], v), 1)
 
     def _from_host(self, start: int, stop: int) -> Tensor:
-        """Copies of rows [start, stop) that have arrived there, [2, H_kv, stop - start, D] on the device."""
+        """Copies of rows [start, stop) that have arrived on the host, [2, H_kv, stop - start, D] on the device."""
         row = torch.arange(start, stop)
         kind_and_head = torch.arange(2 * self._shape.num_kv_heads)[:, None]
         numbers = (row // self._block * len(kind_and_head) + kind_and_head) * self._block + row % self._block
@@ -372,11 +365,10 @@ class OffloadedLayer:
         return found
 
     def chunks_away(self, chunk_size: int) -> int:
-        """Those of valid blocks."""
         return self._offloaded // chunk_size
 
     def gather(self, heads: Tensor, chunks: Tensor, away: Tensor, chunk_size: int) -> tuple[Tensor, Tensor]:
-        """Picked by the processor where they lie on the host; what was stored must have arrived."""
+        """The processor picks chunks that lie on the host; everything stored must have arrived there."""
         count, width = away.shape[1], chunk_size * self._shape.head_dim
         k, v = self._k.new_empty(2, len(chunks), width)
         if count:

@@ -1,7 +1,7 @@
-"""Reading many tokens layer by layer: within a layer chunk by chunk, with the layer's rows on the device meanwhile.
+"""Reading many tokens layer by layer: within a layer chunk by chunk, while the layer's rows are on the device.
 
-A layer in host memory comes to a workspace, takes the keys and values of all chunks there, and its new rows go back
-once: what crosses the link grows with the number of blocks, not of chunks. Attention sees plain rows, as in a resident
+A layer in host memory is copied to a workspace, where it gets the keys and values of all chunks; its new rows go back
+once. So the link traffic grows with the number of blocks, not of chunks. Attention sees plain rows, as in a resident
 layer, and gives the same numbers to the last bit. Nothing counts until `commit`. Knows nothing of models.
 """
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class LayerwisePass:
-    """`num_new` tokens behind what `full` has seen.
+    """Reads `num_new` tokens behind those that `full` has seen.
 
-    Layers in order, each `enter`, for every chunk `begin` and a model layer that calls `stage` and `attend`, `leave`;
-    after the last one `commit`; always `close`. `queries`: the newest ones before it.
+    For each layer in order: `enter`; per chunk `begin` and a model layer that calls `stage` and `attend`; `leave`.
+    After the last layer `commit`; always `close`. `queries`: the newest ones before the pass.
     """
 
     def __init__(
@@ -44,27 +44,27 @@ class LayerwisePass:
         return self._at
 
     def enter(self, layer: int) -> None:
-        """Bring what the layer has seen."""
+        """Bring the layer's earlier rows to the workspace."""
         store = self._stores[layer]
         if isinstance(store, OffloadedLayer):
             assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
             store.bring(self._work, self._full.length)
 
     def leave(self, layer: int) -> None:
-        """The layer has taken all chunks: its new rows go where they belong."""
+        """All chunks of the layer are done: move its new rows to their place."""
         store = self._stores[layer]
         if isinstance(store, OffloadedLayer):
             assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
             store.kept(self._work, self._stop)
 
     def begin(self, start: int, num_new: int) -> Tensor:
-        """Go on with the chunk [start, start + num_new) of the layer; its RoPE positions, [T] int64."""
+        """Start the layer's chunk [start, start + num_new); returns its RoPE positions, [T] int64."""
         assert self._full.length <= start and start + num_new <= self._stop, f"chunk at {start} of {self._stop} tokens"
         self._at = start
         return torch.arange(start, start + num_new, device=self._full.shape.device)
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Write k, v [1, H_kv, T, D] of the chunk, and landmarks of what it completes."""
+        """Write k, v [1, H_kv, T, D] of the chunk, and the landmarks of the chunks that they complete."""
         self._full.stage_in(self._place(layer), layer, self._at, k, v)
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
@@ -73,7 +73,7 @@ class LayerwisePass:
         store = self._stores[layer]
         if isinstance(store, OffloadedLayer):
             assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"
-            store.keep(self._work, self._at + q.shape[2], self._stop)  # beside what the layer computes from here on
+            store.keep(self._work, self._at + q.shape[2], self._stop)  # beside the layer's further work
         return found
 
     def _place(self, layer: int) -> LayerStore:
@@ -81,12 +81,12 @@ class LayerwisePass:
         return self._work if self._work is not None and isinstance(store, OffloadedLayer) else store
 
     def commit(self) -> None:
-        """All layers have been left: the tokens count as seen."""
+        """All layers are done: count the tokens as seen."""
         self._full.commit(self._num_new)
         self._committed = True
 
     def close(self) -> None:
-        """Without a `commit` before, the cache is what it was: rows, landmarks and newest queries."""
+        """Without a `commit` before, restore the cache's rows, landmarks and newest queries."""
         if not self._committed:
             self._full.truncate(self._full.length)
             self._full.restore_queries(self._queries)

@@ -1,7 +1,7 @@
-"""When a device runs out of memory at work, a layer of the full cache moves to the host, and the work goes on.
+"""When a device runs out of memory during work, a layer of the full cache moves to the host and the work is repeated.
 
-Whoever works says how to undo what a broken piece of work may have left; caches promise only that a pass that broke off
-leaves the full cache as it was. Does not know what the work is.
+The caller says how to undo what the failed work may have left; caches only promise that a failed pass leaves the full
+cache as it was. Knows nothing about the work itself.
 """
 
 import logging
@@ -51,7 +51,7 @@ def make_full_cache(
 
 
 def give_back(device: torch.device) -> None:
-    """Let the device have what the allocator holds back."""
+    """Return the allocator's unused memory to the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -60,10 +60,10 @@ class OomFallback:
     """Repeats work that ran out of device memory, with one layer less on the device each time.
 
     Args:
-        block_rows: of a ring, where the cache has none yet.
-        free_host_bytes: host memory that a layer may move to, asked when it is to.
+        block_rows: of a ring, if the cache has none yet.
+        free_host_bytes: returns the host memory that a layer may move to; called before each move.
         moved: called after a layer has moved.
-        may_move: False where other processes hold the rest of each layer: a broken pass has ended them.
+        may_move: False where other processes hold the rest of each layer: a failed pass has ended them.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class OomFallback:
         self._may_move = may_move
 
     def retry(self, work: Callable[[], T], again: Callable[[], object] | None) -> T:
-        """What the work returns.
+        """Run the work and return its result.
 
         Args:
-            again: undoes what broken work may have left, before it is repeated; None: it cannot be repeated.
+            again: undoes what failed work may have left, before it is repeated; None: it cannot be repeated.
         Raises:
-            NotEnoughMemory: there is nothing left to move, no room on the host, or the work cannot be repeated.
+            NotEnoughMemory: no layer is left to move, the host has no room, or the work cannot be repeated.
         """
         broken = False
         while True:
@@ -93,7 +93,7 @@ class OomFallback:
                     again()
                 return work()
             except torch.OutOfMemoryError:
-                broken = True  # and what the error holds is free once it is handled
+                broken = True  # retry outside this block, where the error's references are gone
             if again is None or not self._may_move:
                 raise NotEnoughMemory("The device ran out of memory.", hint=HINT)
             self._make_room()
@@ -105,7 +105,7 @@ class OomFallback:
             raise NotEnoughMemory(
                 "The device ran out of memory, and the whole full cache lies on the host already.", hint=HINT
             )
-        # whole blocks, and for a moment the rows that were seen, on their way there
+        # whole blocks, and for a moment the copied rows as well
         blocks = -(-full.capacity // self._block_rows) * self._block_rows
         needed = (blocks + full.length) * full.shape.bytes_per_token // full.shape.num_layers
         if needed > self._free_host_bytes():

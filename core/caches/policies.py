@@ -1,8 +1,8 @@
 """Which chunks of the full cache matter: scores and choices as pure functions, and the policies that combine them.
 
 Scores: landmarks (TriForce, arXiv 2404.11912; voting by a window of queries: SnapKV, arXiv 2404.14469), exact
-attention mass (what PillarAttn-style methods read off a verification pass), accumulated attention (H2O,
-arXiv 2306.14048). Choices: top chunks, or sink alone (StreamingLLM, arXiv 2309.17453).
+attention mass (as PillarAttn-style methods read it from a verification pass), accumulated attention (H2O,
+arXiv 2306.14048). Choices: top chunks, or only the sink (StreamingLLM, arXiv 2309.17453).
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from core.config import RetrievalConfig
 from core.errors import InvalidSetting
 from core.ops.native import LEAST_OUT
 
-WIDENED_BYTES = 16 << 20  # of 16-bit keys that are widened at once, as float32; of one head at least
-RANKED_BYTES = 16 << 20  # scores that are ranked at once; ranking takes four times as much while it lasts
+WIDENED_BYTES = 16 << 20  # 16-bit keys widened to float32 at a time; at least one head
+RANKED_BYTES = 16 << 20  # scores ranked at a time; ranking temporarily takes four times as much
 
 
 def landmark_scores(
@@ -28,7 +28,7 @@ def landmark_scores(
     Args:
         queries: [H, W, D]; landmarks: [H_kv, C, D].
         few_rows: a faster product of x [R, D] and the transpose of weight [C, D], as a backend's `linear`. Stock
-            products of 8 rows take three times as long as reading 15,000 landmarks does (2 cores).
+            products of 8 rows take three times as long as reading 15,000 landmarks (2 cores).
     Returns:
         [H_kv, C] float32; one set per KV head, so the G heads of a group vote together.
     """
@@ -43,7 +43,7 @@ def landmark_scores(
 def _products(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
     """Scaled scores of queries [H_kv, R, D] and keys [H_kv, C, D], [H_kv, R, C] float32.
 
-    Of 16-bit tensors products are never rounded to 16 bits: the bundled target's reach 15,000, where float16 has
+    Products of 16-bit tensors are never rounded to 16 bits: the bundled target's reach 15,000, where float16 has
     steps of 8 and bfloat16 of 64, and more than 65,504 would be infinite.
     """
     if queries.dtype not in (torch.float16, torch.bfloat16):
@@ -73,7 +73,7 @@ def attention_scores(queries: Tensor, keys: Tensor, chunk_size: int, scaling: fl
 
 
 def accumulated_scores(queries: Tensor, positions: Tensor, keys: Tensor, chunk_size: int, scaling: float) -> Tensor:
-    """Attention mass of each complete chunk, accumulated over sampled queries, each looking only at its own past.
+    """Attention mass of each complete chunk, accumulated over sampled queries; each attends to its own past only.
 
     Args:
         queries: [H, N, D] at positions [N] int64; keys: [H_kv, S, D].
@@ -100,10 +100,10 @@ def _by_chunk(mass: Tensor, chunk_size: int) -> Tensor:
 
 
 def with_neighbor_bonus(scores: Tensor, share: float) -> Tensor:
-    """Each chunk at least `share` of the score of the chunk before it, [.., C].
+    """Raise each chunk's score to at least `share` of the score of the chunk before it, [.., C].
 
-    Text that is being quoted goes on behind the chunk that is attended to now: on the bundled target this takes
-    level-2 acceptance of recitations at 32K from 0.78 to 0.88.
+    A quotation continues behind the chunk that is attended to now: on the bundled target this raises level-2 acceptance
+    of recitations at 32K from 0.78 to 0.88.
     """
     handed = share * scores[..., :-1]
     torch.maximum(handed, scores[..., 1:], out=handed)
@@ -111,7 +111,7 @@ def with_neighbor_bonus(scores: Tensor, share: float) -> Tensor:
 
 
 def top_chunks(scores: Tensor, num_chunks: int) -> Tensor:
-    """Numbers of the best chunks, [.., min(num_chunks, C)] int64 ascending; chunk 0, the sink, always among them.
+    """Numbers of the best chunks, [.., min(num_chunks, C)] int64 ascending, always with chunk 0, the sink.
 
     Args:
         scores: [.., C] float32.
@@ -122,7 +122,7 @@ def top_chunks(scores: Tensor, num_chunks: int) -> Tensor:
 
 
 def chosen_weights(held: Tensor, scores: Tensor) -> Tensor:
-    """The share of its head's score by which each chunk was chosen, averaged over layers and heads.
+    """Each chunk's share of its head's score when it was chosen, averaged over layers and heads.
 
     Args:
         held: [L, H_kv, n] int64 chunk numbers; scores: [L, H_kv, C], any scale, on any device.
@@ -136,10 +136,10 @@ def chosen_weights(held: Tensor, scores: Tensor) -> Tensor:
 
 
 class ChunkPolicy(Protocol):
-    """Chooses what an evicting cache keeps beside its local window."""
+    """Chooses which chunks an evicting cache keeps beside its local window."""
 
     local_window: int  # newest tokens kept, at least
-    max_chunks: int  # chosen beside them, at most
+    max_chunks: int  # chosen beside the local window, at most
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None: ...
 
@@ -148,7 +148,7 @@ class ChunkPolicy(Protocol):
 
 
 class TopChunks:
-    """The chunks with the best scores: the retrieval cache proper. Scores by landmarks; others override `score`."""
+    """Chooses the chunks with the best scores for the retrieval cache: landmark scores; others override `score`."""
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
         self.full, self.config = full, config
@@ -158,7 +158,7 @@ class TopChunks:
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
         """Score layer by layer, then rank many layers at once: few, large steps."""
         layers, heads = self.full.shape.num_layers, self.full.shape.num_kv_heads
-        self.scores = self.scores[..., :0].clone()  # the old ones go before there are new ones
+        self.scores = self.scores[..., :0].clone()  # free the old scores before computing new ones
         scores = torch.empty(layers, heads, num_eligible, device=self.full.shape.device)
         for layer in range(layers):
             scores[layer] = self.score(layer, num_eligible, scaling)
@@ -169,17 +169,17 @@ class TopChunks:
         return torch.cat(ranked)
 
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
-        """How much each of the first chunks matters to the newest queries, [H_kv, num_eligible] float32, at least 0."""
+        """Importance of each of the first chunks for the newest queries, [H_kv, num_eligible] float32, at least 0."""
         landmarks, few_rows = self.full.landmarks(layer, num_eligible), self.full.backend.linear
         return landmark_scores(self.queries(layer), landmarks, scaling, few_rows)
 
     def queries(self, layer: int) -> Tensor:
-        """The newest queries of a layer, [H, W, D]: they vote."""
+        """The newest queries of a layer, [H, W, D], which vote for chunks."""
         return self.full.recent_queries(layer, self.config.query_window)
 
 
 class ExactAttention(TopChunks):
-    """The chunks that the newest queries really attend to. Cost: reads every key at each choice."""
+    """The chunks with the most exact attention from the newest queries. Cost: reads every key at each choice."""
 
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Attention mass of each chunk, [H_kv, num_eligible] float32."""
@@ -188,20 +188,19 @@ class ExactAttention(TopChunks):
 
 
 class SinkOnly:
-    """StreamingLLM over the target's own cache: the first chunk and the newest tokens, nothing between. Not exact."""
+    """StreamingLLM on the target's own cache: the first chunk and the newest tokens, nothing between. Not exact."""
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
         self._full, self.max_chunks = full, 1
         self.local_window = config.budget - config.chunk_size
 
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
-        """Chunk 0."""
         shape = self._full.shape
         return torch.zeros(shape.num_layers, shape.num_kv_heads, min(1, num_eligible), dtype=torch.int64)
 
 
 class HeavyHitters:
-    """H2O-style: what got most attention while the text was read, half of the budget; the rest recent. Not exact."""
+    """H2O-style: half of the budget for the chunks with the most attention during reading, half recent. Not exact."""
 
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
         self._full = full
@@ -209,7 +208,6 @@ class HeavyHitters:
         self.local_window = config.budget - self.max_chunks * config.chunk_size
 
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
-        """Chunks with the largest accumulated attention."""
         layers = range(self._full.shape.num_layers)
         return torch.stack([self._choose_in(layer, num_eligible, scaling) for layer in layers])
 
@@ -225,22 +223,22 @@ LOSSY_POLICIES: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o":
 
 
 def register_policy(name: str, policy: type[TopChunks]) -> None:
-    """Let `RetrievalConfig(policy=name)` choose chunks by a class of your own: whatever it keeps, texts stay exact.
+    """Make a class of your own available as `RetrievalConfig(policy=name)`. Texts stay exact whatever it keeps.
 
     Raises:
-        InvalidSetting: the name is taken by another class.
+        InvalidSetting: another class has this name.
     """
     if SELECTION_POLICIES.setdefault(name, policy) is not policy:
         raise InvalidSetting(f"There is a selection policy {name!r} already.", hint="Choose another name.")
 
 
 def check_policy(name: str, *, shared: bool = False) -> None:
-    """See that chunks can be chosen so, before anything is loaded.
+    """Check before anything is loaded that this policy can be used.
 
     Args:
-        shared: by several processes, which know the policies of this module alone.
+        shared: several processes hold the target; they know only the policies of this module.
     Raises:
-        InvalidSetting: they cannot.
+        InvalidSetting: it cannot be used.
     """
     if name not in SELECTION_POLICIES:
         known = ", ".join(SELECTION_POLICIES)
@@ -252,7 +250,7 @@ def check_policy(name: str, *, shared: bool = False) -> None:
 
 
 def selection_policy(full: FullCache, config: RetrievalConfig) -> TopChunks:
-    """What chooses for the retrieval cache.
+    """The policy that chooses for the retrieval cache.
 
     Raises:
         InvalidSetting: there is no policy of that name.

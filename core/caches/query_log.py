@@ -1,4 +1,4 @@
-"""Queries as they were asked, kept beside the keys: what selection scores chunks with."""
+"""Queries kept beside the keys: selection scores chunks with them."""
 
 from typing import NamedTuple
 
@@ -9,21 +9,21 @@ from core.caches.base import KVShape
 from core.ops.graphs import MOST_ROWS, padded_rows
 
 QUERY_LOG = 128  # newest queries kept per layer and head; must exceed a query window plus the longest guess
-QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept for good, for accumulated-attention scores (H2O)
+QUERY_SAMPLE_STRIDE = 64  # every 64th query is kept permanently, for accumulated-attention scores (H2O)
 
 
 class SavedQueries(NamedTuple):
     """A copy of the newest queries."""
 
     rings: list[Tensor]  # per layer [H, QUERY_LOG, D]
-    first: int  # the oldest token whose query is there
+    first: int  # the oldest token whose query is in the copy
 
 
 class QueryLog:
-    """Queries as they were asked, after RoPE: the newest ones in a ring, and a sparse sample of all.
+    """Queries after RoPE: the newest ones in a ring, and a sparse sample of all.
 
-    The ring holds those of tokens [first, length): what was written behind a token that is now the last one has
-    overwritten older ones, and a rewind does not bring them back.
+    The ring holds the queries of tokens [first, length): queries behind the present last token have overwritten older
+    ones, and a rewind does not bring those back.
     """
 
     def __init__(self, shape: KVShape, capacity: int) -> None:
@@ -32,20 +32,20 @@ class QueryLog:
             return [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.num_layers)]
 
         self._ring = allocate(QUERY_LOG)
-        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes what is no sample
+        self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes the queries not sampled
         self.first = 0
 
     def open(self, start: int, num_new: int) -> None:
-        """A pass over tokens [start, start + num_new) will write, a recorded one up to the next power of two."""
+        """Announce a pass over tokens [start, start + num_new); a recorded one writes up to the next power of two."""
         width = padded_rows(num_new) if num_new <= MOST_ROWS else num_new
         self.first = max(self.first, start + width - QUERY_LOG)
 
     def truncate(self, length: int) -> None:
-        """Tokens from `length` on are forgotten."""
+        """Forget tokens from `length` on."""
         self.first = min(self.first, length)
 
     def put(self, start: int, queries: Tensor) -> None:
-        """Queries [L, H, W, D] of tokens [start, start + W), the last ones there are."""
+        """Store queries [L, H, W, D] of tokens [start, start + W), which are the newest."""
         for ring, own in zip(self._ring, queries, strict=True):
             at = torch.arange(start, start + own.shape[1], device=ring.device) % QUERY_LOG
             ring[:, at] = own
@@ -67,7 +67,7 @@ class QueryLog:
             position += size
 
     def write_at(self, layer: int, positions: Tensor, q: Tensor) -> None:
-        """As `write`, where only the device knows the positions [T] int64; T at most QUERY_LOG."""
+        """As `write`, if only the device knows the positions [T] int64; T at most QUERY_LOG."""
         self._ring[layer].index_copy_(1, positions % QUERY_LOG, q[0])
         samples = self._samples[layer]
         is_sample = positions % QUERY_SAMPLE_STRIDE == 0
@@ -75,14 +75,14 @@ class QueryLog:
         samples.index_copy_(1, slots, q[0])
 
     def saved(self, device: torch.device | None = None) -> SavedQueries:
-        """A copy, on `device` if one is given, of the newest queries of every layer.
+        """A copy of the newest queries of every layer, on `device` if one is given.
 
-        The sparse sample is written anew as a text is read again, and serves no method that speculates.
+        Without the sparse sample: reading a text again writes it anew, and no speculative method uses it.
         """
         return SavedQueries([ring.to(device or ring.device, copy=True) for ring in self._ring], self.first)
 
     def restore(self, saved: SavedQueries) -> None:
-        """The newest queries as they were when saved."""
+        """Restore the newest queries from a copy."""
         for ring, copy in zip(self._ring, saved.rings, strict=True):
             ring.copy_(copy)
         self.first = saved.first

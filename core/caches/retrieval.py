@@ -1,6 +1,6 @@
-"""The retrieval cache: a contiguous copy of the chunks of the full cache that matter now, and everything recent.
+"""The retrieval cache: a contiguous copy of the full cache's chunks that matter now, and all recent tokens.
 
-Rows, per layer and KV head: [selected chunks, the sink among them | recent tokens]. Keys keep the RoPE phase of their
+Rows, per layer and KV head: [selected chunks including the sink | recent tokens]. Keys keep the RoPE phase of their
 true position, so the order of rows does not matter and a re-selection moves only chunks that changed. With another
 policy the same cache is a lossy eviction method (StreamingLLM, H2O) for comparison. TriForce, arXiv 2404.11912, sec. 4.
 """
@@ -15,11 +15,11 @@ from core.caches.full import FullCache
 from core.caches.layer_storage import by_chunk
 from core.caches.policies import ChunkPolicy
 
-GROWTH = 192  # recent rows beyond the local window before old ones must go; bounds tokens between two selections
+GROWTH = 192  # recent rows beyond the local window before old ones are dropped; bounds tokens between two selections
 
 
 class HeldPart(NamedTuple):
-    """What a retrieval cache holds, by number: its rows are copies of the full cache's."""
+    """What a retrieval cache holds, by chunk number: its rows are copies of the full cache's."""
 
     held: Tensor  # [L, H_kv, n] int64 chunk numbers by slot
     recent_start: int
@@ -27,7 +27,7 @@ class HeldPart(NamedTuple):
 
 
 class RetrievalCache:
-    """A part of `full`, chosen by `policy`. Tokens that `full` has not seen are kept as this cache computed them."""
+    """A part of `full`, chosen by `policy`. Tokens that `full` has not seen keep the rows that this cache computed."""
 
     def __init__(self, full: FullCache, policy: ChunkPolicy) -> None:
         self._full = full
@@ -37,17 +37,17 @@ class RetrievalCache:
         self.set_policy(policy)
 
     def set_policy(self, policy: ChunkPolicy) -> None:
-        """Let `policy` choose from now on, with room for what it may choose. What was held is forgotten."""
+        """Let `policy` choose from now on, and make room for its choice. Forgets what was held."""
         self._policy = policy
         self._chunk_rows = policy.max_chunks * self._full.chunk_size
         self._rows = self._chunk_rows + policy.local_window + self._full.chunk_size + GROWTH
-        self.release_buffers()  # the old ones go before new ones are asked for
+        self.release_buffers()  # free the old buffers before allocating new ones
         self.allocate_buffers()
         self.chunks_moved = 0  # copied by the last selection, over all layers and heads
         self.selections = 0
 
     def release_buffers(self) -> None:
-        """Forget everything and give the memory up, until `take_rows`; no pass may run meanwhile."""
+        """Forget everything and free the memory, until `allocate_buffers`; no pass may run meanwhile."""
         self.moving()
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
@@ -58,25 +58,23 @@ class RetrievalCache:
         self._length = 0
 
     def allocate_buffers(self) -> None:
-        """Take the memory again.
+        """Allocate the memory again.
 
         Raises:
-            torch.OutOfMemoryError: the device has no room; nothing was taken.
+            torch.OutOfMemoryError: the device has no room; nothing was allocated.
         """
         k, v = ([self.shape.allocate(self._rows) for _ in range(self.shape.num_layers)] for _ in "kv")
-        if self.shape.device.type == "cuda":  # recorded passes multiply rows that they hide by 0: they must be finite
+        if self.shape.device.type == "cuda":  # recorded passes multiply hidden rows by 0, so they must be finite
             for buffer in (*k, *v):
                 buffer.zero_()
         self.k, self.v = k, v
 
     @property
     def length(self) -> int:
-        """Conversation tokens seen."""
         return self._length
 
     @property
     def nbytes(self) -> int:
-        """Bytes read by one pass."""
         return (self._first_recent + self._length - self._recent_start) * self.shape.bytes_per_token
 
     @property
@@ -85,7 +83,7 @@ class RetrievalCache:
 
     @property
     def tokens_since_selection(self) -> int:
-        """Tokens seen beyond the local window that the last selection kept."""
+        """Tokens seen since the last selection, beyond the local window that it kept."""
         return self._length - self._recent_start - self._policy.local_window
 
     def held_chunks(self) -> Tensor:
@@ -93,7 +91,7 @@ class RetrievalCache:
         return self._held.clone()
 
     def select(self) -> None:
-        """Adopt everything the full cache has seen, choosing chunks anew and moving only those that changed."""
+        """Adopt everything the full cache has seen: choose chunks again, and move only those that changed."""
         size, length = self._full.chunk_size, self._full.length
         num_eligible = max(0, length - self._policy.local_window) // size
         self._recent_start = num_eligible * size
@@ -110,13 +108,13 @@ class RetrievalCache:
         held = self._held
         if held.shape != wanted.shape:
             held = torch.full_like(wanted, num_eligible)  # nothing is held: every slot is empty
-        held = held.clamp(max=num_eligible)  # chunks that a rewind made part of the recent rows leave their slots
+        held = held.clamp(max=num_eligible)  # free the slots of chunks that a rewind made part of the recent rows
         want = _membership(wanted, num_eligible)  # [L, H_kv, C + 1]
         have = _membership(held, num_eligible)
-        layer, head, chunk = (want & ~have)[..., :-1].nonzero(as_tuple=True)  # to bring in, by layer, then by head
+        layer, head, chunk = (want & ~have)[..., :-1].nonzero(as_tuple=True)  # chunks to copy, by layer, then by head
         slot = (~want.gather(2, held)).nonzero(as_tuple=True)[2]  # each head frees as many as it fills
         assert len(slot) == len(chunk), f"{len(chunk)} chunks for {len(slot)} slots"
-        self._held = self._held[..., :0]  # if copying breaks off, nothing is held
+        self._held = self._held[..., :0]  # if copying fails, nothing is held
         self._bring_all(layer, head, chunk, slot)
         held[layer, head, slot] = chunk
         self._held, self.chunks_moved = held, len(chunk)
@@ -140,24 +138,22 @@ class RetrievalCache:
 
     @property
     def link_bytes(self) -> int:
-        """All rows lie on the device."""
         return 0
 
     def fixed(self) -> FixedRows:
-        """Where the rows lie, for recorded passes."""
         return FixedRows(self.k, self.v, self._first_recent + self._length - self._recent_start)
 
     def set_aside(self) -> HeldPart:
-        """What is held now, to be put back after another answer used this cache. Moves nothing."""
+        """The chunk numbers held now, to put back after another answer has used this cache. Moves no rows."""
         return HeldPart(self._held.clone(), self._recent_start, self._length)
 
     def put_back(self, part: HeldPart, shared: int) -> None:
-        """Hold what was set aside, each chunk in its slot; the full cache has the tokens again that it had then.
+        """Hold again what was set aside, each chunk in its slot; the full cache must have the same tokens as then.
 
-        Rows of tokens that only this cache had seen are lost, and fed again. Moves what differs from what is held now.
+        Rows of tokens that only this cache had seen are fed again. Moves only rows that differ from the present ones.
 
         Args:
-            shared: leading tokens that were the same in between; chunks behind them are copied in any case.
+            shared: leading tokens that stayed the same in between; chunks behind them are always copied.
         """
         size, held = self._full.chunk_size, self._held
         changed = part.held >= shared // size
@@ -165,7 +161,7 @@ class RetrievalCache:
             changed |= held != part.held
         else:
             changed = torch.ones_like(changed)
-        self._held = held[..., :0]  # if copying breaks off, nothing is held
+        self._held = held[..., :0]  # if copying fails, nothing is held
         self._length = self._synced = self._recent_start = 0
         layer, head, slot = changed.nonzero(as_tuple=True)
         self._bring_all(layer, head, part.held[layer, head, slot], slot)
@@ -175,14 +171,13 @@ class RetrievalCache:
             self._copy_recent(number, self._recent_start, self._length)
 
     def forget(self, part: HeldPart) -> None:
-        """What was set aside will not be put back."""
+        """Free what was set aside and will not be put back."""
 
     def unseen_spans(self, total: int) -> list[range]:
-        """Everything behind the prefix that was seen."""
         return [range(self._length, total)]
 
     def begin(self, start: int, num_new: int) -> Tensor:
-        """Replace own approximations by rows that the full cache has computed meanwhile; make room by sliding."""
+        """Replace this cache's own rows by those that the full cache has computed meanwhile; make room by sliding."""
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         exact = min(self._full.length, self._length)
         if exact > self._synced:
@@ -215,11 +210,10 @@ class RetrievalCache:
         return self._full.backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
 
     def commit(self, num_new: int) -> None:
-        """The staged tokens count as seen."""
         self._length += num_new
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on; further back than the recent rows reach, forget everything."""
+        """Forget tokens from `length` on; if that is before the recent rows, forget everything."""
         if length < self._recent_start:
             self._held = self._held[..., :0]
             self._recent_start = length = 0
@@ -228,6 +222,6 @@ class RetrievalCache:
 
 
 def _membership(chunks: Tensor, num_chunks: int) -> Tensor:
-    """[L, H_kv, n] numbers -> [L, H_kv, num_chunks + 1] bool; the last column stands for empty slots."""
+    """[L, H_kv, n] numbers -> [L, H_kv, num_chunks + 1] bool; the last column is for empty slots."""
     mask = torch.zeros(*chunks.shape[:2], num_chunks + 1, dtype=torch.bool, device=chunks.device)
     return mask.scatter_(2, chunks, True)

@@ -1,8 +1,8 @@
 """The streaming cache of the draft: a few sink tokens and a recent window (StreamingLLM, arXiv 2309.17453).
 
 RoPE positions are slots in the window, so a draft trained on 2K tokens works behind a book of any length. When the
-window is full its oldest quarter goes and the keys that stay are rotated back by as many positions: a rotation
-composes with the one they carry, so nothing is computed again.
+window is full, its oldest quarter is dropped and the remaining keys are rotated back by as many positions: rotations
+compose, so nothing is computed again.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class StreamingCache:
         self.k = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self.v = [shape.allocate(config.window) for _ in range(shape.num_layers)]
         self._length = self._rows = 0
-        self.moving = Moving()  # of interest where buffers are replaced; these stay
+        self.moving = Moving()  # required by the protocol; these buffers are never replaced
 
     @property
     def length(self) -> int:
@@ -43,20 +43,17 @@ class StreamingCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes read by one pass."""
         return self._rows * self.shape.bytes_per_token
 
     @property
     def link_bytes(self) -> int:
-        """All rows lie on the device."""
         return 0
 
     def fixed(self) -> FixedRows:
-        """Where the rows lie, for recorded passes."""
         return FixedRows(self.k, self.v, self._rows)
 
     def set_aside(self) -> HeldWindow:
-        """A copy of what is held now, to be put back after another answer used this cache."""
+        """A copy of the held rows, to put back after another answer has used this cache."""
         k, v = ([rows[:, :, : self._rows].clone() for rows in kind] for kind in (self.k, self.v))
         return HeldWindow(k, v, self._length)
 
@@ -68,7 +65,7 @@ class StreamingCache:
                 layer[:, :, : self._rows] = copy
 
     def unseen_spans(self, total: int) -> list[range]:
-        """What to feed; where more is missing than the window keeps, forget all and take the sink and the tail."""
+        """What to feed; if more is missing than the window keeps, forget all, feed the sink and the newest tokens."""
         sink = self._config.num_sink
         keep = (self._config.window - sink) * 3 // 4
         if total - self._length <= keep:
@@ -107,16 +104,15 @@ class StreamingCache:
         return self._backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
 
     def commit(self, num_new: int) -> None:
-        """The staged tokens count as seen."""
         self._length += num_new
         self._rows += num_new
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on; where that reaches past the window, forget everything."""
+        """Forget tokens from `length` on; if that is before the window, forget everything."""
         dropped = self._length - length
         if dropped <= 0:
             return
         rows = self._rows - dropped
-        if rows < self._config.num_sink and length != rows:  # the rows left would not be a prefix
+        if rows < self._config.num_sink and length != rows:  # the remaining rows would not be a prefix
             length = rows = 0
         self._length, self._rows = length, rows

@@ -1,4 +1,4 @@
-"""A token sequence of which only the end changes: committed tokens and a short speculative tail.
+"""A token sequence that changes only at its end: committed tokens and a short speculative tail.
 
 Nested speculation appends and drops a few tokens thousands of times; copying a book of 128K ids each time would cost
 more than a draft step.
@@ -19,7 +19,7 @@ class Context:
         return len(self._base) + len(self._tail)
 
     def extended(self, more: Sequence[int]) -> "Context":
-        """A longer context; costs the tail, not the base."""
+        """A longer context; copies the tail, not the base."""
         return Context(self._base, (*self._tail, *more))
 
     def span(self, start: int, stop: int) -> list[int]:
@@ -33,7 +33,7 @@ class Context:
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """Number of leading tokens that a and b share. Cost: O(n) comparisons of slices, binary search over them."""
     low, high = 0, min(len(a), len(b))
-    while low < high:  # slices compare at C speed, a Python loop over 128K ids does not
+    while low < high:  # slices compare at C speed, unlike a Python loop over 128K ids
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
             low = middle

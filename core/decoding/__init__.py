@@ -1,1 +1,1 @@
-"""Speculative decoding: distributions from logits, accept or correct, one round, and the compositions of it."""
+"""Speculative decoding: distributions from logits, verification, one round, and the methods composed of these."""

@@ -1,8 +1,8 @@
 """How long a round should be: pure arithmetic on acceptance and cost.
 
 With acceptance a, a round of g guesses commits E(a, g) = (1 - a^(g+1)) / (1 - a) tokens (arXiv 2211.17192, eq. 1) and
-costs g proposals and one pass of the verifier. Any rule that looks only at the past leaves the output distribution as
-it is.
+costs g proposals and one pass of the verifier. Any rule that depends only on the past leaves the output distribution
+unchanged.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from typing import Protocol
 from core.decoding.stats import LevelStats
 
 PRIOR_TESTS = 4.0  # weight of the prior acceptance, in tests
-FADE = 0.95  # weight that a round keeps when another one follows: a memory of about 20 rounds
+FADE = 0.95  # weight of a round relative to the next one: a memory of about 20 rounds
 
 
 class RoundCost(Protocol):
@@ -28,7 +28,7 @@ class PassCost:
 
     base: float
     slope: float
-    beside: float = 0.0  # of what runs at the same time and does not depend on the rows
+    beside: float = 0.0  # cost of work that runs at the same time and does not depend on the rows
 
     def of(self, num_guesses: int) -> float:
         """Cost of verifying this many guesses."""
@@ -37,7 +37,7 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCost:
-    """Measured cost of passes by their number of rows; a model fills the gaps with its shape.
+    """Measured cost of passes by their number of rows; a model's shape fills the gaps.
 
     `overhead` is what a round costs beside its passes.
     """
@@ -68,7 +68,7 @@ def expected_tokens(acceptance: float, num_guesses: int) -> float:
 
 
 class RecentAcceptance:
-    """Acceptance of the last rounds of one level: older ones fade, and `prior` stands in while little was tested."""
+    """Acceptance of a level's last rounds: older rounds fade, and `prior` counts while few guesses were tested."""
 
     def __init__(self, prior: float) -> None:
         self._prior = prior
@@ -76,7 +76,7 @@ class RecentAcceptance:
         self._tested = self._accepted = 0.0
 
     def update(self, stats: LevelStats) -> float:
-        """Take in what the level did since the last update; returns the acceptance to plan with."""
+        """Add what the level did since the last update; returns the acceptance to plan with."""
         tested, accepted = stats.tested - self._seen.tested, stats.accepted - self._seen.accepted
         fade = FADE ** max(0, stats.rounds - self._seen.rounds) if tested else 1.0
         self._tested = fade * self._tested + tested
@@ -86,7 +86,7 @@ class RecentAcceptance:
 
 
 def best_gamma(acceptance: float, guess_cost: float, verifying: RoundCost, max_gamma: int) -> int:
-    """The number of guesses with most tokens per unit of cost; 0 where verifying alone is best."""
+    """The number of guesses with the most tokens per unit of cost; 0 where a verifier alone is best."""
 
     def rate(num_guesses: int) -> float:
         return expected_tokens(acceptance, num_guesses) / (num_guesses * guess_cost + verifying.of(num_guesses))

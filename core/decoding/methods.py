@@ -1,6 +1,6 @@
 """How the methods of the registry are composed of the same few parts.
 
-The registry names the models of each method, cheapest first. Each proposes to the next one, so that TriForce is
+The registry names the models of each method, cheapest first. Each model proposes to the next, so TriForce is
 Speculative(Speculative(draft, target + retrieval), target + full), arXiv 2404.11912.
 """
 
@@ -23,11 +23,11 @@ from core.decoding.verify import Verdict
 from core.errors import UnsupportedModel
 from core.models.cached_model import CachedModel
 
-PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # where adaptation starts; a few rounds override them
-PROBE_INTERVAL = 24  # rounds without guesses after which a level, once found losing, is tried again
+PRIOR_LEVEL1, PRIOR_LEVEL2 = 0.6, 0.9  # initial acceptance for adaptation; a few rounds override it
+PROBE_INTERVAL = 24  # rounds after which a level that was switched off because guessing lost is tried again
 PROBE_GAMMA = 2
 LOOKUP_AT_MOST = 12  # tokens proposed at once
-LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it the chunks are chosen anew at once
+LOW_ACCEPTANCE = 0.5  # of a level-2 guess: below it chunks are chosen again at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +37,12 @@ class Parts:
     full: CachedModel
     retrieval: CachedModel
     draft: CachedModel | None
-    index: TokenIndex  # of the conversation, for lookups
+    index: TokenIndex  # of the conversation, for n-gram lookups
     vocab: int
-    evicting: Callable[
-        [str], CachedModel
-    ]  # the target through a lossy cache, by method name; made when first asked for
+    evicting: Callable[[str], CachedModel]  # the target with a lossy cache, by method name; made at its first use
     config: RetrievalConfig
-    nominal_cost: Callable[[CachedModel], PassCost]  # modelled, of a pass; a function of sizes and of the plan alone
-    most_guesses: Callable[[], int]  # of a round that the full cache verifies, where the settings do not say
+    nominal_cost: Callable[[CachedModel], PassCost]  # modelled cost of a pass, from sizes and the plan alone
+    most_guesses: Callable[[], int]  # of a round that the full cache verifies, if the settings do not say
 
 
 class Aside(NamedTuple):
@@ -55,12 +53,12 @@ class Aside(NamedTuple):
 
 
 class Decoder:
-    """One method at work on one answer."""
+    """One method decoding one answer."""
 
     def __init__(self, name: str, parts: Parts, sampling: SamplingParams, speculation: SpeculationConfig) -> None:
         method = check_method(name)
         self.name, self.exact = name, method.exact
-        self.models = models_of(name, parts)  # cheapest first, the one with the last word last
+        self.models = models_of(name, parts)  # cheapest first, the final verifier last
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
         all_sampled = self._sampled = [SampledModel(model, sampling) for model in self.models]
         self.levels: list[Speculative] = []  # level 1 first, the top last
@@ -78,31 +76,31 @@ class Decoder:
         priors = [PRIOR_LEVEL1, PRIOR_LEVEL2][-len(self.levels) :] if self.levels else []
         self._recent = [RecentAcceptance(prior) for prior in priors]
         self._idle_rounds = [0] * len(self.levels)
-        self._synced = False  # whether lookups know the conversation
-        self._round_overhead = 0.0  # recent seconds of a round outside passes
+        self._synced = False  # whether the n-gram index has the conversation
+        self._round_overhead = 0.0  # recent mean, seconds of a round outside passes
         self.reselections = 0
 
     @property
     def verifier(self) -> CachedModel:
-        """The model with the last word."""
+        """The model that verifies last."""
         return self.models[-1]
 
     @property
     def vocab(self) -> int:
-        """Tokens the models know."""
+        """Number of tokens in the models' vocabulary."""
         return self._parts.vocab
 
     def reset_meters(self) -> None:
-        """Count passes from here: what came before was prefill."""
+        """Count passes from here on: those before were prefill."""
         for model in self.models:
             model.meter.reset()
 
     def start(self) -> None:
-        """The prompt has been read into the full cache: choose what the smaller caches hold.
+        """Choose the contents of the smaller caches after the prompt was read into the full cache.
 
-        Whatever they held before goes: what a seed draws may depend on the prompt, not on earlier answers.
+        Their old contents are dropped: what a seed draws may depend on the prompt, not on earlier answers.
         """
-        self.verifier.meter.forget_costs()  # they depend on how much it has read
+        self.verifier.meter.forget_costs()  # costs depend on how much it has read
         for model in self.models:
             if isinstance(model.cache, RetrievalCache):
                 model.cache.select()
@@ -111,21 +109,21 @@ class Decoder:
         self._record()
 
     def _record(self) -> None:
-        """Record what the first rounds replay, before the answer's clock runs. Leaves what the caches hold as it is."""
+        """Record what the first rounds replay, before the answer's clock runs. Caches keep their contents."""
         gammas = [0] * (len(self.models) - len(self.levels)) + [level.gamma for level in self.levels]
         for sampled, gamma in zip(self._sampled, gammas, strict=True):
-            # When a guess was accepted whole, its proposer has yet to read two tokens: the guess's last and the bonus
+            # When a whole guess was accepted, its proposer has two tokens to read: the guess's last and the bonus
             most_unseen = 1 if sampled.model is self.verifier else 2
             sampled.record(gamma, most_unseen, self.vocab, self.verifier.cache.length)
 
     @property
     def recording_seconds(self) -> float:
-        """Spent on recording passes and distributions so far, by whoever shares the recordings: no part of decoding."""
+        """Seconds spent so far on recording passes and distributions, for all answers: not decoding time."""
         shared = {model.graphs for model in self.models if model.graphs is not None}
         return sum(graphs.recording_seconds for graphs in shared)
 
     def set_aside(self) -> "Aside":
-        """What the smaller caches hold of this answer: another one is about to use them."""
+        """Set aside what the smaller caches hold of this answer, because another answer is about to use them."""
         held = Aside({}, {})
         for model in self.models[:-1]:
             if isinstance(model.cache, RetrievalCache):
@@ -135,7 +133,7 @@ class Decoder:
         return held
 
     def put_back(self, held: "Aside", shared: int) -> None:
-        """Go on as if no other answer had used the caches meanwhile.
+        """Continue as if no other answer had used the caches meanwhile.
 
         Args:
             shared: leading tokens that the answers have in common.
@@ -148,13 +146,13 @@ class Decoder:
                 model.cache.put_back(held.windows[model.name])
 
     def drop(self, held: "Aside") -> None:
-        """What was set aside will not be put back."""
+        """Free what was set aside and will not be put back."""
         for model in self.models[:-1]:
             if isinstance(model.cache, RetrievalCache):
                 model.cache.forget(held.parts[model.name])
 
     def resume(self, context: Context) -> None:
-        """Go on from the full cache alone: choose chunks anew, let the draft catch up."""
+        """Continue from the full cache alone: choose chunks again, let the draft catch up."""
         self._synced = False
         for model in self.models[:-1]:
             model.cache.truncate(0)
@@ -165,18 +163,18 @@ class Decoder:
                     model.feed(context, span, 1)
 
     def forget(self) -> None:
-        """After `start` broke off: what it chose so far goes."""
+        """After `start` failed: drop what it chose so far."""
         for model in self.models:
             if model is not self._parts.full:
                 model.cache.truncate(0)
 
     def recover(self, context: Context) -> None:
-        """After `step` broke off: every cache at the committed tokens, ready for the next one. Exact methods only."""
+        """After `step` failed: set every cache to the committed tokens, ready for the next step. Exact methods only."""
         self.verifier.cache.truncate(len(context) - 1)
         self.resume(context)
 
     def step(self, context: Context, sampler: TokenSampler) -> Verdict:
-        """One pass of the model with the last word: one or more tokens that follow its distribution."""
+        """One pass of the final verifier: one or more tokens that follow its distribution."""
         if not self.levels:
             return self._top.round(context, sampler)
         if self._lookup and self._synced:
@@ -199,7 +197,7 @@ class Decoder:
         return sum(model.meter.seconds for model in self.models)
 
     def _reselect(self, verdict: Verdict) -> None:
-        """Choose chunks anew when the text has moved on, or when the choice stopped serving."""
+        """Choose chunks again when the text has moved on, or when acceptance is low."""
         for model in self.models[:-1]:
             cache = model.cache
             if not isinstance(cache, RetrievalCache):
@@ -210,16 +208,17 @@ class Decoder:
                 self.reselections += 1
 
     def _adapt(self) -> None:
-        """Set gammas to what acceptance and cost so far call for; 0, a plain draw, where guessing would lose.
+        """Set gammas by acceptance and cost so far; 0, a plain draw, where guessing would lose.
 
-        Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does (not its law,
-        but which sample a seed gives), so there costs are modelled from the plan and a seed stays reproducible.
+        Greedy text does not depend on round shapes, so there costs are measured times. Sampled text does depend on
+        them (not its distribution, but which sample a seed gives), so there costs are modelled from the plan and a
+        seed stays reproducible.
         """
-        below = self.models[: -len(self.levels)]  # whoever proposes to the first level, if anybody does
+        below = self.models[: -len(self.levels)]  # the proposer of the first level, if any
         guess_cost = self._pass_cost(below[0]).of(0) if below else None
         for number, level in enumerate(self.levels):
             cost = self._pass_cost(self.models[len(below) + number])
-            if guess_cost is None:  # nothing but lookups: they cost nothing, and no guess is asked for
+            if guess_cost is None:  # only lookups: they are free, and the proposer is never asked
                 guess_cost = cost.of(0)
                 continue
             if number and self._lookup and self._sampling.greedy:  # lookups below: what a guess really takes
@@ -242,7 +241,7 @@ class Decoder:
         return MeasuredCost(model.meter.seconds_by_rows, modelled, overhead)
 
     def _calibrate(self, context: Context) -> None:
-        """Time one row through the middle models: a pass of several rows does not tell what one would cost."""
+        """Time one row through the middle models: a pass of several rows does not show what one row costs."""
         for model in self.models[-len(self.levels) : -1]:
             if 1 not in model.meter.seconds_by_rows:
                 model.logits(context, 1)
@@ -274,6 +273,6 @@ def models_of(name: str, parts: Parts) -> list[CachedModel]:
 
 
 def make_lookup(method: Method, parts: Parts) -> Lookup:
-    """What proposes for a method that looks up how earlier text went on."""
+    """The n-gram lookup that proposes for a method."""
     device, at_least = parts.full.device, method.lookup_at_least
     return Lookup(parts.index, parts.vocab, device, at_least=at_least, at_most=LOOKUP_AT_MOST)

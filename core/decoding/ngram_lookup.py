@@ -1,8 +1,8 @@
-"""Guesses for nothing: where the text repeats itself, propose what followed last time.
+"""Free guesses: where the text repeats itself, propose what followed last time.
 
-Answers about a book quote it. An index of all n-grams of the conversation, the book included, finds the longest earlier
-match of the newest tokens; what came behind it there is the guess. Prompt lookup (Saxena 2023) and SuffixDecoding
-(arXiv 2411.04975) propose in this way; any guess is verified like all others, so the output distribution is unchanged.
+Answers about a book quote it. An index of all n-grams of the conversation, including the book, finds the longest
+earlier match of the newest tokens; the tokens behind that match are the guess. Prompt lookup (Saxena 2023) and
+SuffixDecoding (arXiv 2411.04975) propose in this way; every guess is verified, so the output distribution is unchanged.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from core.decoding.origin import Origin
 from core.decoding.verify import Guess
 from core.ops.streams import to_device
 
-GRAMS = (8, 3)  # lengths indexed, longest first; a match must have the shortest at least
+GRAMS = (8, 3)  # indexed lengths, longest first; a match must have at least the shortest
 MOST_TRIED = 8  # earlier places with the same n-gram that are compared, newest first
 LONGEST_MATCH = 32  # tokens compared behind the n-gram
 
@@ -25,11 +25,11 @@ class TokenIndex:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self._last: list[dict[int, int]] = [{} for _ in GRAMS]  # hash of an n-gram -> where it ends, newest
-        self._before: list[list[int]] = [[] for _ in GRAMS]  # by end: where the same hash ended before, -1 for nowhere
+        self._last: list[dict[int, int]] = [{} for _ in GRAMS]  # hash of an n-gram -> its newest end
+        self._before: list[list[int]] = [[] for _ in GRAMS]  # by end: the previous end with the same hash, -1 for none
 
     def sync(self, tokens: Sequence[int]) -> None:
-        """Hold exactly these tokens; costs what lies behind the common prefix."""
+        """Hold exactly these tokens; the cost grows with the tokens behind the common prefix."""
         self.truncate(common_prefix(self.tokens, tokens))
         self.extend(tokens[len(self.tokens) :])
 
@@ -47,7 +47,7 @@ class TokenIndex:
                 last[key] = end
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on; costs what is forgotten."""
+        """Forget tokens from `length` on; the cost grows with what is forgotten."""
         for size, last, before in zip(GRAMS, self._last, self._before, strict=True):
             for end in range(len(self.tokens), length, -1):
                 earlier = before.pop()
@@ -61,7 +61,7 @@ class TokenIndex:
         del self.tokens[length:]
 
     def find(self, suffix: Sequence[int]) -> tuple[int, int]:
-        """The longest earlier match of the end of `suffix`, the newest among equals.
+        """The longest earlier match of the end of `suffix`; the newest of several.
 
         Returns:
             Where it ends in `tokens` (its continuation starts there) and its length; (0, 0) for none. A match at the
@@ -92,26 +92,26 @@ class TokenIndex:
 
 
 class Lookup:
-    """Proposes continuations found in the index. Its distribution is certain of every token it proposes."""
+    """Proposes continuations found in the index. Its distribution gives each proposed token probability 1."""
 
     def __init__(self, index: TokenIndex, vocab: int, device: torch.device, *, at_least: int, at_most: int) -> None:
         self._index, self._vocab, self._device = index, vocab, device
         self._at_least, self._at_most = at_least, at_most
 
     def sync(self, tokens: Sequence[int]) -> None:
-        """The committed tokens, as they are now."""
+        """Set the committed tokens."""
         self._index.sync(tokens)
 
     def extend(self, context: Context) -> None:
-        """Take in what was committed since the last time."""
+        """Add the tokens committed since the last call."""
         known = len(self._index.tokens)
         if len(context) > known:
             self._index.extend(context.span(known, len(context)))
 
     def guess(self, context: Context) -> Guess | None:
-        """Up to `at_most` tokens behind a match of at least `at_least`; None where there is none.
+        """Up to `at_most` tokens behind a match of at least `at_least`; None without a match.
 
-        A longer match earns a longer guess: as many tokens as it has itself, at least four.
+        A longer match gives a longer guess: as many tokens as the match has, at least four.
         """
         end, length = self._index.find(context.span(max(0, len(context) - LONGEST_MATCH), len(context)))
         if length < self._at_least:

@@ -1,4 +1,4 @@
-"""Who wrote a token."""
+"""The origin of a token."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,8 +10,8 @@ OriginKind = Literal["proposed", "corrected", "bonus", "drawn"]
 class Origin:
     """Where a committed token comes from.
 
-    `level` names who wrote it ("draft", "retrieval", "full", ...). `kind` tells how: "proposed" by a proposer and
-    accepted by every model above, "corrected" from the residual after a rejection, "bonus" after a full accept,
+    `level` names the model that wrote it ("draft", "retrieval", "full", ...). `kind` says how: "proposed" by a proposer
+    and accepted by every verifier above, "corrected" from the residual after a rejection, "bonus" after a full accept,
     "drawn" by a model that decodes alone.
     """
 

@@ -1,7 +1,7 @@
-"""The methods to decode with: what each is called and what it promises. Imports no torch, so that anything may read it.
+"""The decoding methods: their names and what they promise. Imports no torch, so that any module may import it.
 
-A new method of known parts is one entry here: engine, page, race, command line, server and plots follow. One that drops
-part of the book also names what it keeps in `core.caches.policies.LOSSY_POLICIES`.
+A new method of known parts is one entry here: engine, page, race, command line, server and plots follow. A method that
+drops part of the book also names what it keeps in `core.caches.policies.LOSSY_POLICIES`.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from core.errors import InvalidSetting
 
 PLAIN = "autoregressive"
-COMPARED = (PLAIN, "triforce")  # where nothing else was asked for
+COMPARED = (PLAIN, "triforce")  # the methods compared by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +21,23 @@ class Method:
     label: str  # for readers
     short_label: str  # where there is little room
     summary: str  # what proposes and what verifies, or what the text is drawn from
-    models: tuple[str, ...]  # what computes, cheapest first: each proposes to the next, the last one has the last word
+    models: tuple[str, ...]  # its models, cheapest first: each proposes to the next, the last one verifies last
     colour: str  # of its bars: a variable of the page's theme (assets/static/css/theme.css)
-    lookup_at_least: int = 0  # tokens that must agree with earlier text before what followed is proposed; 0: no lookup
+    lookup_at_least: int = 0  # tokens that must match earlier text before its continuation is proposed; 0: no lookup
 
     @property
     def exact(self) -> bool:
-        """The text follows the target's distribution."""
+        """Whether the text follows the target's distribution."""
         return self.models[-1] == "full"
 
     @property
     def needs_draft(self) -> bool:
-        """A draft model has to be loaded."""
+        """Whether a draft model has to be loaded."""
         return "draft" in self.models
 
     @property
     def speculative(self) -> bool:
-        """Several tokens may come of one pass of the model with the last word."""
+        """Whether one pass of the final verifier may yield several tokens."""
         return len(self.models) > 1
 
 
@@ -128,21 +128,21 @@ def check_method(name: str) -> Method:
 
 
 def is_exact(name: str) -> bool:
-    """Whether a method's text follows the target's distribution; taken to be so of a remote server's own methods."""
+    """Whether a method's text follows the target's distribution; assumed for a remote server's own methods."""
     return name not in LOSSY_METHODS
 
 
 def methods_for(*, has_draft: bool) -> tuple[str, ...]:
-    """What can be used, the default first."""
+    """The usable methods, the default first."""
     usable = [method.name for method in METHODS.values() if has_draft or not method.needs_draft]
     return tuple(sorted(usable, key=lambda name: name != default_method(has_draft=has_draft)))
 
 
 def default_method(*, has_draft: bool) -> str:
-    """What is used where nothing was chosen."""
+    """The method used where none was chosen."""
     return "triforce" if has_draft else "lookup"
 
 
 def plain_first(methods: Iterable[str]) -> tuple[str, ...]:
-    """Methods to measure, each once; plain decoding, which the others are compared with, before them."""
+    """Methods to measure, each once, with plain decoding, the baseline, first."""
     return tuple(dict.fromkeys((PLAIN, *methods)))

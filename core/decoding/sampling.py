@@ -1,4 +1,4 @@
-"""The one way from logits to probabilities. Every level uses it, so sampling options cannot differ between them."""
+"""The only way from logits to probabilities. Every level uses it, so all levels apply the same sampling options."""
 
 from typing import NamedTuple
 
@@ -26,35 +26,35 @@ def to_probs(logits: Tensor, sampling: SamplingParams) -> Tensor:
     probs = torch.softmax(scaled, -1)
     if sampling.top_p < 1:
         ordered, index = probs.sort(dim=-1, descending=True, stable=True)
-        outside = ordered.cumsum(-1) - ordered >= sampling.top_p  # mass before this token already suffices
+        outside = ordered.cumsum(-1) - ordered >= sampling.top_p  # the mass before this token is already enough
         probs = probs.masked_fill(torch.zeros_like(outside).scatter_(-1, index, outside), 0.0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
 
 class Filters(NamedTuple):
-    """Which of the filters leave tokens out at all. Each costs a sort of the vocabulary."""
+    """Which filters exclude any token. Each costs a sort of the vocabulary."""
 
     top_k: bool
     top_p: bool
 
     @classmethod
     def of(cls, sampling: SamplingParams, vocab: int) -> "Filters":
-        """Those that `to_probs` applies to distributions over a vocabulary."""
+        """The filters that `to_probs` applies to distributions over a vocabulary."""
         return cls(0 < sampling.top_k < vocab, sampling.top_p < 1)
 
 
 def as_tensor(sampling: SamplingParams, device: torch.device) -> Tensor:
-    """Temperature, top-p and top-k, [3] float32, as `to_probs_by_tensor` takes them."""
+    """Temperature, top-p and top-k, [3] float32, for `to_probs_by_tensor`."""
     return torch.tensor((sampling.temperature, sampling.top_p, sampling.top_k), dtype=torch.float32, device=device)
 
 
 def to_probs_by_tensor(logits: Tensor, params: Tensor, filters: Filters) -> Tensor:
-    """`to_probs` with its parameters as a tensor, so that one recording serves all of them; temperature above 0.
+    """`to_probs` with its parameters as a tensor, so that one recording serves all values; temperature above 0.
 
     Args:
         logits: [.., V]; params: from `as_tensor`.
-        filters: which are on; of the others the parameters are not looked at.
+        filters: which filters are on; the parameters of the others are ignored.
     """
     temperature, top_p, top_k = params.unbind()
     scaled = logits.float() / temperature
@@ -88,7 +88,7 @@ class TokenSampler:
         return int(torch.cat((rejected, rejected.new_ones(1))).int().argmax())  # waits for the device
 
     def skip(self, num_tokens: int, vocab: int) -> None:
-        """Leave out the draws that plain decoding takes for this many tokens of a vocabulary."""
+        """Skip the draws that plain decoding takes for this many tokens of a vocabulary."""
         evenly = torch.ones(vocab, device=self._rng.device)
         none = torch.empty(0, device=self._rng.device)
         for _ in range(num_tokens):
@@ -97,13 +97,13 @@ class TokenSampler:
 
 
 class GreedySampler(TokenSampler):
-    """For distributions that are certain (temperature 0): what `TokenSampler` would decide, without drawing."""
+    """For distributions with one certain token (temperature 0): what `TokenSampler` would decide, without drawing."""
 
     def __init__(self) -> None:
         super().__init__(Generator())
 
     def draw(self, weights: Tensor) -> int:
-        """The one token that has any weight. Waits for the device."""
+        """The one token with a positive weight. Waits for the device."""
         return int(weights.argmax())
 
     def accept(self, p: Tensor, q: Tensor) -> int:

@@ -34,14 +34,14 @@ class Proposer(Protocol):
 
 
 class LanguageModel(Protocol):
-    """Knows how likely each next token is."""
+    """Gives the distribution of each next token."""
 
     @property
     def name(self) -> str:
-        """Who speaks, for provenance."""
+        """The model's name, for provenance."""
 
     def probs(self, context: Context, keep: int) -> Tensor:
-        """Distributions after each of the last `keep` tokens of `context`, [keep, V] float32; feeds what is unseen."""
+        """Distributions after each of the last `keep` tokens of `context`, [keep, V] float32; feeds unseen tokens."""
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on."""
@@ -56,11 +56,9 @@ class SampledModel:
 
     @property
     def name(self) -> str:
-        """The model's name."""
         return self.model.name
 
     def probs(self, context: Context, keep: int) -> Tensor:
-        """Distributions after each of the last `keep` tokens of `context`, [keep, V] float32; feeds what is unseen."""
         logits = self.model.logits(context, keep)
         replay = self._recorded(logits)
         return replay() if replay else to_probs(logits, self._sampling)
@@ -74,12 +72,12 @@ class SampledModel:
         return graphs.prepare(key, partial(to_probs_by_tensor, filters=filters), logits, self._params)
 
     def record(self, num_guesses: int, most_unseen: int, vocab: int, seen: int) -> None:
-        """Record what the first distributions behind `seen` tokens take, if anything is recorded.
+        """Record the passes for the first distributions behind `seen` tokens, if anything is recorded.
 
         Args:
-            num_guesses: that are verified at once; 0 where none is. A distribution of one token alone is recorded too.
-            most_unseen: tokens before them that the model may not have seen, its first guess's or its verifier's.
-            vocab: tokens of a distribution.
+            num_guesses: guesses verified at once, or 0. The distribution of a single token is recorded too.
+            most_unseen: the most tokens before them that the model may not have seen.
+            vocab: size of a distribution.
         """
         if self.model.graphs is None:
             return
@@ -88,19 +86,18 @@ class SampledModel:
             self._recorded(torch.zeros(keep, vocab, dtype=self.model.dtype, device=self.model.device))
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on."""
         self.model.cache.truncate(length)
 
 
 class AutoregressiveProposer:
-    """Proposes by decoding token by token: a draft model, or the target looking through a smaller cache."""
+    """Proposes by decoding token by token: a draft model, or the target with a smaller cache."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self._origin = Origin(model.name, "proposed")
 
     def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
-        """Draw num_tokens tokens, each from the model's distribution after the ones before it."""
+        """Draw num_tokens tokens, each from the model's distribution after the tokens before it."""
         tokens: list[int] = []
         probs: list[Tensor] = []
         for _ in range(num_tokens):
@@ -112,12 +109,11 @@ class AutoregressiveProposer:
         return Guess(tuple(tokens), torch.stack(probs), (self._origin,) * num_tokens)
 
     def round(self, context: Context, sampler: TokenSampler) -> Verdict:
-        """One token, drawn: plain decoding."""
+        """Draw one token: plain decoding."""
         p = self._model.probs(context, 1)
         return verify(no_guess(p.shape[1], p.device), p, sampler, self._model.name)
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on."""
         self._model.truncate(length)
 
 
@@ -125,27 +121,27 @@ Rule = Callable[[Guess, Tensor, TokenSampler, str], Verdict]
 
 
 class Speculative:
-    """A proposer and a verifier. Proposes tokens distributed exactly as the verifier would draw them.
+    """A proposer and a verifier. Its tokens are distributed exactly as if the verifier had drawn them.
 
     Args:
-        gamma: guesses a round, 0 to draw from the verifier alone; may be changed between rounds, from what earlier
-            rounds have shown.
-        rule: how a guess is verified; another one than `verify` serves tests only.
-        lookup: asked before the proposer, which is left out where it has a guess.
+        gamma: guesses a round, 0 to draw from the verifier alone; may be changed between rounds, based on earlier
+            rounds.
+        rule: how a guess is verified; only tests use another rule than `verify`.
+        lookup: asked before the proposer, which is skipped if the lookup has a guess.
     """
 
     def __init__(
         self, proposer: Proposer, verifier: LanguageModel, gamma: int, rule: Rule = verify, lookup: Lookup | None = None
     ) -> None:
         self._proposer, self._verifier, self.gamma, self._rule, self._lookup = proposer, verifier, gamma, rule, lookup
-        self.counter = LevelCounter()  # of all guesses
-        self.proposed = LevelCounter()  # of the proposer's own
-        self.seconds_per_guess = 0.0  # recent, of the proposer; 0 before the first
+        self.counter = LevelCounter()  # counts all guesses
+        self.proposed = LevelCounter()  # counts the proposer's own guesses
+        self.seconds_per_guess = 0.0  # recent mean of the proposer; 0 before the first guess
 
     def round(self, context: Context, sampler: TokenSampler) -> Verdict:
         """One round of speculative decoding (arXiv 2211.17192, algorithm 1): one to gamma + 1 new tokens.
 
-        Invariant: a level has seen a prefix of the context, never its last token; it feeds itself what it lacks.
+        Invariant: a level has seen a prefix of the context, never its last token; it feeds itself the missing tokens.
         """
         found = self._lookup.guess(context) if self._lookup else None
         guess = found
@@ -164,7 +160,7 @@ class Speculative:
         return verdict
 
     def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
-        """Rounds until num_tokens tokens are there. What the last round wrote beyond them is dropped unseen."""
+        """Run rounds until there are num_tokens tokens. Extra tokens of the last round are dropped unseen."""
         tokens: list[int] = []
         origins: list[Origin] = []
         probs: list[Tensor] = []
@@ -182,11 +178,11 @@ class Speculative:
 
 
 class NoProposer:
-    """Proposes nothing: below a verifier that lives on lookups alone."""
+    """Proposes nothing: used below a verifier whose only guesses are lookups."""
 
     def propose(self, context: Context, num_tokens: int, sampler: TokenSampler) -> Guess:
-        """Never asked: the level's gamma is 0."""
+        """Never called: the level's gamma is 0."""
         raise AssertionError("nobody was asked for a guess")
 
     def truncate(self, length: int) -> None:
-        """Nothing is held."""
+        """It has no cache."""

@@ -1,6 +1,6 @@
-"""What happened while decoding, counted once at the place where it happens and read as frozen snapshots.
+"""Counts of decoding, each counted in one place and read as frozen snapshots.
 
-Knows nothing of models or caches: levels add to a `LevelCounter`, everyone else sees a `LevelStats`.
+Knows nothing of models or caches: levels add to a `LevelCounter`, all other code sees a `LevelStats`.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class LevelStats:
 
 
 def joined_levels(one: LevelStats | None, other: LevelStats | None) -> LevelStats | None:
-    """One level over two stretches of text."""
+    """One level's counts over two stretches of text."""
     if one is None or other is None:
         return one or other
     committed = dict(one.committed_per_round)
@@ -72,7 +72,7 @@ class LevelCounter:
         self._committed[num_accepted + 1] = self._committed.get(num_accepted + 1, 0) + 1
 
     def snapshot(self) -> LevelStats:
-        """The counts as they are now."""
+        """The present counts."""
         return LevelStats(
             self._rounds,
             self._guessed,
@@ -86,7 +86,7 @@ class LevelCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeStats:
-    """One answer so far. Times are seconds of the engine's own work, without waiting for whoever reads the events."""
+    """One answer so far. Times are seconds of the engine's own work, without waiting for readers of the events."""
 
     new_tokens: int = 0
     decode_seconds: float = 0.0
@@ -95,20 +95,20 @@ class DecodeStats:
     level2: LevelStats | None = None
     seconds_by_part: Mapping[str, float] = field(default_factory=dict)  # draft, retrieval, full, other
     kv_bytes_read: int = 0
-    kv_bytes_read_plain: int = 0  # what plain decoding would have read for the same tokens
+    kv_bytes_read_plain: int = 0  # bytes plain decoding would have read for the same tokens
     reselections: int = 0
     link_bytes: int = 0  # of kv_bytes_read, from host memory to the device
-    link_seconds: float = 0.0  # of the passes that they were for, computing included
+    link_seconds: float = 0.0  # time of the passes that used the link, computing included
     link_calibration: float | None = None  # bytes per second of a plain copy; None where nothing crosses a link
 
     @property
     def link_bytes_per_second(self) -> float | None:
-        """What verification makes of the link; None where nothing crosses it."""
+        """Link bandwidth that verification reaches; None where nothing crosses the link."""
         return self.link_bytes / self.link_seconds if self.link_bytes and self.link_seconds > 0 else None
 
     @property
     def link_share(self) -> float | None:
-        """The same as a part of a plain copy's rate."""
+        """The same as a fraction of a plain copy's rate."""
         rate = self.link_bytes_per_second
         return rate / self.link_calibration if rate is not None and self.link_calibration else None
 
@@ -124,12 +124,12 @@ class DecodeStats:
 
     @property
     def tokens_per_full_pass(self) -> float | None:
-        """The figure that explains the speedup; plain decoding has 1."""
+        """The number that explains the speedup; plain decoding has 1."""
         return self.new_tokens / self.full_passes if self.full_passes else None
 
 
 def joined(one: DecodeStats, other: DecodeStats) -> DecodeStats:
-    """The figures of an answer that was written in two stretches."""
+    """The statistics of an answer that was written in two stretches."""
     parts = dict(one.seconds_by_part)
     for name, seconds in other.seconds_by_part.items():
         parts[name] = parts.get(name, 0.0) + seconds

@@ -23,24 +23,24 @@ class Guess:
 
 
 def no_guess(vocab: int, device: torch.device) -> Guess:
-    """Nothing proposed: the verifier decides alone."""
+    """An empty guess: the verifier decides alone."""
     return Guess((), torch.empty(0, vocab, device=device), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A verifier's answer: the accepted prefix of a guess and one token more, all distributed as it would draw them."""
+    """A verifier's answer: the accepted prefix of a guess and one more token, all distributed as it would draw them."""
 
     tokens: tuple[int, ...]  # a + 1
     probs: Tensor  # p: [a + 1, V] float32
     origins: tuple[Origin, ...]
     num_accepted: int  # a
-    q_of_guesses: Tensor  # [g] float32, of all guesses, the rejected ones too
+    q_of_guesses: Tensor  # [g] float32, of all guesses, including rejected ones
 
     def p_and_q(self) -> tuple[tuple[float, ...], tuple[float | None, ...]]:
-        """The verifier's probability of each token, a + 1, and what each was proposed with. Waits for the device once.
+        """The verifier's probability of each of the a + 1 tokens, and the probability each was proposed with.
 
-        The token that the verifier wrote itself was not proposed: None.
+        None for the token that the verifier wrote itself. Waits for the device once.
         """
         device, a = self.probs.device, self.num_accepted
         p = self.probs[torch.arange(a + 1, device=device), to_device(torch.tensor(self.tokens), device)]
@@ -52,9 +52,9 @@ def verify(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifie
     """Keep a prefix of the guess and draw one more token, so that all of them follow `p`.
 
     Guess x is accepted with probability min(1, p(x) / q(x)). The first rejected one is replaced by a draw from
-    norm(max(p - q, 0)); after a full accept a bonus token comes from p. An empty guess makes that a plain draw.
+    norm(max(p - q, 0)); after a full accept a bonus token comes from p. With an empty guess this is a plain draw.
 
-    Waits for the device twice: for the length of the accepted prefix, and for the token drawn.
+    Waits for the device twice: for the length of the accepted prefix, and for the drawn token.
 
     Args:
         guess: g tokens with distributions q [g, V].
@@ -69,7 +69,7 @@ def verify(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifie
     weights = p[a]
     if a < g:
         residual = (weights - q[a]).clamp_min(0)
-        weights = torch.where(residual.sum() > 0, residual, weights)  # else p == q up to rounding: nothing is left over
+        weights = torch.where(residual.sum() > 0, residual, weights)  # else p == q up to rounding: nothing is left
     own = sampler.draw(weights)
     return Verdict(
         tokens=(*guess.tokens[:a], own),

@@ -1,1 +1,1 @@
-"""From a prompt to an answer: prefill, the decode loop, several answers in turns, and the events that tell of it."""
+"""From a prompt to an answer: prefill, the decode loop, several answers in turns, and their events."""

@@ -1,4 +1,4 @@
-"""One answer being written, whatever decodes it."""
+"""Writes one answer, with any decoder."""
 
 import hashlib
 import time
@@ -16,16 +16,16 @@ from core.decoding.verify import Verdict
 from core.generation.events import Finished, RoundDone, StopReason, TokenRecord
 from core.generation.text import ChatText, StopWatcher, StreamDecoder
 
-# Rows a round may need beyond the committed tokens: every guess and its bonus. Kept free at the end of the context.
+# Most rows that a round needs beyond the committed tokens: every guess and its bonus. Kept free at the context's end.
 LONGEST_ROUND = 64
 
 
 def sampler_behind(rng: Generator, seed: int, num_written: int, vocab: int, *, speculative: bool) -> TokenSampler:
-    """The draws of an answer with this seed, `num_written` tokens of which are there already.
+    """The sampler of an answer with this seed that has `num_written` tokens already.
 
-    Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it leaves
-    out as many and goes on as if it had never stopped. How many draws speculation took is not known, as guesses that
-    were rejected took some: it begins at a place of its own for every seed and length, which nobody has drawn from.
+    Draws that decided what was written must not decide what follows. Plain decoding draws once a token, so it skips as
+    many draws and continues as if it had never stopped. The number of draws in speculation is unknown, because rejected
+    guesses took some; so every pair of seed and length starts at its own, unused place.
     """
     if not speculative:
         sampler = TokenSampler(rng.manual_seed(seed))
@@ -39,11 +39,11 @@ class Answer:
     """Commits verdicts, watches for the answer's end, counts.
 
     Args:
-        written: the answer's tokens so far, if it goes on from where it was cut; all counts are of what is new.
+        written: the answer's tokens so far, if it continues an earlier one; all counts are of the new part.
         context: tokens that prompt and answer may have together.
         relief: repeats rounds that ran out of device memory.
         link_calibration: bytes per second of a plain copy from host memory, where keys and values come from there.
-        kv_bytes_per_token: of the target, for what plain decoding would have read.
+        kv_bytes_per_token: of the target, to compute what plain decoding would have read.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Answer:
         self.decoder, self.oom_fallback, self._link_calibration = decoder, oom_fallback, link_calibration
         self._text, self._config, self._context, self._kv_bytes = text, config, context, kv_bytes_per_token
         self._num_prompt = len(prompt_ids)
-        self._num_before = len(prompt_ids) + len(written)  # tokens that were there
+        self._num_before = len(prompt_ids) + len(written)  # tokens that existed at the start
         self.tokens = [*prompt_ids, *written]  # committed
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
         self._dice: TokenSampler = GreedySampler()
@@ -71,13 +71,13 @@ class Answer:
             self._dice = sampler_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
         self._shown = [self._watcher.push(self._stream.push(token)) for token in written]
         self._round = 0
-        self.seconds = 0.0  # of decoding, this answer's own; recording passes is set-up
+        self.seconds = 0.0  # of decoding this answer; recording passes is set-up
         self._plain_bytes = 0
         self.stop_reason: StopReason | None = None
 
     @property
     def token_ids(self) -> list[int]:
-        """The answer so far, what was written before included."""
+        """The answer so far, including `written`."""
         return self.tokens[self._num_prompt :]
 
     def round(self) -> RoundDone:
@@ -119,7 +119,7 @@ class Answer:
         return None
 
     def finish(self) -> str:
-        """The whole text, with what was still held back."""
+        """The whole text, including what was still held back."""
         if not self._watcher.stopped:
             self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
         return "".join(self._shown)

@@ -1,4 +1,4 @@
-"""What the engine tells while it works: frozen events, in the order PrefillProgress*, RoundDone*, Finished."""
+"""The engine's events: frozen values, in the order PrefillProgress*, RoundDone*, Finished."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +17,7 @@ class TokenRecord:
     text: str  # what this token adds to the answer; "" inside a multi-byte character
     origin: Origin
     round: int  # number of the pass over the full cache that committed it, from 0
-    p: float  # probability of the token under the distribution of the last model
+    p: float  # probability of the token under the final verifier's distribution
     q: float | None  # probability under the distribution it was proposed with; None if it was not proposed
 
 
@@ -25,12 +25,12 @@ class TokenRecord:
 class PrefillProgress:
     """The prompt is being read. Emitted before the first chunk and after each one, in each layer if read by layers."""
 
-    done_tokens: int  # of `total_tokens`, reused ones included; by layers: the work done, in tokens through all layers
+    done_tokens: int  # of `total_tokens`, including reused ones; by layers: the work done, in tokens through all layers
     total_tokens: int
     reused_tokens: int  # found in the cache, not read again
     elapsed_seconds: float
     remaining_seconds: float | None  # None before the first chunk
-    ahead_tokens: int = 0  # of `done_tokens`, on a block that is lost if reading stops now
+    ahead_tokens: int = 0  # of `done_tokens`: tokens of a block that is lost if reading stops now
 
     @property
     def kept_tokens(self) -> int:
@@ -59,7 +59,7 @@ class Finished:
     reused_tokens: int
     prefill_seconds: float
     method: str
-    exact: bool  # the text follows the target's distribution
+    exact: bool  # whether the text follows the target's distribution
 
 
 Event = PrefillProgress | RoundDone | Finished
@@ -67,7 +67,7 @@ Event = PrefillProgress | RoundDone | Finished
 
 @dataclass(frozen=True, slots=True)
 class LaneEvent:
-    """What happened in one lane of a race. The reading that comes first belongs to all of them: lane None."""
+    """An event in one lane of a race. Reading comes first and belongs to all lanes: lane None."""
 
     lane: int | None
     event: Event

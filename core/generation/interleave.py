@@ -1,4 +1,4 @@
-"""A race: answers that share a model, a book and a machine, in turns."""
+"""A race: answers that share a model, a book and a machine take turns."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ from core.generation.decode_loop import Answer
 from core.generation.events import LaneEvent, RoundDone
 from core.models.cached_model import PassMeter
 
-SLICE_SECONDS = 0.25  # of computing, before another lane's turn
+SLICE_SECONDS = 0.25  # of computing, before the next lane's turn
 
 
 class Lane:
-    """An answer whose rows of the full cache, behind the prompt that all lanes share, can lie aside."""
+    """An answer whose own rows of the full cache, behind the prompt that all lanes share, can be set aside."""
 
     def __init__(self, answer: Answer, full: FullCache) -> None:
         self.answer, self._full = answer, full
@@ -60,14 +60,14 @@ class Lane:
         self._inside = True
 
     def leave(self) -> None:
-        """Put aside what belongs to this lane alone: its rows of the full cache, what the smaller ones hold."""
+        """Set aside this lane's own rows of the full cache and the contents of its smaller caches."""
         retry = self.answer.oom_fallback.retry
         self._held = retry(self.answer.decoder.set_aside, lambda: None)
         self._suffix = retry(lambda: self._full.detach(self._base), lambda: None)
         self._inside = False
 
     def end(self) -> None:
-        """Leave for good: nothing of the lane stays. Ending twice is harmless."""
+        """Free everything of the lane. Ending twice is harmless."""
         if self._inside:
             self._inside = False
             self._full.truncate(self._base)
@@ -89,7 +89,7 @@ def interleaved(
     """Slices in turns until every answer has ended.
 
     Args:
-        seconds: a budget on each lane's clock, after which it ends with "time_up"; None for none.
+        seconds: a budget on each lane's clock, after which it ends with "time_up"; None: no limit.
     """
     running = dict(enumerate(lanes))
     while running:

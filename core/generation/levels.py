@@ -1,4 +1,4 @@
-"""The target and the draft, each with the caches that it looks through: what decoders are composed of."""
+"""The target and the draft, each with its caches: the parts of decoders."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,8 +38,8 @@ class Levels:
     """All models and caches of one conversation.
 
     Args:
-        plan: as it was made; `plan_now` tells it as it holds now.
-        offload: in place of the plan's. graphs: record passes.
+        plan: as it was made; `plan_now` returns the present one.
+        offload: replaces the plan's placement. graphs: record passes.
     """
 
     def __init__(
@@ -53,11 +53,9 @@ class Levels:
     ) -> None:
         self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
         self.full = self._full_cache(plan, offload or plan.offload)
-        self.chunks = config.retrieval  # what the retrieval cache keeps now
+        self.chunks = config.retrieval  # the retrieval cache's present settings
         self._chooser = selection_policy(self.full, self.chunks)
-        self.oom_fallback = self._fallback(
-            lambda: None, may_move=True
-        )  # an engine that is made has nothing to move yet
+        self.oom_fallback = self._fallback(lambda: None, may_move=True)  # no pass is running yet
         self.retrieval = self.oom_fallback.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
         self._evicting: dict[str, CachedModel] = {}
         self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by model
@@ -88,7 +86,7 @@ class Levels:
         return OomFallback(self.full, block_rows, free_memory_bytes, moved, may_move=may_move)
 
     def when_layers_move(self, moved: Callable[[], None]) -> None:
-        """Call `moved` when the device runs out of memory and a layer of the full cache has gone to the host."""
+        """Call `moved` when the device runs out of memory and a layer of the full cache has moved to the host."""
         self.oom_fallback = self._fallback(moved, may_move=self._models.ranks is None)
 
     def _parts(self) -> Parts:
@@ -129,12 +127,12 @@ class Levels:
     def _passes(
         self, name: str, model: nn.Module, cache: FullCache | RetrievalCache | StreamingCache
     ) -> GraphedPasses | None:
-        if self._graphs is None or (self._models.ranks and name != "draft"):  # it lives on rank 0, and needs no other
+        if self._graphs is None or (self._models.ranks and name != "draft"):  # the draft runs on rank 0 alone
             return None
         return GraphedPasses(name, model, cache, self._graphs, backend=self._models.backend)
 
     def try_graphs(self) -> None:
-        """Record a first pass of each model, so that what cannot work is known before it is needed."""
+        """Record a first pass of each model, so that failures are known before recordings are needed."""
         for model in filter(None, (self.parts.full, self.parts.retrieval, self.parts.draft)):
             if model.graphs is not None:
                 model.logits(Context([0]), 1)
@@ -188,13 +186,13 @@ class Levels:
 
     @property
     def holds_all_chunks(self) -> bool:
-        """The retrieval cache has room for every chunk."""
+        """Whether the retrieval cache has room for every chunk."""
         return self.retrieval.held_chunks().shape[2] < self._chooser.max_chunks
 
     # -------------------- lossy methods
 
     def lane_decoders(self, configs: Sequence[GenerationConfig]) -> list[Decoder]:
-        """One for each lane of a race. The cache of a lossy method is all its lane has, so two lanes of it need two."""
+        """One decoder for each lane of a race. A lossy method needs a cache of its own for each of its lanes."""
         before: Counter[str] = Counter()
         decoders = []
         for config in configs:
@@ -206,7 +204,7 @@ class Levels:
     def _evicting_model(self, method: str, lane: int = 0) -> CachedModel:
         name = f"{method}-{lane + 1}" if lane else method
         if name not in self._evicting:
-            policy = LOSSY_POLICIES[method](self.full, self.chunks)  # its rows are no part of the plan
+            policy = LOSSY_POLICIES[method](self.full, self.chunks)  # the plan does not count these rows
             cache = self.oom_fallback.retry(lambda: self._part_of_full(name, policy), lambda: None)
             self._evicting[name] = self._target_model(name, cache)
         return self._evicting[name]
@@ -218,18 +216,18 @@ class Levels:
     # -------------------- what passes cost
 
     def nominal_cost(self, model: CachedModel) -> PassCost:
-        """What the plan says that a pass costs: a seed draws the same text wherever the plan is the same.
+        """The plan's cost of a pass: where the plan is the same, a seed draws the same text.
 
-        So the host attends to the share that was asked for, not to one that was measured. A layer that had to move
-        changed the plan, and counts from the next round on: the one that broke off has drawn in vain already.
+        So the host's share of attention is that of the settings, not a measured one. When a layer had to move, the plan
+        has changed and counts from the next round on; the failed round's draws are lost.
         """
         models, plan = self._models, self._plan_now()
         loaded = models.draft if model is self.parts.draft else models.target
         assert loaded is not None
         weight_bytes, device = self._weights_read.get(model.name), plan.device.value
-        if weight_bytes is None:  # counting takes longer than deciding how long a round should be
+        if weight_bytes is None:  # counted once, because counting takes longer than choosing a round's length
             weight_bytes = loaded.weight_bytes
-            if model is self.parts.retrieval and device == "cuda":  # a processor gains nothing by 4 bits
+            if model is self.parts.retrieval and device == "cuda":  # a processor gains nothing from 4 bits
                 weight_bytes = sum(parameter.nbytes for parameter in model.module.parameters())
             self._weights_read[model.name] = weight_bytes
         layers, away = loaded.dims.num_layers, model is self.parts.full

@@ -1,4 +1,4 @@
-"""Models in memory, ready to compute: what an engine is given."""
+"""Models in memory, ready to compute, for an engine."""
 
 from dataclasses import dataclass
 
@@ -21,5 +21,5 @@ class LoadedModels:
 
     @property
     def looking(self) -> nn.Module:
-        """What looks through the retrieval cache, and never at the full one."""
+        """The model for passes over the retrieval cache, never over the full one."""
         return self.target.module if self.self_draft is None else self.self_draft

@@ -1,4 +1,4 @@
-"""What of the target's keys and values lies where, and how the plan follows when that changes at work."""
+"""Where the target's keys and values lie, and how the plan follows when that changes during work."""
 
 import logging
 from collections.abc import Callable
@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 
 class Placement:
-    """The plan as it holds now, and what was measured of the way to host memory.
+    """The present plan, and measurements of the link to host memory.
 
     Args:
-        changed: called when any of it is another than before.
+        changed: called when any of these changes.
     """
 
     def __init__(
         self, plan: Plan, config: EngineConfig, full: FullCache, ranks: RankPool | None, changed: Callable[[], None]
     ) -> None:
         self.plan, self._config, self._full, self._ranks, self._changed = plan, config, full, ranks, changed
-        self.host_memory: Choice[str] | None = None  # None: nothing has gone there yet
-        self.link: Choice[float] | None = None  # bytes per second of a plain copy from there; None: not measured
+        self.host_memory: Choice[str] | None = None  # None: no layer is there yet
+        self.link: Choice[float] | None = None  # bytes per second of a plain copy from host memory; None: not measured
         self._cpu_attention: Choice[float | None] | None = None
 
     def layers_moved(self) -> None:
@@ -40,21 +40,21 @@ class Placement:
         self.update()
 
     def block_shrunk(self, block: int) -> None:
-        """The device had no room for the block that was to be read layer by layer."""
+        """The device had no room for the planned block of layer-by-layer reading."""
         how = "smaller blocks are read layer by layer" if block else "prompts are read chunk by chunk"
         self.plan = block_changed(self.plan, block, f"the device ran out of memory: {how}")
         self._changed()
         log.warning("out of memory: %s", how)
 
     def update(self) -> None:
-        """Take in where the layers lie; what lies in host memory is measured the first time."""
+        """Read where the layers lie now; measure host memory the first time."""
         resident = self._full.resident_layers
         if resident != self.plan.resident_layers:
             self.plan = placed(self.plan, resident, "the device had less room than planned")
         self.host_memory = None
         if self._full.host_memory:
             self.host_memory = Choice(*pinning(self._full.host_memory))
-            with suppress(torch.OutOfMemoryError):  # then its use cannot be told
+            with suppress(torch.OutOfMemoryError):  # then the link is not measured
                 self.link = self.link or self._measured_link()
             if self._cpu_attention is None:
                 self._cpu_attention = self._choose_cpu_attention()

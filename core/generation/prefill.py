@@ -1,8 +1,8 @@
-"""Bringing the full cache to a prompt: chunk by chunk through all layers, or in large blocks layer by layer.
+"""Brings the full cache to a prompt: chunk by chunk through all layers, or in large blocks layer by layer.
 
-Chunk by chunk, every chunk needs all earlier keys and values of the layers in host memory, so what crosses the link
-grows with the square of the prompt; layer by layer they come once a block. Both leave the same rows, landmarks and
-queries. Knows nothing of the conversation or of who waits.
+Chunk by chunk, every chunk needs all earlier keys and values of the layers in host memory, so link traffic grows with
+the square of the prompt; layer by layer they come once a block. Both write the same rows, landmarks and queries.
+Knows nothing of conversations or callers.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -25,21 +25,21 @@ class Step(NamedTuple):
     """A chunk went through all layers, or through one."""
 
     kept: int  # tokens that the cache has seen
-    done: int  # those, and the work on a block that does not count yet, in tokens through all layers
-    cost: float  # of `done`, as `reading_cost` has it
+    done: int  # `kept` plus the work on a block that does not count yet, in tokens through all layers
+    cost: float  # of `done`, in the unit of `reading_cost`
 
 
 def reading_cost(tokens: float) -> float:
-    """What reading so many tokens takes, in tokens of an empty cache.
+    """The time to read so many tokens, in units of one token at an empty cache.
 
-    Attention makes late chunks dearer than early ones: with t + t^2 / 2K, K = 8192 on the bundled model, the estimate
+    Attention makes late chunks slower than early ones: with t + t^2 / 2K, K = 8192 on the bundled model, the estimate
     is within a few percent after two chunks; a linear one starts four times too low at 128K.
     """
     return tokens + tokens * tokens / 16384
 
 
 def progress_of(step: Step, total: int, reused: int, elapsed: float) -> PrefillProgress:
-    """A step as an event: `reused` of `total` tokens were there before, which took nothing; `elapsed`: seconds."""
+    """A step as an event: `reused` of `total` tokens were cached before, at no cost; `elapsed`: seconds."""
     read = step.cost - reading_cost(reused)
     remaining = max(0.0, reading_cost(total) - step.cost) * elapsed / read if read > 0 else None
     return PrefillProgress(
@@ -56,11 +56,11 @@ class Prefill:
     """Reads prompts through the target's model.
 
     Args:
-        layers: of the target, where they can be called one by one; None: chunk by chunk only.
+        layers: of the target, if they can be called one by one; None: chunk by chunk only.
         chunk: tokens of a pass.
         block: tokens that go through a layer before the next one begins; at most one chunk: chunk by chunk.
-        lent: around reading by layers: memory that other parts give up meanwhile.
-        shrunk: told what `block` is after the device ran out of memory.
+        lent: a context around reading by layers, in which other parts free memory.
+        shrunk: called with the new `block` after the device ran out of memory.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Prefill:
             yield Step(span.stop, span.stop, reading_cost(span.stop))
 
     def _by_layers(self, context: Context, total: int) -> Generator[Step]:
-        """Block by block, smaller ones where the device is full; ends early where even two chunks are too many."""
+        """Read block by block, smaller ones if the device is full; ends early if even two chunks are too many."""
         work: ResidentLayer | None = None
         while (done := self._full.length) < total and self._block > self._chunk:
             try:
@@ -106,7 +106,7 @@ class Prefill:
                 yield from self._read_block(context, range(done, min(done + self._block, total)), work)
                 continue
             except torch.OutOfMemoryError:
-                work = None  # and what the error holds is free once it is handled
+                work = None  # retry outside this block, where the error's references are gone
             give_back(self._full.shape.device)
             half = self._block // 2 // self._chunk * self._chunk
             self._block = half if half > self._chunk else 0

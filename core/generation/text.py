@@ -1,8 +1,8 @@
 """Text to tokens and back: the chat template cut into segments, and a detokenizer for streams.
 
-A prompt is put together from separately tokenised segments. Template pieces may contain special tokens; books and
+A prompt is joined from separately tokenised segments. Template pieces may contain special tokens; books and
 questions never do, whatever they contain. Because a segment's tokens do not depend on its neighbours, the tokens of a
-book stay the same whatever is asked about it, and answers keep the ids they were written with.
+book stay the same for every question, and answers keep the ids they were written with.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ PLAIN_TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m.role == 'user' %}{{ m.content }}\n\nAnswer: {% else %}{{ m.content }}\n\n{% endif %}{% endfor %}"
 )
-ROLES = ("user", "assistant")  # who speaks in turns
+ROLES = ("user", "assistant")  # the roles of a turn's messages
 REPLACEMENT = "\ufffd"
-# Most bytes a UTF-8 character has, and so most byte tokens a detokenizer may have to wait for.
+# Most bytes of a UTF-8 character, and so most byte tokens that a detokenizer may have to wait for.
 LONGEST_CHARACTER = 4
 
 
@@ -36,7 +36,7 @@ class Turn:
 
 
 class PromptText(Protocol):
-    """Texts to tokens and back, as whoever puts prompts together needs it; see `ChatText`."""
+    """Texts to tokens and back, as needed to build prompts; see `ChatText`."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -44,7 +44,7 @@ class PromptText(Protocol):
 
     @property
     def knows_offsets(self) -> bool:
-        """Whether `offsets` can be asked."""
+        """Whether `offsets` works."""
 
     def encode(self, text: str) -> list[int]:
         """Tokens of plain text."""
@@ -62,7 +62,7 @@ class PromptText(Protocol):
         """The conversation so far, up to where the model answers the last turn."""
 
     def pieces(self, roles: Sequence[str]) -> list[list[int]]:
-        """Template text before, between and behind messages of these roles. Raises CoreError where it has none."""
+        """Template text before, between and behind messages of these roles. Raises CoreError if there is none."""
 
 
 class ChatText:
@@ -75,14 +75,14 @@ class ChatText:
         template: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`template` in place of the tokenizer's own, `options` for either (such as thinking off)."""
+        """`template` replaces the tokenizer's own; `options` are for either (such as thinking off)."""
         self._tokenizer, self.eos_ids = tokenizer, eos_ids
         self._template = template or (None if tokenizer.chat_template else PLAIN_TEMPLATE)
         self._options = dict(options or {})
 
     @property
     def identity(self) -> str:
-        """Digest of tokenizer and chat template: the same for the same token ids of every prompt."""
+        """Digest of tokenizer and chat template: equal if every prompt has the same token ids."""
         tokenizer = self._tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         tokens = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
@@ -90,13 +90,13 @@ class ChatText:
         return hashlib.sha256(f"{tokens}\0{template}".encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of plain text; nothing in it is taken for a special token."""
+        """Token ids of plain text; nothing in it is read as a special token."""
         encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return cast(list[int], encoded["input_ids"])
 
     @property
     def knows_offsets(self) -> bool:
-        """Whether `offsets` can be asked; tokenizers written in Python do not know them."""
+        """Whether `offsets` works; tokenizers written in Python do not support it."""
         return bool(self._tokenizer.is_fast)
 
     def offsets(self, text: str) -> list[int]:
@@ -114,13 +114,13 @@ class ChatText:
         )
 
     def opening(self, book_ids: Sequence[int]) -> list[int]:
-        """Everything before the first question: it can be read before anything is asked."""
+        """Everything before the first question, which can be read before a question is asked."""
         return [*self._pieces(1)[0], *book_ids]
 
     def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
         """The conversation so far, up to where the model answers the last turn.
 
-        The book stands in the first user message, an empty line before the first question. All turns but the last
+        The book is in the first user message, an empty line before the first question. All turns but the last
         must be answered.
         """
         pieces = self._pieces(len(turns))
@@ -139,7 +139,7 @@ class ChatText:
         return self.pieces([ROLES[number % 2] for number in range(2 * num_turns - 1)])
 
     def pieces(self, roles: Sequence[str]) -> list[list[int]]:
-        """Template text before, between and behind messages of these roles, as token ids; the model speaks next.
+        """Template text before, between and behind messages of these roles, as token ids; the model's answer follows.
 
         Raises:
             InvalidSetting: the model's chat format has no place for such messages.
@@ -178,19 +178,19 @@ def _unplaced(reason: str) -> InvalidSetting:
 
 
 class StreamDecoder:
-    """Turns tokens into text as they come, never emitting half a character.
+    """Turns tokens into text one by one, never emitting half a character.
 
-    Decoding a suffix of the answer is enough: a token's text depends on the token before it at most (leading spaces),
+    Decoding the end of the answer is enough: a token's text depends at most on the token before it (leading spaces),
     so the last word boundary is kept as context.
     """
 
     def __init__(self, text: ChatText) -> None:
         self._text = text
         self._ids: list[int] = []
-        self._context = self._emitted = 0  # ids before `_emitted` are shown; `_context` <= `_emitted` is decoded with
+        self._context = self._emitted = 0  # ids before `_emitted` are shown; ids from `_context` on are decoded again
 
     def push(self, token_id: int) -> str:
-        """What the token adds to the text; "" inside a character."""
+        """The text that the token adds; "" inside a character."""
         self._ids.append(token_id)
         before = self._text.decode(self._ids[self._context : self._emitted])
         after = self._text.decode(self._ids[self._context :])
@@ -201,7 +201,7 @@ class StreamDecoder:
         return after[len(before) :]
 
     def flush(self) -> str:
-        """What is still held back at the end of the answer."""
+        """The remaining text at the end of the answer."""
         before = self._text.decode(self._ids[self._context : self._emitted])
         rest = self._text.decode(self._ids[self._context :])[len(before) :]
         self._context = self._emitted = len(self._ids)
@@ -232,7 +232,7 @@ class StopWatcher:
         return shown
 
     def flush(self) -> str:
-        """What is still held back when the stream ends."""
+        """The remaining text when the stream ends."""
         held, self._held = self._held, ""
         return held
 

@@ -1,1 +1,1 @@
-"""Prefilled books on disk: what the full cache holds of a book, written once, opened in seconds after a restart."""
+"""Saved books: the full cache's contents for a book on disk, written once, opened in seconds after a restart."""

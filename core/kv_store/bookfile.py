@@ -1,10 +1,10 @@
-"""One prefilled book as one file: blocks of bytes with a checksum each, and a header that says what they are.
+"""One saved book as one file: blocks of bytes with a checksum each, and a header that describes them.
 
     preamble | token ids | beside layer 0 .. L-1 | rows [0, R) of layer 0 .. L-1 | rows [R, 2R) of ... | header
 
-The preamble is written last, over zeros, so a file that was cut off anywhere is no book. Blocks are read directly and
-not mapped: a bad sector is an error that can be handled then, where touching a mapped page would end the process.
-Knows nothing of caches, of folders, or of which book is which.
+The preamble is written last, over zeros, so a truncated file is never valid. Blocks are read, not mapped: reading a
+bad sector raises an error that can be handled, touching a mapped page would end the process. Knows nothing of caches
+or folders.
 """
 
 import json
@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 MAGIC = b"TFRSHELF"
-FORMAT = 1  # of the file and of what the blocks mean; a book of another format is read again
+FORMAT = 1  # of the file and of what the blocks mean; a book of another format is read again from its text
 PREAMBLE = struct.Struct("<8sIIQQ")  # magic, format, checksum of the header, its offset and size in bytes
 MOST_HEADER_BYTES = 64 << 20
-READERS = 4  # threads that read and check ahead; both happen outside of Python's lock
+READERS = 4  # threads that read and check ahead; both release Python's lock
 
 
 class NotABook(Exception):
-    """The file is none of ours."""
+    """The file was not written by this program."""
 
 
 class OtherFormat(NotABook):
@@ -38,11 +38,11 @@ class OtherFormat(NotABook):
 
 
 class DamagedBook(Exception):
-    """The file is ours, and something in it is not what was written."""
+    """The file is ours, but some of its content differs from what was written."""
 
 
 class Block(NamedTuple):
-    """Where bytes lie, and what they add up to."""
+    """A block's place, size and checksum."""
 
     offset: int
     size: int
@@ -51,21 +51,21 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What is written about a book beside its blocks."""
+    """What the file says about a book besides its blocks."""
 
-    family: str  # digest of everything but the text that keys and values depend on; see core.kv_store.identity
-    identity: dict[str, str]  # what went into it
-    names: tuple[str, ...]  # of the documents, for people
+    family: str  # digest of everything besides the text that keys and values depend on; see core.kv_store.identity
+    identity: dict[str, str]  # the parts of that digest
+    names: tuple[str, ...]  # of the documents, for display
     model: str
     num_tokens: int
     num_layers: int
     block_rows: int  # tokens in a block of rows
-    read_seconds: float  # what reading it took
+    read_seconds: float  # how long reading the text took
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Everything that is known of a file without reading its blocks."""
+    """Everything known about a file without reading its blocks."""
 
     label: Label
     blocks: tuple[Block, ...]
@@ -77,16 +77,16 @@ class Header:
 
     @property
     def side_blocks(self) -> tuple[Block, ...]:
-        """What stands beside the rows of each layer."""
+        """The data beside the rows of each layer."""
         return self.blocks[1 : 1 + self.label.num_layers]
 
     def row_blocks(self, num_tokens: int) -> tuple[Block, ...]:
-        """The blocks that hold the first `num_tokens` rows: range by range, in each of them layer by layer."""
+        """The blocks with the first `num_tokens` rows: range by range, in each of them layer by layer."""
         first, ranges = 1 + self.label.num_layers, -(-num_tokens // self.label.block_rows)
         return self.blocks[first : first + ranges * self.label.num_layers]
 
     def spans(self, num_tokens: int) -> list[range]:
-        """The ranges of rows, as `row_blocks` has them."""
+        """The ranges of rows, in the order of `row_blocks`."""
         step, total = self.label.block_rows, self.label.num_tokens
         return [range(start, min(start + step, total)) for start in range(0, num_tokens, step)]
 
@@ -97,12 +97,12 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 
 def checksum(content: memoryview | bytes | bytearray) -> int:
-    """CRC-32: finds what disks and interrupted copies do; it is no defence against somebody who wants to deceive."""
+    """CRC-32: finds errors of disks and interrupted copies; no defence against intentional changes."""
     return zlib.crc32(content)
 
 
 class BookWriter:
-    """Writes a new file block by block. Nothing of it counts before `finish`."""
+    """Writes a new file block by block. The file is invalid before `finish`."""
 
     def __init__(self, file: BinaryIO, label: Label) -> None:
         self._file, self._label = file, label
@@ -125,12 +125,12 @@ class BookWriter:
         self._blocks.append(Block(offset, total, crc))
 
     def finish(self) -> None:
-        """Write header and preamble, and see that all of it is on disk."""
+        """Write header and preamble, and sync all of it to disk."""
         offset = self._file.tell()
         header = json.dumps({"label": asdict(self._label), "blocks": self._blocks}).encode()
         self._file.write(header)
         self._file.flush()
-        os.fsync(self._file.fileno())  # before the preamble says that they are there
+        os.fsync(self._file.fileno())  # before the preamble makes them valid
         self._file.seek(0)
         self._file.write(PREAMBLE.pack(MAGIC, FORMAT, checksum(header), offset, len(header)))
         self._file.flush()
@@ -138,11 +138,11 @@ class BookWriter:
 
 
 class BookReader:
-    """An open file. It stays readable when its name goes to another file, or goes away.
+    """An open file. It stays readable when its name is given to another file or removed.
 
     Raises:
         OSError: it cannot be opened or read.
-        NotABook, OtherFormat, DamagedBook: what its beginning and its header say.
+        NotABook, OtherFormat, DamagedBook: depending on its preamble and header.
     """
 
     def __init__(self, path: Path) -> None:
@@ -176,7 +176,7 @@ class BookReader:
         return os.fstat(self._file.fileno()).st_size
 
     def is_at(self, path: Path) -> bool:
-        """Whether the name still belongs to this very file."""
+        """Whether the name still belongs to this file."""
         try:
             return os.path.samestat(os.fstat(self._file.fileno()), path.stat())
         except OSError:
@@ -193,12 +193,12 @@ class BookReader:
         return content.view(torch.int32)
 
     def read(self, blocks: Sequence[Block]) -> Iterator[Tensor]:
-        """The contents of blocks, in order, each a [size] uint8 tensor that is valid until the next one is asked for.
+        """The contents of blocks, in order, each a [size] uint8 tensor that is valid until the next one is requested.
 
         Threads read and check ahead.
 
         Raises:
-            OSError, DamagedBook: at the block that cannot be read or is not what was written.
+            OSError, DamagedBook: at the block that cannot be read or differs from what was written.
         """
         largest = max((block.size for block in blocks), default=0)
         buffers = [torch.empty(largest, dtype=torch.uint8) for _ in range(READERS + 1)]
@@ -222,13 +222,13 @@ class BookReader:
                     future.cancel()
 
     def _read(self, block: Block, into: Tensor) -> None:
-        with self._lock:  # one position for all threads: reading takes turns, checking does not
+        with self._lock:  # all threads share one file position: they read in turns and check in parallel
             read_exactly(self._file, block.offset, as_bytes(into))
         if checksum(as_bytes(into)) != block.checksum:
             raise DamagedBook(f"the {block.size:,} bytes from {block.offset:,} on are not what was written")
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
 
@@ -247,7 +247,7 @@ def read_exactly(file: RawIOBase, offset: int, into: memoryview) -> None:
 
 
 def is_plausible(header: Header) -> bool:
-    """Whether all values of a header are of their kinds, and no number is beyond any disk."""
+    """Whether all values of a header have the right types, and all numbers a possible size."""
     label = header.label
     texts = (label.family, label.model, *label.names, *label.identity) if isinstance(label.identity, dict) else (None,)
     wholes = (label.num_tokens, label.num_layers, label.block_rows, *(n for block in header.blocks for n in block))
@@ -260,10 +260,10 @@ def is_plausible(header: Header) -> bool:
 
 
 def parsed(content: bytes | bytearray) -> Header:
-    """A header from what was written.
+    """Parse a header.
 
     Raises:
-        DamagedBook: it does not say what a header says.
+        DamagedBook: the content is not a header.
     """
     try:
         written = json.loads(content)

@@ -1,11 +1,11 @@
-"""What a file system must be asked for so that a file is still there after a power cut. Standard library only."""
+"""File system calls that keep a file through a power cut. Standard library only."""
 
 import os
 from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """See that a new name is on disk, too, where a folder can be opened."""
+    """Sync a folder, and so a new name in it, where folders can be opened."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

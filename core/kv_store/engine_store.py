@@ -1,8 +1,8 @@
-"""An engine and the saved books: what was read goes to disk, what was kept comes back, and nothing of it is read twice.
+"""An engine and the saved books: writes what was read to disk, and loads it back so that it is not read twice.
 
-Rows come back exactly as they were computed. A kept book that is the beginning of a text counts whole; where only the
-tail of a text has changed, its rows count up to where a pass of prefill began, so that what is read anew is read in the
-same portions as ever. Knows neither command line nor page; one thread at a time, the engine's.
+Rows come back exactly as they were computed. A saved book that is the beginning of a text is loaded whole; if only the
+end of a text has changed, rows are loaded up to where a prefill pass began, so that the rest is read in the usual
+chunks. Knows neither command line nor page; runs on one thread, the engine's.
 """
 
 import threading
@@ -28,12 +28,12 @@ from core.kv_store.identity import Family
 from core.planning.memory_plan import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
-WORTH_SECONDS = 5.0  # a reading that took less is not worth a file, nor a question whether to keep it
+WORTH_SECONDS = 5.0  # a shorter reading is not worth a file, nor a question whether to save it
 
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """Rows are on their way from the disk or to it."""
+    """Rows are being copied from or to the disk."""
 
     done_tokens: int
     total_tokens: int
@@ -41,7 +41,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """So many leading tokens of a text came from the saved books."""
+    """The number of leading tokens of a text that came from the saved books."""
 
     book: SavedBook
     num_tokens: int
@@ -59,44 +59,44 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadBook:
-    """What was read and can be kept as long as the engine holds it, whatever was asked since."""
+    """What was read and can be saved as long as the engine holds it, whatever was asked since."""
 
     token_ids: tuple[int, ...]
     names: tuple[str, ...]
     read_seconds: float
-    queries: list[Tensor]  # per layer, the newest ones when the reading ended: [H, QUERY_LOG, D] on the host
+    queries: list[Tensor]  # per layer, the newest queries at the end of reading: [H, QUERY_LOG, D] on the host
     size_bytes: int  # on disk
 
     @property
     def tokens(self) -> Tensor:
-        """[n] int32."""
+        """The token ids, [n] int32."""
         return torch.tensor(self.token_ids, dtype=torch.int32)
 
 
 @runtime_checkable
 class CacheOwner(TextEngine, Protocol):
-    """An engine whose caches can be taken hold of: what it read and holds."""
+    """An engine that gives access to its caches."""
 
     @property
     def plan(self) -> Plan:
-        """How it reads, among other things."""
+        """The plan, which says how it reads."""
 
     @property
     def full_cache(self) -> FullCache:
         """The keys and values of what it has read."""
 
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
-        """Its full cache, emptied, to be filled with what these tokens gave."""
+        """Its full cache, emptied, to be filled with the rows of these tokens."""
 
     def family(self, digests: Path) -> Family:
-        """What its keys and values depend on beside the text."""
+        """What its keys and values depend on besides the text."""
 
 
 class BookStore:
-    """Keeps and fetches the books of one engine in one folder."""
+    """Saves and loads the books of one engine in one folder."""
 
     def __init__(self, engine: TextEngine, folder: BookFolder) -> None:
-        """Raises InvalidSetting where the rows are not all in this process."""
+        """Raises InvalidSetting if this process does not have all rows."""
         if engine.info.num_ranks != 1 or not isinstance(engine, CacheOwner):
             raise InvalidSetting(
                 "Books are kept only where one process of this machine holds the whole model.",
@@ -107,16 +107,16 @@ class BookStore:
 
     @cached_property
     def family(self) -> Family:
-        """Of the engine. Cost: the first time, the weights are read from disk."""
+        """The engine's family. Cost: the first call reads the weights from disk."""
         return self.engine.family(self.folder.path / DIGESTS)
 
     # -------------------- from the saved books
 
     def fetch(self, prompt_ids: Sequence[int], cancel: threading.Event | None = None) -> Iterator[Moving | Fetched]:
-        """Bring what was kept of a prompt into the engine, if that is more than it holds: `read` then goes on behind.
+        """Load the saved part of a prompt into the engine, if it is more than the engine holds; `read` then continues.
 
-        Yields Moving*, Fetched; nothing where nothing is kept. A damaged book goes, and counts as far as it was found
-        whole.
+        Yields Moving*, Fetched; nothing if there is no such book. A damaged book is removed; its intact beginning
+        counts.
         """
         engine, total = self.engine, len(prompt_ids) - 1
         held = engine.cached_prefix(prompt_ids)
@@ -138,7 +138,7 @@ class BookStore:
 
     def _usable(self, found: Found, total: int) -> int:
         kept, shared = found.book.label.num_tokens, found.shared
-        # the ring of queries reaches back from the end of the book, so it serves for its last tokens only
+        # the ring of queries covers only the end of the book, so it serves only for the book's last tokens
         if shared == kept or (shared == total and kept - total <= QUERY_LOG // 2):
             return shared
         return self._settled(shared, total)
@@ -176,14 +176,14 @@ class BookStore:
     # -------------------- to the saved books
 
     def read_book(self, token_ids: Sequence[int], names: Sequence[str], read_seconds: float) -> ReadBook:
-        """What can be kept of what the engine holds now: exactly these tokens, just read."""
+        """What can be saved of the engine's present contents: exactly these tokens, just read."""
         cache = self.engine.full_cache
         assert cache.length == len(token_ids), f"{cache.length} tokens are held, {len(token_ids)} are to be kept"
         queries = [cache.beside(layer, 0)[1].to("cpu", copy=True) for layer in range(cache.shape.num_layers)]
         return ReadBook(tuple(token_ids), tuple(names), read_seconds, queries, self.size_bytes(len(token_ids)))
 
     def size_bytes(self, num_tokens: int) -> int:
-        """What so many tokens take on disk, but for the header."""
+        """Size on disk of so many tokens, without the header."""
         cache = self.engine.full_cache
         shape, one = cache.shape, cache.shape.head_dim * cache.shape.dtype.itemsize
         landmarks = num_tokens // cache.chunk_size * shape.num_kv_heads
@@ -191,7 +191,7 @@ class BookStore:
         return num_tokens * (shape.bytes_per_token + 4) + shape.num_layers * (landmarks + queries) * one
 
     def is_saved(self, token_ids: Sequence[int]) -> bool:
-        """Whether this very text is among the saved books, or one that begins with it and ends a few tokens later."""
+        """Whether this text is among the saved books, or one that begins with it and ends a few tokens later."""
         wanted = torch.tensor(token_ids, dtype=torch.int32)
         found = self.folder.find(self.family.digest, wanted) if self.folder.books() else None
         if found is None:
@@ -199,16 +199,16 @@ class BookStore:
         return found.shared == len(token_ids) and self._usable(found, len(token_ids)) == len(token_ids)
 
     def holds(self, book: ReadBook) -> bool:
-        """Whether the engine still has what is to be kept."""
+        """Whether the engine still holds the rows to be saved."""
         return self.engine.cached_prefix(book.token_ids) == len(book.token_ids)
 
     def keep(self, book: ReadBook) -> Generator[Moving | Kept]:
-        """Write a book; whoever closes this midway leaves nothing. Yields Moving*, Kept.
+        """Write a book; closing the generator early leaves no file. Yields Moving*, Kept.
 
         The engine may do other things between two events, as long as it `holds` the book.
 
         Raises:
-            ShelfFull: there is no room, or the disk fails.
+            BookFolderFull: there is no room, or the disk fails.
         """
         started, cache, tokens = perf_counter(), self.engine.full_cache, book.tokens
         self.folder.room_for(book.size_bytes)
@@ -239,7 +239,7 @@ class BookStore:
         yield Kept(book_id(label.family, tokens), book.size_bytes, perf_counter() - started)
 
     def _drop_beginnings(self, tokens: Tensor) -> None:
-        """A kept book that is the beginning of this one serves nobody any more."""
+        """Remove saved books that are only the beginning of this one."""
         for book in self.folder.books():
             if book.label.family == self.family.digest and book.label.num_tokens < len(tokens):
                 with suppress(OSError), self.folder.opened(book.path) as reader:
@@ -249,7 +249,7 @@ class BookStore:
 
 
 def fill_beside(cache: FullCache, layer: int, content: Tensor, written: int, wanted: int) -> None:
-    """Landmarks and queries of a layer from a block [size] uint8 of a book of `written` tokens, for the first rows."""
+    """Landmarks and queries of a layer's first rows from a block [size] uint8 of a book of `written` tokens."""
     stored, at = content.view(cache.shape.dtype), 0
     lengths = (written // cache.chunk_size, QUERY_LOG, -(-written // QUERY_SAMPLE_STRIDE))
     for part, length in zip(cache.beside(layer, wanted), lengths, strict=True):

@@ -1,8 +1,8 @@
-"""The folder with all prefilled books: who is there, what fits, who goes first.
+"""The folder with all saved books: lists them, limits their size and removes the least recently used.
 
-Several processes may use it at once without locks: a book comes by one rename and goes by one removal, and whoever has
-it open keeps it. A draft is locked by its writer, so that one left by a killed process is known and removed. What is
-damaged is removed, what is not ours is set aside; both are told in `notices`.
+Several processes may use it at once without locks: a book appears by one rename and disappears by one removal, and a
+process that has it open can go on reading. A file being written is locked by its writer, so that the rest of a killed
+process is recognised and removed. Damaged files are removed, foreign files are set aside; `notices` lists both.
 """
 
 import contextlib
@@ -39,9 +39,9 @@ OURS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if hasattr(errno, "EDQUOT") els
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookFolderSettings:
-    """What the reader chose."""
+    """The user's settings."""
 
-    keeping: SavedBooks = "ask"  # whether a book stays after its first reading
+    keeping: SavedBooks = "ask"  # whether a book is saved after its first reading
     cap_bytes: int = DEFAULT_CAP_BYTES  # of all books together
 
     def __post_init__(self) -> None:
@@ -55,27 +55,27 @@ class BookFolderSettings:
 
 @dataclass(frozen=True, slots=True)
 class SavedBook:
-    """One book of the list."""
+    """One saved book of the list."""
 
     path: Path
     label: Label
     size_bytes: int
-    used: float  # seconds since 1970, when it was last kept or opened
+    used: float  # seconds since 1970, when it was last saved or opened
 
     @property
     def id(self) -> str:
-        """What names it in a command."""
+        """Its name in commands."""
         return self.path.name.removesuffix(BOOK)
 
     @property
     def name(self) -> str:
-        """The documents it holds."""
+        """The names of its documents."""
         return ", ".join(self.label.names) or self.id
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A kept book that begins like a text."""
+    """A saved book that begins like a text."""
 
     book: SavedBook
     shared: int  # leading tokens that both have
@@ -85,13 +85,13 @@ class BookFolder:
     """All books of one data directory. Methods may be called from several threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        """Make the folder if need be, and remove what killed processes left.
+        """Make the folder if needed, and remove what killed processes left.
 
         Raises:
             InvalidSetting: it cannot be made.
         """
         self.path = path
-        self.notices: list[str] = []  # what was found damaged or foreign since the start
+        self.notices: list[str] = []  # damaged or foreign files found since the start
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             if os.name == "posix":
@@ -107,17 +107,17 @@ class BookFolder:
 
     @property
     def settings(self) -> BookFolderSettings:
-        """As they are on disk now; the defaults where nothing usable is."""
+        """The present settings on disk; the defaults if none are usable."""
         try:
             return BookFolderSettings(**json.loads((self.path / SETTINGS).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError, InvalidSetting):
             return BookFolderSettings()
 
     def choose(self, settings: BookFolderSettings) -> None:
-        """Keep settings, and remove the books for which there is no room any more.
+        """Save settings, and remove the books that exceed the new size limit.
 
         Raises:
-            ShelfFull: they cannot be written.
+            BookFolderFull: they cannot be written.
         """
         draft = self.path / f"{SETTINGS}.{secrets.token_hex(4)}{DRAFT}"
         try:
@@ -131,7 +131,7 @@ class BookFolder:
     # -------------------- who is there
 
     def books(self) -> list[SavedBook]:
-        """All books that can be read, the newest used first. Damaged and foreign files leave the list for good."""
+        """All readable books, the last used first. Damaged and foreign files are removed from the list for good."""
         found = []
         for path in self.path.glob(f"*{BOOK}"):
             book = self._look(path)
@@ -146,10 +146,10 @@ class BookFolder:
 
     @contextlib.contextmanager
     def opened(self, path: Path) -> Iterator[BookReader]:
-        """A book to read from; what turns out to be damaged or foreign is taken off the disk.
+        """Open a book for reading; a damaged or foreign file is moved out of the way.
 
         Raises:
-            FileNotFoundError: it is not there, or not any more, or was taken off just now. OSError.
+            FileNotFoundError: it does not exist, or no longer, or was removed just now. OSError.
         """
         reader = None
         try:
@@ -175,7 +175,7 @@ class BookFolder:
 
     def _remove_damaged(self, path: Path, reader: BookReader | None, error: DamagedBook) -> None:
         if reader is not None and not reader.is_at(path):
-            return  # another process has written it anew
+            return  # another process has rewritten it
         with contextlib.suppress(OSError):
             path.unlink()
             self._notice(f"A kept book was damaged ({error}); it was removed and the text is read again.")
@@ -185,7 +185,7 @@ class BookFolder:
         self.notices.append(text)
 
     def find(self, family: str, token_ids: Tensor) -> Found | None:
-        """The book of a family that shares most leading tokens with a text, [n] int32; None: none shares any."""
+        """The book of a family with the longest common prefix with a text, [n] int32; None if there is none."""
         best: Found | None = None
         for book in self.books():
             least = best.shared if best else 0
@@ -198,15 +198,15 @@ class BookFolder:
         return best
 
     def touch(self, book: SavedBook) -> None:
-        """It was used just now: others go first."""
+        """Mark a book as used now, so that others are removed first."""
         with contextlib.suppress(OSError):
             os.utime(book.path)
 
     def named(self, name: str) -> SavedBook:
-        """The book with this id, or the beginning of it, or of this document.
+        """The book with this id, this beginning of an id, or this document.
 
         Raises:
-            UnknownBook: none or several have it.
+            UnknownBook: there is none, or several.
         """
         books = self.books()
         found = [book for book in books if name in (book.id, book.name, *book.label.names)]
@@ -218,10 +218,10 @@ class BookFolder:
     # -------------------- coming and going
 
     def room_for(self, size_bytes: int) -> None:
-        """See that a book may come, and remove for it the ones that were not used for longest.
+        """Make room for a book: check its size, and remove the least recently used books.
 
         Raises:
-            ShelfFull: it is larger than the whole shelf may be, or than the disk has room for.
+            BookFolderFull: it is larger than the size limit, or than the space on the disk.
         """
         cap = self.settings.cap_bytes
         if size_bytes > cap:
@@ -236,7 +236,7 @@ class BookFolder:
         self.evict(cap - size_bytes)
 
     def evict(self, cap_bytes: int) -> list[SavedBook]:
-        """Remove the books unused for longest until all take at most so much."""
+        """Remove the least recently used books until all take at most this much."""
         books = self.books()
         total, gone = sum(book.size_bytes for book in books), []
         for book in reversed(books):
@@ -248,22 +248,22 @@ class BookFolder:
         return gone
 
     def remove(self, book: SavedBook) -> bool:
-        """Take a book off the disk. Whoever has it open goes on reading it."""
+        """Remove a book from the disk. A process that has it open can go on reading."""
         try:
             book.path.unlink()
         except FileNotFoundError:
             return True
-        except OSError as error:  # Windows: somebody reads it
+        except OSError as error:  # Windows: another process reads it
             log.warning("%s cannot be removed now: %s", book.path.name, error)
             return False
         return True
 
     @contextlib.contextmanager
     def writing(self, family: str, token_ids: Tensor) -> Iterator[BinaryIO]:
-        """A draft that becomes the book of these tokens when the block ends well, and goes away when it does not.
+        """A temporary file that becomes the book of these tokens if the block succeeds, and is removed if it fails.
 
         Raises:
-            ShelfFull: the disk is full or fails; nothing is left of the draft.
+            BookFolderFull: the disk is full or fails; no temporary file is left.
         """
         path = self.path / f"{book_id(family, token_ids)}{BOOK}"
         draft, file = self._draft(path)
@@ -271,8 +271,8 @@ class BookFolder:
             with file:
                 yield file
                 if os.name != "posix":
-                    file.close()  # an open file keeps its name there
-                os.replace(draft, path)  # while it is locked, so that nobody takes it for left over
+                    file.close()  # an open file cannot be removed there
+                os.replace(draft, path)  # while it is locked, so that no process removes it as left over
             sync_folder(self.path)
         except OSError as error:
             why = "the disk is full" if error.errno in OURS else str(error.strerror or error)
@@ -288,12 +288,12 @@ class BookFolder:
             except OSError as error:
                 raise BookFolderFull(f"The book could not be kept: {error.strerror}.") from error
             file = os.fdopen(handle, "wb")
-            if lock(handle) and draft.exists():  # else somebody took it for left over before it was locked
+            if lock(handle) and draft.exists():  # else a process removed it as left over before it was locked
                 return draft, file
             file.close()
 
     def sweep(self) -> None:
-        """Remove drafts whose writers are gone."""
+        """Remove temporary files whose writers are gone."""
         for draft in self.path.glob(f"*{BOOK}.*{DRAFT}"):
             with contextlib.suppress(OSError), draft.open("rb") as file:
                 if lock(file.fileno()):
@@ -303,8 +303,8 @@ class BookFolder:
 
 
 def lock(handle: int) -> bool:
-    """Lock an open file for as long as it is open; False: another process has it. The system forgets dead owners."""
-    if sys.platform == "win32":  # an open file cannot be removed there, which serves the same end
+    """Lock a file while it is open; False: another process has locked it. The system drops dead processes' locks."""
+    if sys.platform == "win32":  # an open file cannot be removed there, which has the same effect
         return True
     import fcntl
 
@@ -316,12 +316,12 @@ def lock(handle: int) -> bool:
 
 
 def book_id(family: str, token_ids: Tensor) -> str:
-    """Name of the file for a text, [n] int32, in a family: the same text has the same file."""
+    """File name for a text, [n] int32, in a family: the same text always has the same file."""
     return digest_of(bytes.fromhex(family) + token_ids.contiguous().numpy().tobytes())[:24]
 
 
 def shared_tokens(a: Tensor, b: Tensor) -> int:
-    """Number of leading tokens that two texts share."""
+    """Length of the common prefix of two texts, in tokens."""
     size = min(len(a), len(b))
     different = torch.nonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size

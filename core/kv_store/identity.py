@@ -1,8 +1,8 @@
-"""What keys and values depend on beside the text: weights, configuration, tokenizer, template, number format.
+"""What keys and values depend on besides the text: weights, configuration, tokenizer, template, number format.
 
-Two engines with the same family compute the same rows from the same token ids, so one may go on with what the other
-has read. Weights are known by their content. Reading 13 GB for that takes a while, so digests are kept beside the
-shelf and believed as long as names, sizes and times of the files stay what they were.
+Two engines of the same family compute the same rows from the same token ids, so one may use what the other has read.
+Weights are identified by their content. Reading 13 GB for that takes a while, so digests are kept beside the saved
+books and reused while the files' names, sizes and times stay the same.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from core.caches.base import KVShape
 from core.kv_store.bookfile import FORMAT, as_bytes
 from core.models.hub.store import weight_files
 
-# What transformers notes in a configuration about itself and about where it came from.
+# What transformers records in a configuration about itself and about its source.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
 PIECE_BYTES = 8 << 20  # of a file, hashed at a time
 
@@ -40,8 +40,8 @@ def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, know
     Args:
         module: as transformers loads it, with `config` and the folder it came from.
         text: digest of tokenizer and chat template, see `ChatText.identity`.
-        pieces: in what portions tokens are read and landmarks are made: in others the last bit may come out different.
-        known: the file in which digests of weights are kept; None: nowhere.
+        pieces: the chunk sizes of reading and of landmarks: with others the last bit may differ.
+        known: the file that keeps digests of weights; None: none.
     """
     parts = {
         "format": str(FORMAT),
@@ -62,7 +62,7 @@ def digest_of(content: bytes) -> str:
 
 
 def config_digest(module: nn.Module) -> str:
-    """Sizes, RoPE and its scaling, quantisation: everything the loaded configuration says about computing."""
+    """Digest of sizes, RoPE and its scaling, quantisation: everything in the configuration that affects computing."""
     config: Any = getattr(module, "config", None)
     said: dict[str, Any] = config.to_dict() if config is not None else {}
     kept = {name: value for name, value in said.items() if name not in VOLATILE}
@@ -70,7 +70,7 @@ def config_digest(module: nn.Module) -> str:
 
 
 def weights_digest(module: nn.Module, known: Path | None) -> str:
-    """The content of the weights: of the files they were loaded from, else of the parameters themselves."""
+    """Digest of the weights: of the files they were loaded from, else of the parameters themselves."""
     folder = Path(str(getattr(module, "name_or_path", "") or "."))
     files = sorted(weight_files(folder)) if folder != Path(".") else []
     if not files:
@@ -91,7 +91,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 
 def file_digest(file: Path) -> str:
-    """SHA-256 of a file. Cost: reads it; threads can do several at a time."""
+    """SHA-256 of a file. Cost: reads it; threads can hash several files at a time."""
     found, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
     with file.open("rb", buffering=0) as stream:
         while count := stream.readinto(piece):
@@ -100,7 +100,7 @@ def file_digest(file: Path) -> str:
 
 
 def parameters_digest(module: nn.Module) -> str:
-    """SHA-256 of all parameters, by name. Cost: brings all of them to the host."""
+    """SHA-256 of all parameters, by name. Cost: copies all of them to the host."""
     found = hashlib.sha256()
     with torch.no_grad():
         for name, parameter in sorted(module.named_parameters()):
@@ -110,7 +110,7 @@ def parameters_digest(module: nn.Module) -> str:
 
 
 def _kept(known: Path | None) -> dict[str, str]:
-    """Digests that were computed before; none where the file cannot be understood."""
+    """Digests computed earlier; empty if the file is unreadable."""
     if known is None:
         return {}
     try:
@@ -121,7 +121,7 @@ def _kept(known: Path | None) -> dict[str, str]:
 
 
 def _keep(kept: Mapping[str, str], known: Path | None) -> None:
-    """Write them in one step. A disk that is full only costs the time to compute them again."""
+    """Write the digests atomically. If the disk is full, they are only computed again next time."""
     if known is None:
         return
     draft = known.with_name(f"{known.name}.{secrets.token_hex(4)}")

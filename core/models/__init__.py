@@ -1,1 +1,1 @@
-"""Models come from transformers; here is the seam to our caches, the catalogue, loading, and the verifier."""
+"""Models of transformers: the interface to our caches, the catalogue, loading and cached passes."""

@@ -1,4 +1,4 @@
-"""A model + a cache = the distribution of the next token. Whether it proposes or verifies is decided by who asks."""
+"""A model and a cache give the distribution of the next token. The caller decides whether it proposes or verifies."""
 
 import time
 from collections import deque
@@ -15,15 +15,15 @@ from core.models.hf_attention import forward
 from core.ops.graphs import MOST_ROWS, Graphs
 from core.ops.streams import to_device
 
-# Around every pass: the model's name, where the new tokens begin, and the tokens. Other processes do the same pass.
+# Around every pass: the model's name, the new tokens' start, and the tokens. Other processes run the same pass.
 Lead = Callable[[str, int, Sequence[int]], AbstractContextManager[None]]
 
 RECENT = 0.2  # weight of the newest pass in seconds_by_rows
-MOST_PENDING = 64  # passes whose times nobody asked for: on ranks other than 0 nobody ever does
+MOST_PENDING = 64  # passes whose times were not read: ranks other than 0 never read them
 
 
 class PassMeter:
-    """Passes, seconds and key/value bytes, over the link too, of one model since the last reset.
+    """Passes, seconds, and key/value bytes in total and over the link, of one model since the last reset.
 
     On CUDA, seconds come from events, so that measuring never waits during decoding.
     """
@@ -34,13 +34,13 @@ class PassMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything counted; what a pass costs stays known."""
+        """Reset all counts; costs of passes stay known."""
         self.passes = self.tokens = self.kv_bytes = self.link_bytes = 0
         self._seconds = 0.0
         self._pending: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()  # oldest first
 
     def forget_costs(self) -> None:
-        """Passes will cost something else from here."""
+        """Forget the costs of passes, because they will change."""
         self._by_rows.clear()
 
     @contextmanager
@@ -66,7 +66,7 @@ class PassMeter:
     def _took(self, num_tokens: int, seconds: float) -> None:
         self._seconds += seconds
         known = self._by_rows.get(num_tokens, seconds)
-        # Whatever else the machine does makes single passes slower, never faster.
+        # Other work on the machine makes single passes slower, never faster.
         self._by_rows[num_tokens] = known + RECENT * (min(seconds, 2 * known) - known)
 
     def _collect(self) -> None:
@@ -75,14 +75,14 @@ class PassMeter:
         self._collect_passed()
 
     def _collect_passed(self) -> None:
-        """Count the passes that have ended, oldest first. Waits for nothing."""
+        """Count the passes that have ended, oldest first, without waiting."""
         while self._pending and self._pending[0][2].query():  # type: ignore[no-untyped-call]
             num_tokens, start, stop = self._pending.popleft()
             self._took(num_tokens, start.elapsed_time(stop) / 1e3)
 
     @property
     def seconds(self) -> float:
-        """Time spent in passes. On CUDA waits for the last one, which drawing from it has waited for already."""
+        """Time spent in passes. On CUDA it waits for the last pass, as drawing from its result has done already."""
         self._collect()
         return self._seconds
 
@@ -94,7 +94,7 @@ class PassMeter:
 
 
 class CachedModel:
-    """One model looking through one cache. Several models may share a model, and a pass belongs to exactly one."""
+    """One model with one cache. Several CachedModels may share a model; every pass belongs to exactly one of them."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class CachedModel:
         vocab: int | None = None,
         graphed: GraphedPasses | None = None,
     ) -> None:
-        """`vocab`: rows that probabilities have, where they are another model's vocabulary (padded otherwise)."""
+        """`vocab`: size of distributions, if it is another model's vocabulary (padded otherwise)."""
         self.name, self.module, self.cache, self.device, self._graphed = name, module, cache, device, graphed
         self._lead = lead or (lambda *_: nullcontext())
         rows = module.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
@@ -116,18 +116,18 @@ class CachedModel:
 
     @property
     def graphs(self) -> Graphs | None:
-        """What records its passes, if anything does."""
+        """The recorder of its passes, if there is one."""
         return self._graphed.graphs if self._graphed else None
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the model computes in, logits too; its weights may be kept in fewer bits."""
+        """The type of computation and of logits; weights may have fewer bits."""
         return next(weights.dtype for weights in self.module.parameters() if weights.is_floating_point())
 
     def record(self, sizes: Sequence[int], seen: int) -> None:
-        """Record the passes that bring the cache to `seen` tokens, and those over so many more behind them.
+        """Record the passes that bring the cache to `seen` tokens, and the following ones of these sizes.
 
-        Nothing where no passes are recorded. What the cache holds stays as it is: like a pass without a `commit`.
+        Does nothing if passes are not recorded. The cache keeps its contents, as after a pass without a `commit`.
         """
         if self._graphed is None:
             return
@@ -142,7 +142,7 @@ class CachedModel:
             self._graphed.record(size, behind)
 
     def logits(self, context: Context, keep: int) -> Tensor:
-        """Feed what the cache has not seen of `context`; logits after each of its last `keep` tokens, [keep, V].
+        """Feed the unseen tokens of `context`; logits after each of its last `keep` tokens, [keep, V].
 
         Raises:
             ContextTooSmall: the cache is full.
@@ -154,14 +154,14 @@ class CachedModel:
         return self.feed(context, newest, keep)
 
     def feed(self, context: Context, span: range, keep: int) -> Tensor:
-        """One pass over context[span], which must follow what the cache has seen; logits [keep, V]."""
+        """One pass over context[span], which must begin where the cache ends; logits [keep, V]."""
         return self.feed_tokens(context.span(span.start, span.stop), span.start, keep)
 
     def feed_tokens(self, token_ids: Sequence[int], start: int, keep: int) -> Tensor:
-        """One pass over tokens that begin at `start`, right behind what the cache has seen; logits [keep, V]."""
+        """One pass over tokens that begin at `start`, where the cache ends; logits [keep, V]."""
         tokens = to_device(torch.tensor(token_ids), self.device)
         if self._rows is not None:
-            tokens = tokens.clamp_max(self._rows - 1)  # padding that no tokenizer makes
+            tokens = tokens.clamp_max(self._rows - 1)  # padding ids that no tokenizer produces
         positions = self.cache.begin(start, len(token_ids))
         replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)

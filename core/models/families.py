@@ -1,7 +1,7 @@
-"""Which families of models run here exactly as in transformers, and why a model is refused. Knows configurations only.
+"""Which model families run here exactly as in transformers, and why others are refused. Knows configurations only.
 
-A family is listed once a parity test compares it with transformers' own attention through every cache; the test goes
-through this list (tests/core/models/test_parity_families.py), so that neither can have what the other lacks.
+A family is listed once a parity test compares it with transformers' own attention through every cache. The test
+iterates over this list (tests/core/models/test_parity_families.py), so the two cannot differ.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What is known of a family beside that its parity is tested."""
+    """What is known of a family, besides its tested parity."""
 
-    windows_by_layer: bool = False  # a window is used in layers of the type "sliding_attention" alone, else in all
-    drafts: bool = True  # its keys can be rotated to other positions, as a draft's cache does with them
+    windows_by_layer: bool = False  # a window applies only to layers of the type "sliding_attention", else to all
+    drafts: bool = True  # its keys can be rotated to other positions, which a draft's cache needs
 
 
 BY_LAYER = Family(windows_by_layer=True)
 INTERLEAVED = Family(drafts=False)  # rotary pairs are neighbours, not halves
-NORMED_AFTER = Family(drafts=False)  # keys are scaled, dimension by dimension, after they were rotated
+NORMED_AFTER = Family(drafts=False)  # keys are scaled, dimension by dimension, after the rotation
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "apertus": Family(),
@@ -65,7 +65,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
-ROPE_THAT_MOVES = ("dynamic", "longrope")  # with the length of the text
+ROPE_THAT_MOVES = ("dynamic", "longrope")  # they change with the length of the text
 
 FULL = "Choose a model with full attention."
 OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
@@ -77,14 +77,14 @@ WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash")
 
 
 class Refusal(NamedTuple):
-    """Why a model does not run here; `problem` goes on from the model's name."""
+    """Why a model does not run here; `problem` continues a sentence that begins with the model's name."""
 
     problem: str
     hint: str
 
 
 def refusal(config: object) -> Refusal | None:
-    """What keeps a decoder's configuration (as transformers reads it) from running exactly; None where nothing does."""
+    """Why a decoder's configuration (as transformers reads it) would not run exactly; None if it does."""
     if getattr(config, "is_heterogeneous", False):  # reading a field would raise
         return Refusal("has layers of different kinds or sizes (per_layer_config), which is not implemented", OTHER)
     for found in (_state(config), _partial(config), _altered_scores(config), _rope(config)):
@@ -105,13 +105,13 @@ def _state(config: object) -> Refusal | None:
 
 
 def _partial(config: object) -> Refusal | None:
-    """Layers that see less, or more, than all tokens up to their own."""
+    """Layers that attend to fewer, or more, than all tokens up to their own."""
     others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
     if others:
         return Refusal(f"{PARTIAL} (layers of the type {others[0]})", FULL)
     family = FAMILIES.get(getattr(config, "model_type", ""), Family())
     window = getattr(config, "sliding_window", None)
-    if window and not family.windows_by_layer:  # families that know `use_sliding_window` have none where it is false
+    if window and not family.windows_by_layer:  # families with `use_sliding_window` have no window if it is false
         return Refusal(f"{PARTIAL} (a window of {window} tokens)", FULL)
     if chunk := getattr(config, "attention_chunk_size", None):
         return Refusal(f"{PARTIAL} (chunks of {chunk} tokens)", FULL)
@@ -121,7 +121,7 @@ def _partial(config: object) -> Refusal | None:
 
 
 def _altered_scores(config: object) -> Refusal | None:
-    """Attention that is no softmax of scaled products over keys and values of one size."""
+    """Attention other than a softmax of scaled products over keys and values of one size."""
     if getattr(config, "attn_logit_softcapping", None):
         return Refusal("caps its attention scores (softcap), which is not implemented", OTHER)
     if getattr(config, "model_type", "") in WITH_SINKS:

@@ -1,7 +1,7 @@
 """A pass of a model over a cache as a function of fixed buffers, so that it can be recorded (`core.ops.graphs`).
 
-The caches say where their rows lie (`FixedRows`); rows, lengths and positions go in as one tensor of integers. New
-tokens are padded to a power of two: the padding writes behind the rows in use, where the next pass writes anyway.
+Caches return their buffers (`FixedRows`); rows, lengths and positions are passed as one tensor of integers. New tokens
+are padded to a power of two: the padding writes behind the rows in use, which the next pass overwrites.
 """
 
 from collections.abc import Callable
@@ -23,27 +23,27 @@ class GraphedPasses:
         self, name: str, model: nn.Module, cache: Recordable, graphs: Graphs, *, backend: Backend = STOCK
     ) -> None:
         self._name, self._model, self._fixed, self.graphs, self._backend = name, model, cache.fixed, graphs, backend
-        self._places: list[Place] = []  # of the buffers that were recorded with
+        self._places: list[Place] = []  # of the buffers used in recordings
         cache.moving.tell(self.forget)
 
     def forget(self) -> None:
-        """Drop all recordings, and with them the last hold on the cache's buffers."""
+        """Drop all recordings, and with them the last references to the cache's buffers."""
         self._places = []
         self.graphs.forget(self._name)
 
     def _settle(self, rows: FixedRows) -> None:
-        """See whether the buffers are other ones than before. The cache tells; this is for one that does not."""
+        """Check whether the buffers have changed. Caches normally report that; this is for one that does not."""
         places = [Place(buffer.data_ptr(), buffer.shape, buffer.stride()) for buffer in (*rows.k, *rows.v)]
         if places != self._places:
             self.forget()
             for buffer in (*rows.k, *rows.v):
-                buffer[:, :, rows.held :].zero_()  # what a mask hides is multiplied by 0, so it must be finite
+                buffer[:, :, rows.held :].zero_()  # masked rows are multiplied by 0, so they must be finite
             self._places = places
 
     def prepare(self, tokens: Tensor, positions: Tensor, keep: int) -> Callable[[], Tensor] | None:
         """The pass over tokens [T] at consecutive positions [T], which `begin` made room for; logits [keep, V].
 
-        None where it cannot be recorded: it is long, it reaches the end of the buffers, or recording has failed.
+        None if it cannot be recorded: it is long, it reaches the end of the buffers, or recording has failed.
         """
         num_new, rows = len(tokens), self._fixed()
         padded = padded_rows(num_new)
@@ -57,7 +57,7 @@ class GraphedPasses:
         return replay and (lambda: replay()[num_new - keep : num_new])
 
     def record(self, num_new: int, behind: int) -> None:
-        """Record the pass over so many tokens now, if there is one to record. Writes scratch rows only.
+        """Record the pass over so many tokens now, if it can be recorded. Writes scratch rows only.
 
         Args:
             behind: tokens that will have been fed before them.
@@ -89,7 +89,7 @@ def _fits(rows: FixedRows, padded: int) -> bool:
 
 
 class Place(NamedTuple):
-    """Where a buffer lies, and how: an allocator may give the same address to another shape."""
+    """A buffer's address and layout: an allocator may give the same address to another shape."""
 
     address: int
     shape: tuple[int, ...]
@@ -97,9 +97,9 @@ class Place(NamedTuple):
 
 
 class _FixedView:
-    """A cache as one recorded pass sees it: new rows go where a tensor says."""
+    """A cache as one recorded pass sees it: a tensor gives the places of new rows."""
 
-    length = nbytes = link_bytes = 0  # not asked for in a pass
+    length = nbytes = link_bytes = 0  # not used in a pass
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class _FixedView:
         self._partial = backend.partial
 
     def unseen_spans(self, total: int) -> list[range]:
-        """Not asked for in a pass."""
+        """Not used in a pass."""
         raise AssertionError("a recorded pass begins and ends outside")
 
     def begin(self, start: int, num_new: int) -> Tensor:
-        """Not asked for in a pass."""
+        """Not used in a pass."""
         raise AssertionError("a recorded pass begins and ends outside")
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -130,14 +130,14 @@ class _FixedView:
         self._rows.v[layer].index_copy_(2, self._at, v)
 
     def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
-        """Causal attention over the rows held, and the log of queries where there is one."""
+        """Causal attention to the held rows; also logs the queries, if the cache has a log."""
         if self._rows.log is not None:
             self._rows.log(layer, self.positions, q)
         k, v = self._rows.k[layer], self._rows.v[layer]
         return attend_bucketed(q, k, v, scaling, self._whole, self._hidden, self._partial)
 
     def commit(self, num_new: int) -> None:
-        """Not asked for in a pass."""
+        """Not used in a pass."""
 
     def truncate(self, length: int) -> None:
-        """Not asked for in a pass."""
+        """Not used in a pass."""

@@ -1,8 +1,8 @@
 """How the linear layers of a family are divided between processes by heads and MLP columns.
 
-transformers states that for every family (`base_model_tp_plan`: "colwise" layers give a share of their outputs,
-"rowwise" ones take a share of inputs, and their results add up). Its own way of loading such shares changes between the
-versions that we support (tensors and hooks up to 5.17, DTensors later), so only the statement is used: the cut is ours.
+transformers states this for every family (`base_model_tp_plan`: "colwise" layers produce a share of their outputs,
+"rowwise" ones take a share of inputs, and their results are summed). Its own loading of such shares differs between the
+supported versions (tensors and hooks up to 5.17, DTensors later), so we use only the statement and cut ourselves.
 """
 
 import re
@@ -13,8 +13,8 @@ from transformers import PreTrainedConfig
 from core.errors import UnsupportedModel
 
 Cut = Literal["outputs", "inputs"]
-# Families whose shares are compared with the whole model (tests/core/parallel/test_shard.py goes through them).
-# Others state a plan, too, but have layers or norms beside it that heads do not divide.
+# Families whose shares are compared with the whole model (tests/core/parallel/test_shard.py iterates over them).
+# Others state a plan, too, but have further layers or norms that cannot be divided by heads.
 SHARED = frozenset(
     {
         "apertus",
@@ -43,8 +43,8 @@ def division_of(config: PreTrainedConfig) -> dict[str, Cut]:
     """Which linear layers are cut, and how: by name within the base model, numbers as `*`.
 
     Raises:
-        UnsupportedModel: shares of the family were never compared with the whole; nothing is stated for it, or
-            something that heads alone do not divide (fused projections, norms over all heads, experts).
+        UnsupportedModel: shares of the family were never compared with the whole; it states nothing, or states
+            something that cannot be divided by heads (fused projections, norms over all heads, experts).
     """
     stated = cast("dict[str, str] | None", getattr(cast(Any, config), "base_model_tp_plan", None))
     norms_of_heads = getattr(config, "use_qk_norm", False)  # Cohere's: a weight for every head
@@ -58,7 +58,7 @@ def division_of(config: PreTrainedConfig) -> dict[str, Cut]:
 
 
 def is_divisible(config: PreTrainedConfig) -> bool:
-    """Whether `division_of` knows how."""
+    """Whether `division_of` supports the model."""
     try:
         division_of(config)
     except UnsupportedModel:

@@ -1,13 +1,13 @@
-"""The one place where transformers meets our caches.
+"""The interface between transformers and our caches.
 
 `register()` makes the attention implementation "triforce" known. A model loaded with it calls `update(k, v, layer)` on
-what it was given as `past_key_values` and hands the result on as `key, value`; we return a handle there, and our
-attention function asks the handle's cache. Every decoder-only family whose attention goes through this interface works
-without model code of ours (`core.models.families`: those that are tested).
+its `past_key_values` and passes the result on as `key, value`; we return a handle there, and our attention function
+uses the handle's cache. Every decoder-only family whose attention goes through this interface works without model code
+of ours (`core.models.families`: those that are tested).
 
-The cache attends causally to everything it has seen, and to nothing else. So whatever a layer asks for beside that, a
-window, a soft cap, sinks, is refused here: what would be left out silently is an answer of another model. Some families
-speak of their window in the mask alone, so masks are built too, as nothing or as a `Partial` that attention refuses.
+The cache attends causally to everything it has seen, and to nothing else. So any other request of a layer (a window, a
+soft cap, sinks) is refused here: leaving it out silently would give another model's answers. Some families state their
+window only in the mask, so masks are checked too: the result is None, or a `Partial` that attention refuses.
 """
 
 from typing import Any, cast
@@ -21,42 +21,42 @@ from core.caches.base import KVCache, RunningPass
 from core.errors import UnsupportedModel
 
 ATTENTION_NAME = "triforce"
-# Keywords that change nothing in what is attended to: keys were rotated before, and caches know their rows.
+# Keywords that do not change which tokens are attended to: keys were rotated before, and caches know their rows.
 HARMLESS = frozenset(
     {"position_ids", "cache_position", "use_cache", "logits_to_keep", "output_router_logits", "output_hidden_states"}
 )
 
 
 class PassHandle:
-    """Stands in for a transformers cache during one forward pass."""
+    """Replaces a transformers cache during one forward pass."""
 
     def __init__(self, cache: RunningPass) -> None:
         self.cache = cache
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple["PassHandle", "PassHandle"]:
-        """Stage k, v [1, H_kv, T, D]; the attention function gets this handle in their place."""
+        """Stage k, v [1, H_kv, T, D]; the attention function gets this handle instead of them."""
         self.cache.stage(layer, k, v)
         return self, self
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Conversation tokens seen, as transformers asks for it."""
+        """Conversation tokens seen, for transformers."""
         return self.cache.length
 
     def get_query_offset(self, layer: int = 0) -> int:
-        """The same, for a mask."""
+        """The same number, for a mask."""
         return self.cache.length
 
     def get_mask_sizes(self, num_new: int, layer: int = 0) -> tuple[int, int]:
-        """Keys that a mask would be built for, and the number of the first."""
+        """The number of keys that a mask would cover, and the index of the first."""
         return self.cache.length + num_new, 0
 
 
 class Partial:
-    """A mask that is not the plain causal one, in place of one that was built."""
+    """Stands for a mask other than the plain causal one."""
 
 
 def mask(*, mask_function: object, attention_mask: object = None, **_: object) -> Partial | None:
-    """transformers' signature of what builds a mask; None: causal, to every token."""
+    """transformers' signature for building a mask; None: causal, to every token."""
     return None if mask_function is causal_mask_function and attention_mask is None else Partial()
 
 
@@ -75,7 +75,7 @@ def attention(
     """transformers' attention signature; q: [1, H, T, D], returns [1, T, H, D].
 
     Raises:
-        UnsupportedModel: the layer asks for what is not implemented.
+        UnsupportedModel: the layer requests something that is not implemented.
     """
     if dropout:
         raise _refused(module, f"dropout={dropout}")
@@ -90,7 +90,7 @@ def attention(
     assert value is key, f"attention got values of {type(value).__name__}"
     layer = module.layer_idx
     assert isinstance(layer, int)
-    scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # as transformers' own functions take it
+    scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # the default of transformers' own functions
     return key.cache.attend(layer, q, scaling).transpose(1, 2), None
 
 

@@ -1,7 +1,7 @@
-"""A transformers decoder taken apart at its layers, so that one layer can compute many chunks before the next begins.
+"""A transformers decoder split into its layers, so that one layer can compute many chunks before the next begins.
 
 The layers are called as the model's own `forward` calls them. Only families whose `forward` is embedding, layers with
-one rotary embedding, norm and nothing else are taken apart; all others are run whole.
+one rotary embedding, norm and nothing else are split; all others are run whole.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ PLAIN_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model_type
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayers:
-    """The parts of a decoder that reading needs; without its norm and output layer, as no logits are asked for."""
+    """The parts of a decoder that reading needs; no norm and output layer, as no logits are needed."""
 
     embedding: nn.Module
     layers: nn.ModuleList
@@ -26,7 +26,7 @@ class DecoderLayers:
 
     @classmethod
     def of(cls, model: nn.Module) -> "DecoderLayers | None":
-        """The parts of a causal language model; None where it is not of a plain family."""
+        """The parts of a causal language model; None if its family is not a plain one."""
         config, base = cast(Any, model).config, getattr(model, "model", None)
         names = ("embed_tokens", "layers", "rotary_emb", "norm")
         if getattr(config, "model_type", "") not in PLAIN_FAMILIES or not all(hasattr(base, name) for name in names):

@@ -1,10 +1,10 @@
-"""Layers whose passes of few rows run through a kernel of ours: linear, norm, SiLU; the same weights, the same shapes.
+"""Layers that compute passes of few rows with our kernel: linear, norm, SiLU; the same weights, the same shapes.
 
 Decoding multiplies every weight with one to some twenty rows. Stock matmuls take twice as long for four rows as for one
-and sum in another order, so that verified logits differ in their last bits from plain ones. The kernel does neither.
-A norm is five stock operations on a few hundred numbers, most of it calls (2 cores: 43 µs, 16 through the kernel).
-torch's SiLU computes 32 numbers of a tensor at a time and the last ones another way, which moves a row's last bits with
-the rows beside it wherever rows are not a multiple of 32 wide.
+and sum in another order, so that verified logits differ in their last bits from plain ones. The kernel avoids both.
+A norm is five stock operations on a few hundred numbers, mostly call overhead (2 cores: 43 µs, 16 through the kernel).
+torch's SiLU computes 32 numbers of a tensor at a time and the rest in another way. Where rows are not a multiple of 32
+wide, a row's last bits therefore depend on the rows beside it.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ MOST_ROWS = MOST_TOKENS
 
 
 class FewRowsLinear(nn.Module):
-    """`nn.Linear` with another way for up to MOST_ROWS rows; float32 on CPU."""
+    """`nn.Linear` that uses the kernel for up to MOST_ROWS rows; float32 on CPU."""
 
     def __init__(self, linear: nn.Linear, few_rows: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def use_few_rows_linear(module: nn.Module, few_rows: Callable[[Tensor, Tensor], 
 
 
 class FewRowsNorm(nn.Module):
-    """RMSNorm with another way for up to MOST_ROWS tokens; float32 on CPU."""
+    """RMSNorm that uses the kernel for up to MOST_ROWS tokens; float32 on CPU."""
 
     def __init__(self, weight: nn.Parameter, eps: float, few_rows: Callable[[Tensor, Tensor, float], Tensor]) -> None:
         super().__init__()
@@ -53,16 +53,16 @@ class FewRowsNorm(nn.Module):
         self._few_rows = few_rows
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., D] to the same shape; of hidden states [B, T, D] or of queries or keys [B, T, H, D]."""
+        """x [..., D] to the same shape; hidden states [B, T, D] or queries or keys [B, T, H, D]."""
         if x.shape[: min(2, x.ndim - 1)].numel() <= MOST_ROWS and x.dtype == torch.float32:
             return self._few_rows(x, self.weight, self.variance_epsilon)
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
 
 
 def use_few_rows_norm(module: nn.Module, few_rows: Callable[[Tensor, Tensor, float], Tensor]) -> None:
-    """Replace the norms of a float32 model on CPU, in place: those that compute what `FewRowsNorm` does.
+    """Replace the norms of a float32 model on CPU, in place, if they compute what `FewRowsNorm` does.
 
-    Families call their norms alike and mean different things (Gemma multiplies by 1 + weight), so each one is tried.
+    Families use similar names for different norms (Gemma multiplies by 1 + weight), so each one is tried.
     """
     generator = torch.Generator().manual_seed(0)
     for parent in list(module.modules()):
@@ -80,7 +80,7 @@ def use_few_rows_norm(module: nn.Module, few_rows: Callable[[Tensor, Tensor, flo
 
 
 class FewRowsSiLU(nn.Module):
-    """SiLU with another way for up to MOST_ROWS rows; float32 on CPU."""
+    """SiLU that uses the kernel for up to MOST_ROWS rows; float32 on CPU."""
 
     def __init__(self, few_rows: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class FewRowsSiLU(nn.Module):
 
 
 def use_few_rows_silu(module: nn.Module, few_rows: Callable[[Tensor], Tensor]) -> None:
-    """Replace torch's SiLU and that of transformers, in place."""
+    """Replace the SiLU of torch and of transformers, in place."""
     for parent in list(module.modules()):
         for name, part in list(parent.named_children()):
             if type(part).__name__ in ("SiLU", "SiLUActivation"):

@@ -1,4 +1,4 @@
-"""Models as transformers loads them, with our attention function, and what caches must know of them."""
+"""Loads models with transformers and our attention function, and reads the sizes that caches need."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -48,12 +48,12 @@ class ModelDims:
     max_context: int
     weight_bytes: int  # on disk
     disk_dtype: torch.dtype
-    layerwise: bool = False  # its layers can be called one by one (`core.models.layerwise`)
-    drafts: bool = True  # as a draft its keys can be moved (`core.models.rotary`)
+    layerwise: bool = False  # whether its layers can be called one by one (`core.models.layerwise`)
+    drafts: bool = True  # whether it can be a draft, whose keys must move (`core.models.rotary`)
     intermediate_size: int = 0  # of an MLP; 0: not known
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
-        """What a cache must know."""
+        """The shape that a cache needs."""
         return KVShape(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim, dtype, device)
 
 
@@ -73,7 +73,7 @@ class LoadedModel:
 
 
 def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrainedConfig:
-    """What the config.json in a folder says, or a file of that kind; `overrides` replace its fields.
+    """The configuration in a folder's config.json, or in a file of that kind; `overrides` replace its fields.
 
     Raises:
         DamagedAssets: it is unreadable.
@@ -120,7 +120,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     config = cast(Any, model_config)
     built_for = [str(part) for part in getattr(config, "architectures", None) or ()]
     writes = not built_for or any(part.endswith(("ForCausalLM", "LMHeadModel")) for part in built_for)
-    # One with different layers has no one number of heads to be read
+    # If layers differ, there is no single number of heads
     attends = getattr(config, "is_heterogeneous", False) or getattr(config, "num_attention_heads", None)
     if getattr(config, "is_encoder_decoder", False) or not attends or not writes:
         what = f" ({built_for[0]})" if built_for else ""
@@ -157,7 +157,7 @@ def load_model(
     """Load a causal language model for inference through our caches; with `bits` 8 or 4, quantised.
 
     Args:
-        divide: keeps one rank's share of it, in place, before anything goes to the device; `dims` are the share's.
+        divide: keeps one rank's share, in place, before anything is moved to the device; `dims` are the share's.
     Raises:
         DamagedAssets: weights are missing, truncated or do not match the config.
         UnsupportedModel: transformers has no causal language model for it.
@@ -167,14 +167,14 @@ def load_model(
 
 
 def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] = NOTHING) -> nn.Module:
-    """What transformers loads from a folder, on the CPU, with our attention function.
+    """The model that transformers loads from a folder, on the CPU, with our attention function.
 
     Raises:
         DamagedAssets, UnsupportedModel: as `load_model`.
     """
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
-    set_verbosity_error()  # type: ignore[no-untyped-call]  # what is wrong with weights is told below
+    set_verbosity_error()  # type: ignore[no-untyped-call]  # errors in weights are reported below
     try:
         model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
             folder,
@@ -191,7 +191,7 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
     lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
-    if lacking:  # transformers would go on with random numbers in their place
+    if lacking:  # transformers would use random numbers instead
         raise DamagedAssets(
             f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
             hint=restore_hint(folder),
@@ -208,7 +208,7 @@ def prepared(
     divide: Callable[[nn.Module], None] | None = None,
     bits: int | None = None,
 ) -> LoadedModel:
-    """A module of transformers made ready to compute on a device.
+    """Prepare a module of transformers to compute on a device.
 
     Raises:
         NotEnoughMemory: the device is full.
@@ -265,9 +265,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:
-    """True where both tokenizers give every token the same number, so that a draft can guess for a target.
+    """True if both tokenizers give every token the same number, so that a draft can guess for a target.
 
-    Tokens that were added to one of them only (padding, for example) do not matter: the text never has them, and a
+    Tokens that only one of them has in addition (padding, for example) do not matter: the text never has them, and a
     wrong guess is rejected.
     """
     words_a, words_b = a.get_vocab(), b.get_vocab()

@@ -1,6 +1,6 @@
-"""What a model weighs, from its configuration alone: parameters are counted, none is loaded or allocated.
+"""The size of a model from its configuration alone: parameters are counted, none is loaded or allocated.
 
-transformers builds the module without memory (torch's meta device), so every family is counted as it really is.
+transformers builds the module without memory (torch's meta device), so the count is exact for every family.
 """
 
 from collections.abc import Mapping
@@ -20,35 +20,35 @@ from core.models.loader import NOTHING, ModelDims, dims_of, read_config
 # Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
 # parameters (arXiv 2305.14314, section 3, without its double quantisation).
 STORED_BITS = {32: 32.0, 16: 16.0, 8: 8.0, 4: 4.5}
-UNQUANTISED_BITS = 16  # of what quantisation leaves alone
+UNQUANTISED_BITS = 16  # of the parameters that are not quantised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """Sizes of a model, and its parameters by what quantisation and several GPUs do to them."""
+    """Sizes of a model, with its parameters grouped by how quantisation and several GPUs treat them."""
 
     dims: ModelDims
-    layer_parameters: int  # linear weights of the layers: quantised, and shared out between GPUs
+    layer_parameters: int  # linear weights of the layers: quantised, and divided between GPUs
     other_parameters: int  # embeddings, output layer, norms, biases: kept whole on every GPU
-    divisible: bool = True  # whether the layers can be shared between GPUs by heads
+    divisible: bool = True  # whether the layers can be divided between GPUs by heads
 
     @property
     def num_parameters(self) -> int:
-        """All of them."""
+        """Number of all parameters."""
         return self.layer_parameters + self.other_parameters
 
     def quantised_bytes(self, bits: int, rest: torch.dtype) -> int:
-        """Bytes of the weights on one device, with what is not quantised in the type `rest`."""
+        """Bytes of the weights on one device, with the unquantised part in the type `rest`."""
         return int(self.layer_parameters * STORED_BITS[bits] / 8 + self.other_parameters * rest.itemsize)
 
     @property
     def output_parameters(self) -> int:
-        """Of the output layer, which may share them with the embeddings."""
+        """Parameters of the output layer, which may share them with the embeddings."""
         return self.dims.vocab_size * self.dims.hidden_size
 
     @property
     def self_draft_bytes(self) -> int:
-        """Bytes of all linear weights once more, the output layer's too, for drafting."""
+        """Bytes of the additional 4-bit copy of all linear weights, including the output layer, for drafting."""
         return int((self.layer_parameters + self.output_parameters) * self_draft.STORED_BITS / 8)
 
     @property

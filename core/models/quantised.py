@@ -1,8 +1,8 @@
-"""Linear layers whose weights are kept in 8 or 4 bits (bitsandbytes) and widened when they are multiplied with.
+"""Linear layers whose weights are kept in 8 or 4 bits (bitsandbytes) and widened for each multiplication.
 
-Only weights are quantised: what a row gives does not depend on the rows beside it, so that verifying many tokens at
+Only weights are quantised: a row's result does not depend on the rows beside it, so that verifying many tokens at
 once and decoding one by one follow the same distribution, and texts are exact for the quantised model. (LLM.int8()
-picks outlier columns from all rows of a pass together, arXiv 2208.07339, and so has no distribution of its own.) It
+picks outlier columns from all rows of a pass together, arXiv 2208.07339, and so has no distribution of its own.) This
 saves memory, not time: every pass widens every layer.
 """
 
@@ -44,7 +44,7 @@ class QuantisedLinear(nn.Module):
         self.bias = linear.bias
         self._functions = bitsandbytes()
         weight = linear.weight.data.to(device)
-        if bits == 8:  # [O, I] int8, [O] float32; its kernel takes float16
+        if bits == 8:  # [O, I] int8, [O] float32; the kernel takes float16
             packed, scale, _ = self._functions.int8_vectorwise_quant(weight.half())
             self._state: Any = None
         else:  # [O * I / 2, 1] uint8
@@ -54,7 +54,7 @@ class QuantisedLinear(nn.Module):
         self.scale = nn.Parameter(scale, requires_grad=False)
 
     def weight_as(self, dtype: torch.dtype) -> Tensor:
-        """The weights that this layer multiplies with, [O, I]."""
+        """The weights used in the multiplication, [O, I]."""
         if self.bits == 8:
             return self.packed.to(dtype) * (self.scale / 127)[:, None].to(dtype)
         widened: Tensor = self._functions.dequantize_4bit(self.packed.data, self._state)
@@ -66,7 +66,7 @@ class QuantisedLinear(nn.Module):
 
 
 def quantise(module: nn.Module, bits: int, device: torch.device) -> None:
-    """Replace the linear layers of a model in place, all but the output layer, one by one on `device`."""
+    """Replace the linear layers of a model in place, except the output layer, one by one on `device`."""
     output = module.get_output_embeddings()  # type: ignore[operator]
     for parent in list(module.modules()):
         for name, part in list(parent.named_children()):

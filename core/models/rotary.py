@@ -1,5 +1,5 @@
-"""Moving keys to other positions: RoPE rotations compose (RoFormer, arXiv 2104.09864), so a key rotated for position p
-becomes the key for p + delta by one more rotation. The convention (half-rotated pairs) is checked on the model itself.
+"""Moving keys to other positions: RoPE rotations compose (RoFormer, arXiv 2104.09864), so one more rotation turns a key
+for position p into the key for p + delta. The convention (half-rotated pairs) is checked on the model itself.
 """
 
 import torch
@@ -50,9 +50,9 @@ class KeyShift:
 
 
 class _LoneKeys:
-    """A cache that only looks: keeps every layer's key of a one-token pass, which attends to its own value.
+    """Keeps every layer's key of a one-token pass; the token attends only to its own value.
 
-    So a key depends on the token and its position alone, in later layers too.
+    So a key depends only on the token and its position, in later layers too.
     """
 
     length = 0

@@ -1,16 +1,16 @@
-"""The target once more with linear weights of 4 bits, for passes over the retrieval cache alone.
+"""The target's second set of linear weights, in 4 bits, for passes over the retrieval cache.
 
-Those passes only guess for the full one, so rounded weights cost acceptance and never exactness: level 2 verifies by
-the distribution that they really drew from (self-speculation with quantised weights: QuantSpec, arXiv 2502.10424,
-section 4). All that is not a linear layer is shared with the target, whose own weights and passes stay as they are.
-Which cache a pass goes through is not known here; keys and values that it leaves there are approximations anyway, and
-the retrieval cache replaces them by the full cache's.
+Those passes only guess for the full one, so rounded weights cost acceptance and never exactness: level 2 verifies with
+the distribution that the guesses were really drawn from (self-speculation with quantised weights: QuantSpec, arXiv
+2502.10424, section 4). All other parts are shared with the target, whose own weights and passes do not change. This
+module does not know the caches. The keys and values of such passes are approximations, which the retrieval cache
+replaces by the full cache's.
 
 A group of GROUP weights of a row shares a scale and an offset, w = (level - 8) * scale + offset with levels 0 to 15
-(asymmetric rounding to nearest, as there). The kernels are torch's own and get bfloat16: CUDA's knows no other type,
-and a processor's is a plain loop for others. So activations are converted there and back: the range of float16 fits,
-and the bits of precision that go are worth less than a step of the weights. Where rows or columns are no multiple of
-what kernels take, zeros fill up. Weights that are no linear layers (experts kept as one tensor) stay as they are.
+(asymmetric rounding to nearest, as in QuantSpec). The kernels are torch's own and get bfloat16: CUDA's supports no
+other type, and a processor's is a plain loop for others. So activations are converted there and back: the range of
+float16 fits, and the lost bits of precision are worth less than a step of the weights. Rows and columns are padded with
+zeros to the multiples of the kernels. Weights outside linear layers (experts kept as one tensor) stay as they are.
 """
 
 import copy
@@ -28,12 +28,12 @@ BITS = 4
 # Weights that share a scale and an offset. Overlap of distributions with the 16-bit ones, three books of the bundled
 # pair: 0.957 with groups of 32 (5 bits in all), 0.943 with 64 (4.5), 0.918 with 128 (4.25).
 GROUP = 64
-COMPUTED = torch.bfloat16  # by the kernels, and what scales and offsets are kept in
-STORED_BITS = BITS + 2 * 8 * COMPUTED.itemsize / GROUP  # that a weight takes with its share of them
-ROW_MULTIPLE = 16  # outputs: the CPU kernel's; CUDA's takes 8
-INNER_TILES = 8  # of 16 inputs, which the CUDA kernel reads at once: the widest it has
-CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel is written for
-ROUNDED_AT_ONCE = 1 << 24  # weights: in float32 that is 64 MB
+COMPUTED = torch.bfloat16  # type in the kernels, and of scales and offsets
+STORED_BITS = BITS + 2 * 8 * COMPUTED.itemsize / GROUP  # bits of a weight including its share of scale and offset
+ROW_MULTIPLE = 16  # outputs: the CPU kernel's multiple; CUDA's is 8
+INNER_TILES = 8  # of 16 inputs, which the CUDA kernel reads at once: its widest setting
+CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel needs
+ROUNDED_AT_ONCE = 1 << 24  # weights: 64 MB in float32
 LEAVE_OUT = "Leave out --self-draft-bits."
 
 PlainLinear = nn.Linear | FewRowsLinear | QuantisedLinear
@@ -47,9 +47,9 @@ class Rounded(NamedTuple):
 
 
 def round_to_levels(weight: Tensor) -> Rounded:
-    """Each group of a row between its own least and largest weight, to the nearest of 16 levels.
+    """Round each group of a row to the nearest of 16 levels between its least and largest weight.
 
-    Levels are chosen for scales and offsets as they are kept.
+    Levels are chosen for scales and offsets in their stored type.
 
     Args:
         weight: [O, I], I a multiple of GROUP.
@@ -71,14 +71,14 @@ def _round_rows(weight: Tensor) -> Rounded:
 
 
 def widened(rounded: Rounded) -> Tensor:
-    """The matrix [O, I] that is multiplied with, float32: the slow twin of the kernels."""
+    """The matrix [O, I] used in the multiplication, float32: the slow twin of the kernels."""
     kept = rounded.scales.float().permute(2, 1, 0)[..., None]  # scales and offsets, [O, I / GROUP, 1] each
     groups = rounded.levels.float().reshape(len(rounded.levels), -1, GROUP) - 8
     return (groups * kept[0] + kept[1]).flatten(1)
 
 
 class SelfDraftLinear(nn.Module):
-    """`nn.Linear` with weights of 4 bits. Rows and columns are padded to what the kernel takes."""
+    """`nn.Linear` with weights of 4 bits. Rows and columns are padded to the kernel's multiples."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, device: torch.device) -> None:
         """Round a weight [O, I] to 4 bits on a device; `bias` [O] is shared."""
@@ -96,7 +96,7 @@ class SelfDraftLinear(nn.Module):
         self.scales = nn.Parameter(rounded.scales, requires_grad=False)
 
     def _pack(self, levels: Tensor) -> Tensor:
-        """Levels [O, I] as the kernel of this device wants them."""
+        """Levels [O, I] in the layout of this device's kernel."""
         if self._cuda:  # [O, I / 2] uint8, the even column in the upper half; then in the order of tensor cores
             pairs = levels[:, ::2] << 4 | levels[:, 1::2]
             packed: Tensor = torch.ops.aten._convert_weight_to_int4pack(pairs.contiguous(), INNER_TILES)
@@ -106,7 +106,7 @@ class SelfDraftLinear(nn.Module):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes beside the bias."""
+        """Bytes of the layer without its bias."""
         return self.packed.nbytes + self.scales.nbytes
 
     def forward(self, x: Tensor) -> Tensor:
@@ -119,9 +119,9 @@ class SelfDraftLinear(nn.Module):
 
 
 def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
-    """A model that shares everything with `module` but its linear layers, which it has in 4 bits.
+    """A model that shares everything with `module` except its linear layers, which have 4 bits.
 
-    The output layer is among them: it is up to a sixth of what such a pass reads (Llama-3.1-8B), and costs little. On
+    This includes the output layer: it is up to a sixth of what such a pass reads (Llama-3.1-8B), and costs little. On
     three books of the bundled pair distributions overlap the 16-bit ones by 0.943 without it, by 0.941 with it.
 
     Raises:
@@ -142,9 +142,9 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
                 own[id(part)] = part
     except torch.OutOfMemoryError as error:
         raise NotEnoughMemory("The self-draft weights do not fit beside the model's own.", hint=LEAVE_OUT) from error
-    except RuntimeError as error:  # how torch says that a kernel was not built, or not for this device
+    except RuntimeError as error:  # torch's error for a kernel that was not built, or not for this device
         raise _no_kernel(error, device) from error
-    return copy.deepcopy(module, own)  # takes what `own` has for a part instead of copying it
+    return copy.deepcopy(module, own)  # uses the parts in `own` instead of copying them
 
 
 def _weight_of(part: PlainLinear) -> Tensor:
@@ -157,5 +157,5 @@ def _no_kernel(error: RuntimeError, device: torch.device) -> CoreError:
 
 
 def self_draft_bytes(twin: nn.Module) -> int:
-    """What a twin takes beside the model it was made of."""
+    """Bytes of a self-draft without what it shares with its model."""
     return sum(part.size_bytes for part in twin.modules() if isinstance(part, SelfDraftLinear))

@@ -1,21 +1,21 @@
 """Widened checkpoints: the bundled target at the sizes of real models, computing exactly the same function.
 
 A full-size model is made on the fly, with nothing downloaded, so that full-size costs can be measured on real text with
-real acceptance. What is added cannot be seen in the logits, but is read, multiplied and cached like the rest:
+real acceptance. The added parts do not affect the logits, but are read, multiplied and cached like the rest:
 
-- Hidden units: the first are the small model's, the others stay zero in the residual stream; what reads them is random.
-  RMSNorm divides by a mean over more units, so its weights take sqrt(small / wide), its eps small / wide.
+- Hidden units: the first are the small model's, the others stay zero in the residual stream; weights that read them
+  are random. RMSNorm divides by a mean over more units, so its weights take sqrt(small / wide), its eps small / wide.
 - Heads: a double width keeps the rotary base, so pair i of the small head turns as pair 2i of the wide one. The scores'
   factor is 1 / sqrt(width), so queries take sqrt(wide / small). Other dimensions of keys and values are random, with
-  zeros in the query or behind the value. Surplus KV heads are random altogether, so their traffic is real.
-- Groups: where a KV head serves more queries than in the small model they are copies, each with its share of the
+  zeros in the query or behind the value. Surplus KV heads are entirely random, so their traffic is real.
+- Groups: if a KV head serves more queries than in the small model, these are copies, each with its share of the
   output, so that a group votes for the same chunks as the small head.
 - MLP and layers: surplus units and layers compute with random weights; the zeros are in down_proj and o_proj.
 - Vocabulary: embeddings and output layer have all rows of the real model, and every logit is computed. Rows beyond the
-  tokenizer's would be tokens that nobody can write, so they are cut off before anything is drawn: distributions stay
-  the small model's, and the bundled draft guesses for it. Drawing from a large vocabulary is therefore not measured.
+  tokenizer's are tokens that no text has, so they are cut off before sampling: distributions stay the small model's,
+  and the bundled draft guesses for it. So sampling from a large vocabulary is not measured.
 
-Weights are rounded to the dtype asked for after scaling: the function is the same up to that dtype's precision. Rounded
+After scaling, weights are rounded to the wanted dtype: the function is the same up to that dtype's precision. Rounded
 to float16, sums in float32, on 1,500 tokens of a book: every most likely token the same, total variation 0.0004 on
 average and 0.006 at most.
 """
@@ -46,13 +46,13 @@ from core.models.param_count import ModelSize, size_in, size_of
 from core.ops.backend import STOCK, Backend
 
 HEAD_DIM = 128  # of every model that people plan for
-CONTEXT_SUFFIX = "-128k"  # may be left out of a name
+CONTEXT_SUFFIX = "-128k"  # optional in a name
 SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a widened model should measure."""
+    """The sizes of a widened model."""
 
     num_layers: int
     hidden_size: int
@@ -67,10 +67,10 @@ class Sizes:
 
 
 def parse_sizes(name: str) -> Sizes:
-    """Sizes by name: a published shape ("llama2-7b") or a hidden size ("1024"), and layers if others ("1024x6").
+    """Sizes by name: a published shape ("llama2-7b") or a hidden size ("1024"), with another layer count ("1024x6").
 
     Raises:
-        UnknownModel: no such name; the hint says what would do.
+        UnknownModel: no such name; the hint lists valid ones.
     """
     sizes, _, layers = name.rpartition("x")
     if not (sizes and layers.isdecimal()):
@@ -101,7 +101,7 @@ def parse_sizes(name: str) -> Sizes:
 
 
 def wide_config(small: PreTrainedConfig, sizes: Sizes) -> PreTrainedConfig:
-    """The configuration of `small` at other sizes; all else, positions and special tokens among it, stays.
+    """The configuration of `small` at other sizes; everything else stays, including positions and special tokens.
 
     Raises:
         UnsupportedModel: the sizes cannot hold the small model.
@@ -153,7 +153,7 @@ def target_size(entry: ModelEntry) -> ModelSize:
 
 
 def target_dims(entry: ModelEntry) -> ModelDims:
-    """Sizes of an entry's target, widened or not; of the vocabulary what its distributions speak of.
+    """Sizes of an entry's target, widened or not; the vocabulary is that of its distributions.
 
     Raises:
         UnknownModel, UnsupportedModel, DamagedAssets.
@@ -174,7 +174,7 @@ def load_target(
     backend: Backend = STOCK,
     bits: int | None = None,
 ) -> LoadedModel:
-    """Load an entry's target, or make it where it is a widened one; with `bits` 8 or 4, quantised.
+    """Load an entry's target, or make it if it is a widened one; with `bits` 8 or 4, quantised.
 
     Raises:
         DamagedAssets, UnsupportedModel, UnknownModel, NotEnoughMemory.
@@ -199,9 +199,9 @@ def widen(
     *,
     attention: str | None = None,
 ) -> nn.Module:
-    """A model of `config` that computes what `small`, a plain Llama on the CPU, computes.
+    """A model of `config` that computes the same function as `small`, a plain Llama on the CPU.
 
-    Weights are made one by one in their dtype on their device, so that nothing is ever there twice.
+    Weights are made one by one in their dtype on their device, so that none exists twice.
 
     Args:
         config: from `wide_config`.
@@ -221,13 +221,13 @@ def widen(
         plan.fill(name, made, weights.get(name), generator)
         owner = wide.get_submodule(name.rpartition(".")[0])
         owner.register_parameter(name.rpartition(".")[2], nn.Parameter(made, requires_grad=False))
-    wide.model.rotary_emb = type(wide.model.rotary_emb)(config=config).to(device)  # its table is no parameter
+    wide.model.rotary_emb = type(wide.model.rotary_emb)(config=config).to(device)  # its table is not a parameter
     wide.lm_head = _cut(wide.lm_head, cast(Any, small).config.vocab_size)
     return cast(nn.Module, wide.eval())
 
 
 class CutLinear(nn.Linear):
-    """A linear layer that computes all its outputs and hands on the first ones."""
+    """A linear layer that computes all its outputs and returns the first ones."""
 
     kept = 0
 
@@ -254,7 +254,7 @@ class _Widening:
         self.query_factor = math.sqrt(self._wide.head_dim / self._small.head_dim)
 
     def fill(self, name: str, made: Tensor, small: Tensor | None, generator: torch.Generator) -> None:
-        """Give a parameter its values: the small model's part, zeros where more would be seen, random ones elsewhere.
+        """Fill a parameter: the small model's part, zeros where others would change the function, else random ones.
 
         Args:
             small: the small model's parameter of that name; None in surplus layers.
@@ -271,7 +271,7 @@ class _Widening:
             elif small is not None:
                 made[:units, : small.shape[1]] = _as(made, small)
         else:
-            # Normed units are about 1; with these weights so are sums over all that are not zero
+            # Normed units are about 1; these weights keep sums over all nonzero units about 1, too
             made.normal_(0, units**-0.5, generator=generator)
             if small is None:
                 return
@@ -285,7 +285,7 @@ class _Widening:
     # Heads: wide query head n * G + r of KV head n is small query head n * g + r % g, for r < G; g, G: queries a head
 
     def _queries(self) -> Iterator[tuple[int, int, int]]:
-        """Wide query head, the small one it computes, and how many share that one's output."""
+        """Wide query head, the small one it computes, and how many share the small one's output."""
         kv_heads = self._small.num_key_value_heads
         small = self._small.num_attention_heads // kv_heads
         wide = self._wide.num_attention_heads // self._wide.num_key_value_heads
@@ -295,7 +295,7 @@ class _Widening:
                 yield head * wide + place, head * small + place % small, copies
 
     def _pairs(self) -> Tensor:
-        """Dimensions of a wide head that turn like those of a small one, in its order, [d] int64.
+        """Dimensions of a wide head that turn like those of a small one, in the small one's order, [d] int64.
 
         Rotary pairs are (i, i + half a head); their angles are base ** (-i / half).
         """

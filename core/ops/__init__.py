@@ -1,1 +1,1 @@
-"""Tensor operations without state: attention, later transfers and graphs."""
+"""Tensor operations without knowledge of models: attention, transfers and CUDA graphs."""

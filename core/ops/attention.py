@@ -1,7 +1,7 @@
 """Attention of a few new tokens to many cached ones, from stock torch operations.
 
-Partial attention returns its log-sum-exp, so that parts computed apart (chunks that arrive one by one, shares of
-several devices) merge into the exact result. Knows shapes and devices, nothing of caches or models.
+Partial attention returns its log-sum-exp, so that parts computed separately (chunks that arrive one by one, shares of
+several devices) merge into the exact result. Knows shapes and devices, not caches or models.
 Online softmax: arXiv 1805.02867; merging by log-sum-exp: Flash-Decoding.
 """
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# On CPU plain matmuls read K and V once and beat the fused kernel for one row at any length and for few rows up to this
-# many keys; beyond, their scores leave the processor's caches (2 cores, D = 64, fused / matmul ms a layer of 4 heads:
+# On CPU plain matmuls read K and V once and beat the fused kernel for one row at any length, and for few rows up to
+# this many keys; beyond, scores exceed the processor's caches (2 cores, D = 64, fused / matmul ms a layer of 4 heads:
 # 1 row 0.27 / 0.15 at S = 2300, 14.7 / 13.4 at 122880; 3 rows 0.49 / 0.38 at 2300, 5.2 / 6.6 at 32768).
 MATMUL_KEYS = 16384
 MATMUL_ROWS = 64  # per KV head
@@ -27,7 +27,7 @@ class Partial(NamedTuple):
 
 
 def causal_bias(num_new: int, device: torch.device) -> Tensor:
-    """[T, T] float32: 0 where a new token may look (itself and before), -inf elsewhere."""
+    """[T, T] float32: 0 where a new token may attend (itself and before), -inf elsewhere."""
     return torch.full((num_new, num_new), float("-inf"), device=device).triu(1)
 
 
@@ -43,7 +43,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     num_new, total = q.shape[2], k.shape[2]
     rows = num_new * (q.shape[1] // k.shape[1])
     few = rows == 1 or (rows <= MATMUL_ROWS and total <= MATMUL_KEYS)
-    if q.device.type == "cpu" and few and q.dtype.itemsize > 2:  # of 16-bit tensors it would round scores to 16 bits
+    if q.device.type == "cpu" and few and q.dtype.itemsize > 2:  # with 16-bit tensors it would round scores to 16 bits
         return _attend_matmul(q, k, v, scaling)
     return merged_attend(q, k, v, scaling, partial)
 
@@ -51,7 +51,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
 def merged_attend(
     q: Tensor, k: Tensor, v: Tensor, scaling: float, cached_partial: Callable[[Tensor, Tensor, Tensor, float], Partial]
 ) -> Tensor:
-    """As `attend`: what was cached by `cached_partial`, the new tokens among themselves, both merged."""
+    """As `attend`: `cached_partial` attends to the cached rows, the new tokens to each other; both are merged."""
     num_new, total = q.shape[2], k.shape[2]
     if num_new == 1:  # nothing to mask
         return cached_partial(q, k, v, scaling).out
@@ -122,7 +122,7 @@ def attend_reference(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
 def merge(*parts: Partial) -> Tensor:
     """The attention over the union of disjoint parts: weights exp(lse - max), [B, H, T, D].
 
-    Sums in float32, at most two such tensors of the size of a part at a time: a long pass has many rows.
+    Sums in float32, with at most two such tensors of the size of a part at a time: a long pass has many rows.
     """
     lse = torch.stack([part.lse for part in parts])  # [P, B, H, T]
     weights = torch.softmax(lse, 0)[..., None]
@@ -133,15 +133,15 @@ def merge(*parts: Partial) -> Tensor:
 
 
 def add_part(found: Partial, part: Partial) -> Partial:
-    """The union of two disjoint parts; kept in float32, as many are added."""
+    """The union of two disjoint parts, in float32 because many are added."""
     lse = torch.logaddexp(found.lse, part.lse)
     return Partial(merge(found, part), lse)
 
 
 def union(parts: Sequence[Partial]) -> Partial:
-    """The union of disjoint parts, the first of them in float32. Of many it takes a few launches, not a few for each.
+    """The union of disjoint parts, the first of them in float32. Takes a few kernel launches however many there are.
 
-    Only steps of single elements: a row's sums do not depend on how many rows there are.
+    All steps are elementwise: a row's sums do not depend on the number of rows.
     """
     if len(parts) <= 2:
         return parts[0] if len(parts) == 1 else add_part(*parts)
@@ -154,7 +154,7 @@ def union(parts: Sequence[Partial]) -> Partial:
 
 
 def _sum(x: Tensor) -> Tensor:
-    """Over the first dimension, which stays as 1: halves are added until one is left."""
+    """Sum over the first dimension, kept as 1, by adding halves until one is left."""
     while len(x) > 1:
         half = len(x) // 2
         added = x[:half] + x[half : 2 * half]

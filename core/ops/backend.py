@@ -1,4 +1,4 @@
-"""Which code computes attention, chosen once by measurement, with the reason."""
+"""Chooses the code that computes attention, once, by measurement, with the reason."""
 
 import logging
 import statistics
@@ -19,7 +19,7 @@ from core.ops.native import NoKernel, small_rows
 log = logging.getLogger(__name__)
 
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # q, k, v, scaling; see `attention.attend`
-# A verification pass over a short book: keys and values of 12 MB, which stay out of most second-level caches.
+# A verification pass over a short book: 12 MB of keys and values, more than most second-level caches hold.
 HEADS, KEYS, ROWS, DIM = 6, 4096, 9, 64
 REPEATS = 7
 TORCH, COMPILED, FLASH, FLEX = ATTENTIONS[1:]
@@ -29,13 +29,13 @@ PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `atten
 
 
 class Backend(NamedTuple):
-    """How caches attend, and how models multiply by weights, normalise and apply SiLU in passes of few rows."""
+    """How caches attend, and how models compute linear layers, norms and SiLU in passes of few rows."""
 
     name: str
     attend: Attend
     because: str
     linear: Callable[[Tensor, Tensor], Tensor] | None = None  # x [..., I], weight [O, I]; None: torch's
-    partial: PartialAttend = partial  # to a part of the keys, with its log-sum-exp
+    partial: PartialAttend = partial  # attention to a part of the keys, with its log-sum-exp
     norm: Callable[[Tensor, Tensor, float], Tensor] | None = None  # x [..., D], weight [D], eps: RMSNorm; None: torch's
     silu: Callable[[Tensor], Tensor] | None = None  # None: torch's
 
@@ -44,12 +44,12 @@ STOCK = Backend(TORCH, attend, "torch's own operations")
 
 
 def choose_backend(device: torch.device, dtype: torch.dtype, wish: AttentionWish = "auto") -> Backend:
-    """What was asked for, or else the faster of stock operations and the optional kernel here.
+    """The wanted backend, or by default the faster of stock operations and the optional kernel here.
 
     Cost: 0.1 s, and compiling the first time; for FlexAttention at every start.
 
     Raises:
-        InvalidSetting: what was asked for cannot be had here.
+        InvalidSetting: the wanted backend is not available here.
     """
     if wish != "auto":
         return _asked_for(wish, device, dtype)
@@ -104,10 +104,10 @@ def _gain(candidate: Backend, device: torch.device, dtype: torch.dtype) -> tuple
 
 
 def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backend:
-    """What another process of this machine has chosen, or somebody has asked for.
+    """The backend that another process of this machine has chosen, or that the user wants.
 
     Raises:
-        NoKernel: it cannot be had here.
+        NoKernel: it is not available here.
     """
     because = "chosen by the first process"
     if name == TORCH:
@@ -124,7 +124,7 @@ def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backen
 
 
 def _seconds(device: torch.device, dtype: torch.dtype, *candidates: Attend) -> list[float]:
-    """Median time of each, taken in turns so that a busy moment hits all alike."""
+    """Median time of each candidate, measured in turns so that a busy moment affects all alike."""
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(1, HEADS, ROWS, DIM, generator=generator).to(device, dtype)
     k, v = torch.randn(2, 1, HEADS, KEYS, DIM, generator=generator).to(device, dtype)

@@ -1,6 +1,6 @@
 """Attention through the flash-attn package, where it is installed (arXiv 2307.08691). Never required.
 
-It masks causally from the end of the keys on, so one call does what stock operations do in two and a merge.
+Its causal mask is aligned to the end of the keys, so one call replaces two stock operations and a merge.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from torch import Tensor
 from core.ops.attention import Partial, attend, attend_reference, partial
 from core.ops.native import NoKernel
 
-MOST_DIM = 256  # of a head; flash-attn's limit
+MOST_DIM = 256  # head size; flash-attn's limit
 
 
 class FlashAttention:
-    """`attention.attend` and `attention.partial` in 16 bit; all else through stock operations."""
+    """`attention.attend` and `attention.partial` in 16 bit; stock operations for other types."""
 
     def __init__(self, package: Any) -> None:
         self._call = package.flash_attn_func
@@ -29,7 +29,7 @@ class FlashAttention:
         return self._run(q, k, v, scaling, causal=False) if _fits(q) else partial(q, k, v, scaling)
 
     def _run(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, *, causal: bool) -> Partial:
-        rows = (x.transpose(1, 2) for x in (q, k, v))  # [B, T or S, heads, D], as the package has it
+        rows = (x.transpose(1, 2) for x in (q, k, v))  # [B, T or S, heads, D], the package's layout
         out, lse, _ = self._call(*rows, softmax_scale=scaling, causal=causal, return_attn_probs=True)
         return Partial(out.transpose(1, 2), lse)
 
@@ -42,7 +42,7 @@ def flash_attention(device: torch.device, dtype: torch.dtype) -> FlashAttention:
     """The package's attention, checked against the slow twin on this device.
 
     Raises:
-        NoKernel: it cannot be had here; the message says why.
+        NoKernel: it is not available here; the message says why.
     """
     try:
         import flash_attn

@@ -1,7 +1,7 @@
-"""Attention through torch's FlexAttention (arXiv 2412.05496), compiled for a GPU. Only where it is asked for.
+"""Attention through torch's FlexAttention (arXiv 2412.05496), compiled for a GPU. Only used if the user asks for it.
 
-Compiling takes from seconds to a minute at every start, so it is never tried unasked. The kernel attends to all cached
-keys without a mask and splits them where the queries are few; the newest tokens are attended to by stock operations.
+Compiling takes from seconds to a minute at every start, so it is never the default. The kernel attends to all cached
+keys without a mask and splits them where there are few queries; stock operations attend to the newest tokens.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from core.ops.attention import Partial, attend, attend_reference, merged_attend,
 from core.ops.native import NoKernel
 
 MOST_VARIANTS = 64  # that torch may compile
-MOST_ROWS = 128  # per KV head: longer passes are prompts, for which stock kernels are made
+MOST_ROWS = 128  # per KV head: longer passes are prompts, for which stock kernels are better
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 2e-2}
 
 
@@ -38,7 +38,7 @@ class FlexAttention:
         if not _fits(q, k):
             return partial(q, k, v, scaling)
         batch, heads, num_new, dim = q.shape
-        folded = q.reshape(batch, k.shape[1], -1, dim)  # the group's queries are rows: K and V are read once
+        folded = q.reshape(batch, k.shape[1], -1, dim)  # the group's queries become rows: K and V are read once
         out, aux = self._call(folded, k, v, scale=scaling, return_aux=self._wanted)
         return Partial(out.reshape(batch, heads, num_new, dim), aux.lse.reshape(batch, heads, num_new).float())
 
@@ -53,7 +53,7 @@ def flex_attention(device: torch.device, dtype: torch.dtype) -> FlexAttention:
     """FlexAttention, compiled (seconds to a minute) and checked against the slow twin on this device.
 
     Raises:
-        NoKernel: it cannot be had here; the message says why.
+        NoKernel: it is not available here; the message says why.
     """
     if device.type != "cuda":  # torch 2.13: "return_lse is not supported yet"
         raise NoKernel("torch compiles FlexAttention with its log-sum-exp for GPUs only")
@@ -61,7 +61,7 @@ def flex_attention(device: torch.device, dtype: torch.dtype) -> FlexAttention:
         from torch.nn.attention.flex_attention import flex_attention as interpreted
     except ImportError:
         raise NoKernel("this torch has no FlexAttention") from None
-    # One variant for each kind of shape, and never the unfused one in silence: beyond the limit, torch would interpret
+    # One variant for each kind of shape. Beyond the limit torch would silently interpret the unfused operation
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_VARIANTS)
     kernel = FlexAttention(torch.compile(interpreted, dynamic=True, fullgraph=True))
     check(kernel, device, dtype)
@@ -81,7 +81,7 @@ def check(kernel: FlexAttention, device: torch.device, dtype: torch.dtype) -> No
         try:
             with torch.inference_mode():
                 found = kernel(q, k, v, 0.125)
-        except Exception as error:  # whatever a compiler and its tool chain may raise
+        except Exception as error:  # a compiler and its tool chain may raise anything
             first = (str(error).splitlines() or [""])[0]
             raise NoKernel(f"FlexAttention does not compile here ({type(error).__name__}: {first})") from error
         if not torch.allclose(found.float(), attend_reference(q, k, v, 0.125).float(), atol=TOLERANCE[dtype]):

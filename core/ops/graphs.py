@@ -1,9 +1,9 @@
 """CUDA graphs: a function of fixed buffers is recorded once and replayed, so that a pass costs one launch.
 
-With few rows a pass of a large model has hundreds of small kernels, and starting them takes longer than their work. A
-recorded function may depend on nothing but tensors at fixed places: what varies goes in as tensors, and lengths are
-bucketed. On a CPU there is nothing to record; there the same function can be called on the same fixed buffers, which is
-the twin that tests compare. Knows functions and tensors, nothing of models or caches.
+With few rows a pass of a large model has hundreds of small kernels, and launching them takes longer than their work.
+A recorded function may depend only on tensors at fixed places: everything that varies is a tensor, and lengths are
+bucketed. A CPU records nothing; there the same function can be called on the same fixed buffers, which is the slow
+twin of the tests. Knows functions and tensors, not models or caches.
 """
 
 import logging
@@ -20,29 +20,29 @@ from core.ops.backend import PartialAttend
 
 log = logging.getLogger(__name__)
 
-WARM_UP = 2  # calls before recording: libraries allocate their workspaces in them
-MOST_GRAPHS = 32  # kept at a time: an answer uses about twenty, and each takes the driver's memory
-# What one takes per layer of the model. Not measured here: others report 24 MiB for a whole pass of a 48-layer model
-# (vLLM, issue 50780), and 0.36 GiB for 16 partial ones.
+WARM_UP = 2  # calls before recording, in which libraries allocate their workspaces
+MOST_GRAPHS = 32  # graphs kept at a time: an answer uses about twenty, and each takes the driver's memory
+# Memory of one graph per layer of the model. Not measured here: others report 24 MiB for a whole pass of a 48-layer
+# model (vLLM, issue 50780), and 0.36 GiB for 16 partial ones.
 LAYER_BYTES = 1 << 19
-MOST_ROWS = 32  # new tokens of a recorded pass; longer ones are worth their launches
-# Rows up to a multiple of these are attended to by the fast kernel, the rest under a mask. Shorter steps waste less on
-# the mask, longer ones are recorded less often while an answer grows.
+MOST_ROWS = 32  # new tokens of a recorded pass; launches cost little in longer ones
+# The fast kernel attends to rows up to a multiple of these, masked attention to the rest. Shorter steps waste less on
+# the mask; longer steps need fewer recordings while an answer grows.
 SHORT_STEP, LONG_STEP, LONG = 256, 1024, 8192
 
 
 def graph_bytes(num_layers: int) -> int:
-    """An estimate of what the driver takes for as many recorded passes of a model as are kept."""
+    """An estimate of the driver memory for as many recorded passes of a model as are kept."""
     return MOST_GRAPHS * num_layers * LAYER_BYTES
 
 
-PoolId = tuple[int, int]  # of memory that graphs share, as torch names it
+PoolId = tuple[int, int]  # of the memory that graphs share, as torch names it
 
 
 class Graphs:
     """Recorded functions by key. With `record` off they are called instead: the slow twin.
 
-    A recording holds on to whatever its function reads and writes, so it has to be forgotten before that memory can go.
+    A recording keeps references to whatever its function reads and writes: forget it before that memory can be freed.
     """
 
     def __init__(self, device: torch.device, *, record: bool = True) -> None:
@@ -51,23 +51,23 @@ class Graphs:
         self._kept: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._stream = torch.cuda.Stream(device) if record else None  # type: ignore[no-untyped-call]
         self._new_pool()
-        self.failure = ""  # why nothing is recorded any more; empty: all is well
-        self.recording_seconds = 0.0  # spent on recordings so far, work launched before them apart
+        self.failure = ""  # why recording has stopped; empty: it works
+        self.recording_seconds = 0.0  # spent on recordings so far, without the work launched before them
 
     @property
     def num_kept(self) -> int:
-        """Recorded functions."""
+        """Number of recorded functions."""
         return len(self._kept)
 
     def _new_pool(self) -> None:
-        # torch frees a pool's memory once none of its graphs is left, and until then asserts that nobody begins another
-        # one in it (create_or_incref_pool, releasePool: c10/cuda/CUDACachingAllocator.cpp)
+        # torch frees a pool's memory once none of its graphs is left, and asserts until then that no graph begins in it
+        # (create_or_incref_pool, releasePool: c10/cuda/CUDACachingAllocator.cpp)
         self._pool: PoolId | None = torch.cuda.graph_pool_handle() if self._record else None
 
     def forget(self, name: str) -> None:
-        """Drop what was recorded under keys that begin with a name: the tensors that it works on are about to go.
+        """Drop the recordings whose keys begin with a name: their tensors are about to be freed.
 
-        Only the last one to go takes the memory along that the recordings share: what one pass computes in, once.
+        The memory that recordings share, the workspace of one pass, is freed with the last of them.
         """
         self._drop([key for key in self._kept if isinstance(key, tuple) and key[0] == name])
 
@@ -82,23 +82,23 @@ class Graphs:
     def prepare(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], Tensor] | None:
         """A call of function(*inputs) that runs as one launch; None where it could not be recorded.
 
-        Takes the inputs in at once, and records where the key is new (a few calls' time). The result is a copy.
+        Copies the inputs at once, and records if the key is new (the time of a few calls). The result is a copy.
 
         Args:
-            key: must name function, and the shapes of inputs.
+            key: must identify function, and the shapes of inputs.
             function: reads and writes only tensors that stay where they are, and does not wait for the device.
-                Calling it twice must do the same as once.
+                Calling it twice must have the same effect as once.
         """
         if self.failure:
             return None
         kept = self._kept.get(key)
         if kept is None:
             if self._record:
-                torch.cuda.synchronize(self._device)  # what was launched before has its own time
+                torch.cuda.synchronize(self._device)  # so that earlier work does not count as recording
             started = time.perf_counter()
             try:
                 kept = _Recorded(function, [x.clone() for x in inputs], self._stream, self._pool)
-            except RuntimeError as error:  # out of memory among them
+            except RuntimeError as error:  # includes out of memory
                 self.failure = f"recording failed: {str(error).splitlines()[0]}"
                 log.warning("CUDA graphs are off, %s", self.failure)
                 self._drop(list(self._kept))
@@ -139,7 +139,7 @@ class _Recorded:
         self._graph, self._out = record(function, inputs, stream, pool)
 
     def take(self, inputs: tuple[Tensor, ...]) -> None:
-        """Other values, the same shapes."""
+        """Copy in other values of the same shapes."""
         for fixed, given in zip(self._inputs, inputs, strict=True):
             assert fixed.shape == given.shape, f"recorded for {tuple(fixed.shape)}, given {tuple(given.shape)}"
             fixed.copy_(given)
@@ -155,17 +155,17 @@ class _Recorded:
 def record(
     function: Callable[..., Tensor], inputs: list[Tensor], stream: torch.cuda.Stream, pool: PoolId
 ) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """A graph of function(*inputs), and where each replay puts the result.
+    """A graph of function(*inputs), and the tensor that each replay writes.
 
-    However it ends, the thread is on the stream that it was on, and the allocator is not recording. `torch.cuda.graph`
-    promises neither: where recording broke off its `__exit__` ends in the middle, at a `capture_end` that raises.
+    However it ends, the thread is back on its stream and the allocator is not recording. `torch.cuda.graph` promises
+    neither: after a failed recording its `__exit__` stops halfway, at a `capture_end` that raises.
     """
     torch.cuda.synchronize(stream.device)
-    torch.cuda.empty_cache()  # while it records, the allocator asks the device alone
+    torch.cuda.empty_cache()  # during recording the allocator gets all memory from the device
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         try:
-            # Another thread may use CUDA meanwhile: only this one's calls are recorded
+            # Other threads may use CUDA meanwhile: only this thread's calls are recorded
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")  # type: ignore[arg-type]  # a NewType
             out = function(*inputs)
             graph.capture_end()
@@ -176,8 +176,8 @@ def record(
 
 
 def _abandon(graph: torch.cuda.CUDAGraph, device: torch.device, pool: PoolId) -> None:
-    """End recording wherever it broke off; whatever was done already refuses to be done twice."""
-    with suppress(RuntimeError):  # raises too where the recording is of no use: then the stream alone is free
+    """End recording wherever it failed; a step that was done already raises, which is ignored."""
+    with suppress(RuntimeError):  # also raises if the recording is unusable; the stream is free even then
         graph.capture_end()
     with suppress(RuntimeError):
         torch._C._cuda_endAllocateToPool(device.index, pool)
@@ -198,21 +198,21 @@ def padded_rows(num_new: int) -> int:
 
 
 def whole_rows(held: int) -> int:
-    """How many of the rows held are attended to without a mask."""
+    """How many of the held rows need no mask."""
     step = LONG_STEP if held >= LONG else SHORT_STEP
     return held // step * step
 
 
 def masked_rows(whole: int, padded: int) -> int:
-    """How many rows behind them a mask must reach over, so that it serves every length of the bucket."""
+    """How many rows behind the whole ones a mask must cover to serve every length of the bucket."""
     return (LONG_STEP if whole >= LONG else SHORT_STEP) - 1 + padded
 
 
 def hidden_rows(start: Tensor, num_new: int, first: int, count: int) -> Tensor:
-    """Which of the rows [first, first + count) new tokens may not look at, [num_new, count] bool.
+    """Which of the rows [first, first + count) new tokens may not attend to, [num_new, count] bool.
 
     Args:
-        start: [] int64 on the device: the row of the first new token; it sees that row and all before.
+        start: [] int64 on the device: the row of the first new token, which attends to that row and all before.
     """
     row = torch.arange(first, first + count, device=start.device)
     return row > (start + torch.arange(num_new, device=start.device))[:, None]
@@ -227,12 +227,12 @@ def attend_bucketed(
     hidden: Tensor,
     attend: PartialAttend = partial,
 ) -> Tensor:
-    """Causal attention whose length is not known when it is recorded.
+    """Causal attention whose length is not known at recording.
 
     Args:
-        q: [1, H, T, D]; k, v: [1, H_kv, R, D], finite beyond the rows in use too.
-        whole: rows at the front that every query sees.
-        hidden: [T, B] bool: which of the rows [whole, whole + B) each query may not see.
+        q: [1, H, T, D]; k, v: [1, H_kv, R, D], finite even beyond the rows in use.
+        whole: rows at the front that every query attends to.
+        hidden: [T, B] bool: which of the rows [whole, whole + B) each query may not attend to.
         attend: attention to the rows at the front.
     Returns:
         [1, H, T, D].
@@ -248,7 +248,7 @@ def attend_bucketed(
 def masked_partial(q: Tensor, k: Tensor, v: Tensor, scaling: float, hidden: Tensor) -> Partial:
     """Attention to few rows under a mask, by plain matmuls in float32 (or wider); shapes as in `attend_bucketed`.
 
-    Every query must see at least one row.
+    Every query must attend to at least one row.
     """
     batch, heads, num_new, dim = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)

@@ -1,8 +1,8 @@
-"""Attention by the processor to blocks that lie in host memory, beside what the device does.
+"""Attention by the processor to blocks in host memory, while the device computes.
 
-A link carries less than host memory gives, so the host attends to a share of the blocks where they lie, and only the
-queries and a partial result with its log-sum-exp cross. One thread does that; an event orders it against the computing
-stream. On a CPU that has always passed: the slow twin. Knows nothing of caches or of shares.
+A link is slower than host memory, so the host attends to a share of the blocks in place, and only the queries and a
+partial result with its log-sum-exp cross the link. One thread does this; an event orders it against the computing
+stream. On a CPU that event has always passed: the slow twin. Knows neither caches nor shares.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,7 +21,7 @@ LEAST_TILE = 64  # rows
 
 
 def attend_blocks(q: Tensor, blocks: Tensor, scaling: float) -> Partial:
-    """Unmasked attention of every query to every row of every block; nothing of a block is copied as a whole.
+    """Unmasked attention of every query to every row of every block; no block is copied as a whole.
 
     Args:
         q: [1, H, T, D] and blocks: [N, 2, H_kv, R, D], keys before values, both in host memory and of one dtype.
@@ -51,7 +51,7 @@ def _attend_tiles(q: Tensor, blocks: Tensor, scaling: float) -> Partial:
 
 
 def _union(outs: Tensor, lses: Tensor) -> Partial:
-    """Disjoint parts, out [P, H, T, D] and lse [P, H, T], as one."""
+    """Merge disjoint parts, out [P, H, T, D] and lse [P, H, T]."""
     lse = lses.logsumexp(0, keepdim=True)
     return Partial(((lses - lse).exp()[..., None] * outs).sum(0, keepdim=True), lse)
 
@@ -59,8 +59,8 @@ def _union(outs: Tensor, lses: Tensor) -> Partial:
 class HostAttention:
     """One thread that attends while the device computes.
 
-    One use is `ask`, then `answer`; what was asked before and never answered for is dropped. Blocks must not change in
-    between. The thread begins with the first use and ends with the object.
+    Each use is `ask`, then `answer`; an earlier, unanswered request is dropped. Blocks must not change in between.
+    The thread begins with the first use and ends with the object.
 
     Host memory: queries and results of `most_rows` rows, pinned for CUDA.
     """
@@ -76,8 +76,8 @@ class HostAttention:
         self._running: Future[Partial] | None = None
 
     def ask(self, q: Tensor, blocks: Tensor, scaling: float) -> None:
-        """Begin to attend with q [1, H, T, D] of the device to blocks [N, 2, H_kv, R, D] in host memory."""
-        if self._running is not None:  # of a pass that broke off
+        """Start attention of q [1, H, T, D] of the device to blocks [N, 2, H_kv, R, D] in host memory."""
+        if self._running is not None:  # from a pass that failed
             wait([self._running])
         here = self._q.rows[: q.numel()].view(q.shape)
         current = self._streams.current()
@@ -86,7 +86,7 @@ class HostAttention:
         self._running = self._thread.submit(self._attend, here, blocks, scaling)
 
     def _attend(self, q: Tensor, blocks: Tensor, scaling: float) -> Partial:
-        """On the thread. The event also says that results asked for before have left for the device."""
+        """Runs on the thread. The event also shows that earlier results were copied to the device."""
         self._asked.synchronize()
         with torch.inference_mode():
             found = attend_blocks(q, blocks, scaling)
@@ -100,7 +100,7 @@ class HostAttention:
         """Wait for the thread; out [1, H, T, D] and lse [1, H, T] on the device, float32, valid until the next `ask`.
 
         Raises:
-            Whatever the thread ran into.
+            Whatever the thread raised.
         """
         running, self._running = self._running, None
         assert running is not None, "nothing was asked"

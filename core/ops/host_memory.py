@@ -1,11 +1,12 @@
-"""Where host memory lies that a GPU copies from: on the GPU's side of the machine.
+"""Places host memory that a GPU copies from on the GPU's side of the machine.
 
-A wish to Linux, for memory that nobody has touched yet; where it cannot be met the memory lies where it would have
-lain. On machines with several NUMA nodes memory of another node reaches a GPU through the link between the processors.
+This is a preference given to Linux, for memory that nobody has touched yet; where it cannot be met, the memory lies
+where it would have lain. On machines with several NUMA nodes a GPU reaches another node's memory through the link
+between the processors.
 
-Large pages are not asked for. Pinning would have fewer of them to go through (64 GiB are 16 million ordinary pages),
-but touching memory for the first time took 6 to 15 s a GiB with them and 1.7 to 3.5 without (a virtual machine with 2
-busy cores, 2026-11-23); `python -m tests.gpu.checklist --steps pinning` tells both for the machine at hand.
+Large pages are not requested. Pinning would have fewer of them to visit (64 GiB are 16 million ordinary pages), but
+touching memory for the first time took 6 to 15 s a GiB with them and 1.7 to 3.5 without (a virtual machine with 2 busy
+cores, 2026-11-23); `python -m tests.gpu.checklist --steps pinning` measures both on the machine at hand.
 """
 
 import os
@@ -22,12 +23,12 @@ SYSTEM = Path("/sys")
 
 @contextmanager
 def near(device: torch.device) -> Iterator[None]:
-    """Inside, memory that this thread is the first to touch lies on the node of a GPU, as long as there is some."""
+    """Inside, memory that this thread touches first lies on the GPU's node, as long as that node has some."""
     beside, before = _processors_beside(device), _allowed()
     if sys.platform != "linux" or not beside & before:
         yield
         return
-    os.sched_setaffinity(0, beside & before)  # of this thread alone
+    os.sched_setaffinity(0, beside & before)  # of this thread only
     try:
         yield
     finally:
@@ -39,7 +40,7 @@ def _allowed() -> set[int]:
 
 
 def _processors_beside(device: torch.device) -> set[int]:
-    """Those of the GPU's NUMA node; none where there is one node only, or nothing is known."""
+    """The processors of the GPU's NUMA node; empty if there is only one node or nothing is known."""
     nodes = SYSTEM / "devices/system/node"
     if len(list(nodes.glob("node[0-9]*"))) < 2:
         return set()

@@ -1,4 +1,4 @@
-"""What a link carries: a plain copy from host memory to a device, timed."""
+"""Bandwidth of a link: a plain copy from host memory to a device, timed."""
 
 import time
 
@@ -6,11 +6,11 @@ import torch
 
 from core.ops.transfer import HostRows
 
-LINK_BYTES = 64 << 20  # of a copy that is timed: beyond the caches of processors; 2.6 ms at 25 GB/s
+LINK_BYTES = 64 << 20  # size of the timed copy: larger than processor caches; 2.6 ms at 25 GB/s
 
 
 def link_rate(device: torch.device, size_bytes: int) -> tuple[float, str]:
-    """Bytes per second of a plain copy from host memory to a device, the median of five; why that was not pinned."""
+    """Bytes per second of a plain copy from host memory to a device, the median of five; why it was not pinned."""
     memory = HostRows((size_bytes,), torch.uint8, device)
     there, here = memory.rows.fill_(1), torch.empty(size_bytes, dtype=torch.uint8, device=device)
     seconds = []

@@ -1,9 +1,9 @@
 """Optional CPU kernels for passes of a few rows, compiled on first use by the system's C++ compiler.
 
 Stock operations read keys and values once for a row, and about twice as long for ten (see `attention`). The kernel in
-small_rows.cpp reads them once for all rows. It is kept under the user's cache folder, checked against the stock result
-before it is used, and nothing depends on it: without a compiler, or on a processor or system it was not made for, stock
-operations do the work. It shares torch's own threads: two pools of threads would wait for each other's cores.
+small_rows.cpp reads them once for all rows. It is kept in the user's cache folder and checked against the stock result
+before it is used. Nothing depends on it: without a compiler, or on an unsupported processor or system, stock operations
+do the work. It uses torch's own threads: two thread pools would wait for each other's cores.
 """
 
 import ctypes
@@ -24,30 +24,30 @@ from core.ops.attention import attend, attend_reference
 log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("small_rows.cpp")
-# The parameter: a multiplication and an addition are one operation everywhere, even where GCC thinks two are faster, so
-# that a row's sums do not depend on which of the kernel's loops it is in.
+# The parameter fuses every multiplication with its addition, even where GCC thinks that two operations are faster, so
+# that a row's sums do not depend on which of the kernel's loops computes it.
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "--param=avoid-fma-max-bits=0", "-fopenmp", "-fPIC"]
 FLAGS += ["-std=c++17", "-Wno-psabi"]
-MOST_ROWS = 64  # per KV head; the kernel's weights of a block are 16 KiB then
-MOST_TOKENS = 32  # of a pass whose rows come out as alone, whatever the model; a round's verification has 25 at most
+MOST_ROWS = 64  # per KV head; the kernel's weights of a block then take 16 KiB
+MOST_TOKENS = 32  # of a pass whose rows come out as if alone, whatever the model; a round's verification has at most 25
 MOST_DIM = 256
-# 8 heads uncut take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
+# 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
-LEAST_OUT = 8  # rows of a weight that `SmallRows.linear` multiplies by
+LEAST_OUT = 8  # fewest rows of a weight that `SmallRows.linear` multiplies by
 COMPILE_SECONDS = 120
 
 
 class NoKernel(Exception):
-    """Why there is none; never the user's concern."""
+    """Why the kernel is not available; never shown as a problem to the user."""
 
 
 class SmallRows:
-    """Attention as `attention.attend` does it, linear layers, norms and SiLU; float32 on CPU through the kernel.
+    """Attention like `attention.attend`, linear layers, norms and SiLU; float32 on CPU through the kernel.
 
-    A row's result depends on that row and on what it is multiplied with alone, and attention's on the keys and values
-    that its token may see: bit for bit the same (but for the sign of a zero) with any rows beside it, any later keys,
-    which must be finite, and any number of threads. For attention this holds wherever it does not leave the work to
-    stock operations, see `__call__`.
+    A row's result depends only on that row and on what it is multiplied with; attention's also only on the keys and
+    values that its token may attend to. It is bit for bit the same (except the sign of a zero) with any other rows, any
+    later keys, which must be finite, and any number of threads. For attention this holds wherever stock operations are
+    not used, see `__call__`.
     """
 
     def __init__(self, library: Path) -> None:
@@ -64,9 +64,9 @@ class SmallRows:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """Causal attention; shapes as in `attention.attend`.
 
-        Stock operations do what the kernel was not made for: other types and devices, several texts at once, heads of
-        other sizes, more than MOST_ROWS query heads of a KV head, and passes of more than MOST_TOKENS tokens that have
-        more than MOST_ROWS rows of a KV head.
+        Stock operations handle the unsupported cases: other types and devices, several texts at once, other head sizes,
+        more than MOST_ROWS query heads per KV head, and passes of more than MOST_TOKENS tokens with more than MOST_ROWS
+        rows per KV head.
         Memory: a part of rows * (dim + 2) floats for each share, at most rows / 2000 of the keys and values.
         """
         batch, heads, num_new, dim = q.shape
@@ -77,15 +77,15 @@ class SmallRows:
         fits = batch == 1 and few and dim % 8 == 0 and dim <= MOST_DIM
         if not fits or q.device.type != "cpu" or not (q.dtype == k.dtype == v.dtype == torch.float32):
             return attend(q, k, v, scaling)
-        if rows > MOST_ROWS:  # in turns: stock operations would sum in another order
+        if rows > MOST_ROWS:  # several calls: stock operations would sum in another order
             ends = [min(at + MOST_ROWS // group, num_new) for at in range(0, num_new, MOST_ROWS // group)]
             seen = [(q[:, :, at:end], total - num_new + end) for at, end in pairwise([0, *ends])]
             return torch.cat([self(some, k[:, :, :keys], v[:, :, :keys], scaling) for some, keys in seen], 2)
         assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
-        folded = (q * scaling).reshape(kv_heads, rows, dim).contiguous()  # models hand over transposed views
+        folded = (q * scaling).reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
         threads = torch.get_num_threads()
         shares = -(-total // KEYS_OF_A_SHARE)
-        pieces = min(threads, shares) if kv_heads % threads else 1  # who computes a share changes nothing in it
+        pieces = min(threads, shares) if kv_heads % threads else 1  # a share's result does not depend on its thread
         out = torch.empty(kv_heads, rows, dim)
         rest = torch.empty(kv_heads * rows * (1 + shares * (dim + 2)))  # log-sum-exp, then scratch
         lse = rest.data_ptr()
@@ -120,12 +120,12 @@ class SmallRows:
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:
-    """The kernel for this machine, compiled (seconds) if it is not there yet, and checked.
+    """The kernel for this machine, compiled (seconds) if needed, and checked.
 
     Args:
         cache: folder for compiled kernels; default: triforce-reader in the user's cache folder.
     Raises:
-        NoKernel: it cannot be had here; the message says why.
+        NoKernel: it is not available here; the message says why.
     """
     try:
         kernel = SmallRows(_compiled(cache or _cache_folder()))
@@ -149,11 +149,11 @@ def _compiled(folder: Path) -> Path:
     library = folder / f"small_rows-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may be at the same
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # another process may do the same
             part, built = Path(scratch) / "part.o", Path(scratch) / library.name
             for command in (
                 [compiler, *FLAGS, "-c", str(SOURCE), "-o", str(part)],
-                [compiler, "-shared", str(part), str(threads), "-o", str(built)],  # no OpenMP runtime but torch's
+                [compiler, "-shared", str(part), str(threads), "-o", str(built)],  # only torch's OpenMP runtime
             ):
                 subprocess.run(command, capture_output=True, check=True, timeout=COMPILE_SECONDS)
             built.replace(library)
@@ -172,19 +172,19 @@ def _thread_library() -> Path:
 
 
 def _processor() -> bytes:
-    """What -march=native depends on: a cache folder may be shared by machines."""
+    """What -march=native depends on: machines may share a cache folder."""
     lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     return b"".join(sorted({line for line in lines if line.startswith((b"model name", b"flags", b"Features"))}))
 
 
 def _check(kernel: SmallRows) -> None:
-    """Compare with the slow twins once, every loop of it, so that a miscompiled kernel is never used."""
+    """Compare every loop once with the slow twins, so that a miscompiled kernel is never used."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    for num_new, dim in ((1, 64), (3, 64), (4, 72)):  # 2, 6 and 8 rows of a KV head
+    for num_new, dim in ((1, 64), (3, 64), (4, 72)):  # 2, 6 and 8 rows per KV head
         q, k, v = random(1, 4, num_new, dim), random(1, 2, 700, dim), random(1, 2, 700, dim)
         if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k, v, 0.125), atol=1e-5):
             raise NoKernel("the compiled kernel computes something else on this processor")

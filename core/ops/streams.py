@@ -1,7 +1,7 @@
-"""Streams and events: what orders copies against computing, and nothing else of a device.
+"""Streams and events: they order copies against computing.
 
-On CUDA this is a thin layer over torch's own; a processor computes and copies at once, in the order of the program.
-Whatever hands tensors from one stream to another takes both from `of`, so that tests can put a simulated device there.
+On CUDA this is a thin layer over torch; a processor computes and copies at once, in program order. All code that moves
+tensors between streams gets its streams from `of`, so that tests can simulate a device there.
 """
 
 import contextlib
@@ -14,24 +14,24 @@ from core.ops.host_memory import near
 
 
 class Event(Protocol):
-    """A mark in a stream's work. One that was never recorded counts as passed."""
+    """A mark in a stream's work. An event that was never recorded counts as passed."""
 
     def record(self, stream: Any) -> None:
-        """Mark what the stream has been given so far, instead of what was marked before."""
+        """Mark the work that the stream has been given so far; replaces the earlier mark."""
 
     def synchronize(self) -> None:
-        """The host waits until the mark is passed."""
+        """Block the host until the mark is passed."""
 
 
 class Stream(Protocol):
     """Work of a device, done in order."""
 
     def wait_event(self, event: Any) -> None:
-        """What the stream is given from here on waits for what `event` marks now."""
+        """Later work of the stream waits for the mark that `event` has now."""
 
 
 class Streams(Protocol):
-    """What a device offers."""
+    """The streams, events and memory operations of a device."""
 
     @property
     def asynchronous(self) -> bool:
@@ -41,33 +41,33 @@ class Streams(Protocol):
         """The stream that computes."""
 
     def stream(self) -> Stream:
-        """A new stream beside it."""
+        """A new stream beside the computing one."""
 
     def event(self) -> Event:
         """A new event."""
 
     def copy(self, into: Tensor, source: Tensor, stream: Stream) -> None:
-        """Copy as a part of the stream's work. From or to pageable memory the host waits for what that needs."""
+        """Copy as part of the stream's work. With pageable memory the host waits for the copy."""
 
     def share(self, memory: Tensor, stream: Stream) -> None:
-        """Freed memory, allocated by the computing stream, is given to others only when `stream` is done with it."""
+        """Reserve freed memory of the computing stream until `stream` has finished with it."""
 
     def pin(self, rows: Tensor) -> str:
-        """Lock host memory in place; returns why it could not be, "" if it could."""
+        """Lock host memory in place; returns why that failed, "" on success."""
 
     def unpin(self, rows: Tensor) -> None:
-        """Unlock it, when all that the device was given is done."""
+        """Unlock it after all work given to the device is done."""
 
 
 def of(device: torch.device) -> Streams:
-    """What the device offers."""
+    """The streams of a device."""
     return CudaStreams(device) if device.type == "cuda" else AtOnce()
 
 
 def to_device(numbers: Tensor, device: torch.device) -> Tensor:
-    """A few numbers, from host memory to the device; the host waits for nothing that the device has still to do.
+    """Copy a few numbers from host memory to the device; the host does not wait for the device's work.
 
-    Copying from pageable memory would wait for all of it.
+    A copy from pageable memory would wait for all of it.
     """
     if not len(numbers):
         return torch.empty_like(numbers, device=device)
@@ -75,31 +75,26 @@ def to_device(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 class AtOnce:
-    """A processor as a device: what it is given is done when the call returns, so there is nothing to wait for."""
+    """A processor as a device: work is done when the call returns, so nothing waits."""
 
     asynchronous = False
 
     def current(self) -> Stream:
-        """The program."""
         return _Done()
 
     def stream(self) -> Stream:
-        """The program again."""
         return _Done()
 
     def event(self) -> Event:
-        """Passed whenever somebody asks."""
         return _Done()
 
     def copy(self, into: Tensor, source: Tensor, stream: Stream) -> None:
-        """At once."""
         into.copy_(source)
 
     def share(self, memory: Tensor, stream: Stream) -> None:
-        """Nobody works later."""
+        """All work is done already."""
 
     def pin(self, rows: Tensor) -> str:
-        """Never."""
         return "there is no GPU to pin it for"
 
     def unpin(self, rows: Tensor) -> None:
@@ -107,7 +102,7 @@ class AtOnce:
 
 
 class _Done:
-    """A stream without work and an event that is passed."""
+    """A stream without work, and an event that has passed."""
 
     def record(self, stream: Any) -> None:
         """All is done."""
@@ -128,30 +123,25 @@ class CudaStreams:
         self._device = device
 
     def current(self) -> Stream:
-        """Torch's current stream of this thread."""
         return torch.cuda.current_stream(self._device)
 
     def stream(self) -> Stream:
-        """One of torch's pool."""
         return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def event(self) -> Event:
-        """One without timing."""
         return torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def copy(self, into: Tensor, source: Tensor, stream: Any) -> None:
-        """Asynchronous where host memory is pinned."""
         with torch.cuda.stream(stream):
             into.copy_(source, non_blocking=True)
 
     def share(self, memory: Tensor, stream: Any) -> None:
-        """Told to torch's allocator."""
         memory.record_stream(stream)
 
     def pin(self, rows: Tensor) -> str:
-        """Registered where it lies: torch's own pinned tensors are rounded up to powers of two and never given back.
+        """Register the memory in place: torch's own pinned tensors are rounded up to powers of two and never freed.
 
-        Registering is its first touch, so it comes to lie near the GPU.
+        Registering touches the memory first, so it comes to lie near the GPU.
         """
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         size_bytes = rows.numel() * rows.element_size()
@@ -159,12 +149,11 @@ class CudaStreams:
             result = cudart.cudaHostRegister(rows.data_ptr(), size_bytes, 0)
         if not int(result):
             return ""
-        # The runtime remembers its last error and would hold it against the next kernel: let it be this one.
+        # The runtime keeps its last error and would report it at the next kernel: let this call fetch it.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self._device)
         return f"{cudart.cudaGetErrorString(result)} while {size_bytes >> 20} MiB were to be pinned"
 
     def unpin(self, rows: Tensor) -> None:
-        """Copies that are on their way end first."""
         torch.cuda.synchronize(self._device)
         torch.cuda.cudart().cudaHostUnregister(rows.data_ptr())  # type: ignore[no-untyped-call]

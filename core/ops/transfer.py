@@ -1,9 +1,8 @@
 """Rows that cross between host memory and a device while the device computes.
 
-A ring brings pieces of host tensors through a ring of device buffers, in the order in which they will be used and
-as far ahead as the ring has room, and takes device rows to the host through one more. Copies of each direction run on a
-stream of their own; events order them against the computing stream, and nothing waits for the whole device. On a CPU
-the same code copies at once: the slow twin.
+A ring of device buffers receives pieces of host tensors in the order of their use, as far ahead as it has room; one
+more buffer takes device rows to the host. Copies of each direction run on their own stream; events order them against
+the computing stream, and nothing waits for the whole device. On a CPU the same code copies at once: the slow twin.
 """
 
 import weakref
@@ -15,13 +14,13 @@ from torch import Tensor
 
 from core.ops import streams
 
-PICKED_BYTES = 8 << 20  # of each buffer that chosen rows go through; the processor fills one while the other is copied
+PICKED_BYTES = 8 << 20  # of each buffer for chosen rows; the processor fills one while the other is copied
 
 
 class HostRows:
-    """Uninitialised host memory for rows; pinned for a GPU, as only from there copies run beside computing.
+    """Uninitialised host memory for rows; pinned for a GPU, because only then copies run beside computing.
 
-    Where the driver refuses, the memory stays pageable, slower and as exact, and says why.
+    If the driver refuses, the memory stays pageable, slower and just as exact; `refused` says why.
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
@@ -30,7 +29,7 @@ class HostRows:
         self.size_bytes = self.rows.numel() * self.rows.element_size()
         self.refused = device_streams.pin(self.rows)
         if not self.refused:
-            weakref.finalize(self, device_streams.unpin, self.rows).atexit = False  # the driver goes first then
+            weakref.finalize(self, device_streams.unpin, self.rows).atexit = False  # at exit the driver is closed first
 
 
 class Pinning(NamedTuple):
@@ -41,7 +40,7 @@ class Pinning(NamedTuple):
 
 
 def pinning(memories: Sequence[HostRows]) -> Pinning:
-    """How the memories of several layers lie."""
+    """Whether the memories of several layers are pinned."""
     refused = [memory.refused for memory in memories if memory.refused]
     if not refused:
         return Pinning("pinned", "copies run beside computing")
@@ -54,10 +53,10 @@ def pinning(memories: Sequence[HostRows]) -> Pinning:
 class PrefetchRing:
     """Brings equally shaped host pieces to the device, takes device rows to the host, and picks rows there.
 
-    One pass is `begin(pieces)`, then for each piece in order `take()`, use it, `release()`. Pieces must not change on
+    A pass is `begin(pieces)`, then for each piece in order `take()`, use it, `release()`. Pieces must not change on
     the host between `begin` and their `release`.
 
-    Device memory: `num_slots` pieces for those that come and one for those that go; on a CPU none for the latter.
+    Device memory: `num_slots` pieces to bring and one to store; on a CPU none to store.
     """
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, num_slots: int = 3) -> None:
@@ -67,18 +66,18 @@ class PrefetchRing:
         self._arrived = [own.event() for _ in self._slots]
         self._released = [own.event() for _ in self._slots]
         for slot, released in zip(self._slots, self._released, strict=True):
-            released.record(own.current())  # the memory may be what the device still works with for somebody else
+            released.record(own.current())  # earlier work of the device may still use this memory
             own.share(slot, self._bringing)
         self._packed = torch.empty(tuple(shape), dtype=dtype, device=device) if own.asynchronous else None
         if self._packed is not None:
             own.share(self._packed, self._storing)
         self._computed, self._read, self._stored = own.event(), own.event(), own.event()
-        self._sources: list[Tensor] = []  # on their way to the host, not read yet as far as the computing stream knows
+        self._sources: list[Tensor] = []  # device rows on their way to the host, not yet known to be read
         self._picker = Picker(dtype, device)
         self._pieces: Sequence[Tensor] = ()
         self._sent = self._taken = 0
         self._in_use = False  # a piece was taken and not released
-        self.bytes_brought = self.bytes_stored = 0  # host to device and back, since it was made
+        self.bytes_brought = self.bytes_stored = 0  # host to device and back, in total
 
     @property
     def nbytes(self) -> int:
@@ -86,10 +85,10 @@ class PrefetchRing:
         return sum(slot.nbytes for slot in self._slots) + (0 if self._packed is None else self._packed.nbytes)
 
     def begin(self, pieces: Sequence[Tensor]) -> None:
-        """The pieces of a pass, in order of use; what is left of the pass before is forgotten. Copies begin at once."""
-        if self._in_use:  # the pass before broke off, and the device may be reading still
+        """The pieces of a pass, in order of use; drops what is left of the pass before. Copies begin at once."""
+        if self._in_use:  # the pass before failed, and the device may still be reading
             self._let_go()
-        self._bringing.wait_event(self._stored)  # pieces may be on their way to where they are to be brought from
+        self._bringing.wait_event(self._stored)  # the host pieces may still be written by `store`
         self._pieces, self._sent, self._taken = pieces, 0, 0
         for _ in self._slots:
             self._send()
@@ -113,7 +112,7 @@ class PrefetchRing:
         return self._slots[index]
 
     def release(self) -> None:
-        """The piece taken last is not needed any more: its buffer takes the next one."""
+        """The program no longer needs the last piece: its buffer takes the next one."""
         self._let_go()
         self._taken += 1
         self._send()
@@ -126,8 +125,8 @@ class PrefetchRing:
         """Copy device rows into a host piece beside computing.
 
         Args:
-            parts: where in the piece, and rows for that place. They may be neither written to nor freed before
-                `reclaim`; a reference is kept until then.
+            parts: where in the piece, and the rows for that place. Do not write or free them before `reclaim`; the
+                ring keeps a reference until then.
         """
         self.bytes_stored += into.nbytes
         if self._packed is None:
@@ -144,7 +143,7 @@ class PrefetchRing:
         self._sources += [rows for _, rows in parts]
 
     def reclaim(self) -> None:
-        """What was stored from is the program's again: what is computed from here on waits until it has been read."""
+        """Give the stored rows back to the program: later computation waits until they have been read."""
         if self._sources:
             self._streams.current().wait_event(self._read)
             self._sources.clear()
@@ -154,14 +153,14 @@ class PrefetchRing:
         self._stored.synchronize()
 
     def pick(self, rows: Tensor, chosen: Tensor, into: Tensor) -> None:
-        """Copy chosen host rows to the device; see `Picker.pick`. What was stored must have arrived."""
+        """Copy chosen host rows to the device; see `Picker.pick`. All stores must have arrived."""
         self._picker.pick(rows, chosen, into)
 
 
 class Picker:
     """Brings chosen rows of host memory to the device: the processor gathers them into two pinned buffers in turn.
 
-    Host memory: two buffers, from the first use on.
+    Host memory: two buffers, allocated at the first use.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, size_bytes: int | None = None) -> None:
@@ -174,7 +173,7 @@ class Picker:
     def pick(self, rows: Tensor, chosen: Tensor, into: Tensor) -> None:
         """Copy rows [R, W] with numbers `chosen` [N] int64, both in host memory, into device rows [N, W].
 
-        Waits for nothing but copies out of a buffer that is to be filled again.
+        Waits only for earlier copies out of the buffer that is filled next.
         """
         if not self._streams.asynchronous:
             torch.index_select(rows, 0, chosen, out=into)

@@ -1,5 +1,5 @@
-"""One target over several processes, by heads: what each holds, how they are led, what happens when one is lost.
+"""One target over several processes, divided by heads: shares, the commands to ranks, and the loss of a rank.
 
-Rank 0 is the program itself: it owns text, draft, sampling, clocks and every decision. The other ranks hold weights,
-caches and landmarks of their own heads and do what they are told, so ranks cannot come to differ (DESIGN section 5).
+Rank 0 is the program itself: it has text, draft, sampling, clocks and makes every decision. The other ranks hold
+weights, caches and landmarks of their own heads and only carry out orders, so ranks cannot diverge.
 """

@@ -1,4 +1,4 @@
-"""What rank 0 tells the others: whatever changes the target's caches, in the order in which rank 0 does it itself.
+"""Rank 0's orders to the others: everything that changes the target's caches, in the order rank 0 does it itself.
 
 Every order is a plain value that can be sent; `carry_out` does on a rank's share what rank 0 did on its own.
 """
@@ -23,7 +23,7 @@ from core.ops.link import link_rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSizes:
-    """How the caches of a target are made; rank 0 makes its own from the same values."""
+    """The sizes of a target's caches; rank 0 makes its own caches from the same values."""
 
     context: int  # tokens
     possible: int
@@ -32,7 +32,7 @@ class CacheSizes:
 
 
 class Share:
-    """One rank's model and caches, led from elsewhere."""
+    """One rank's model and caches, which carry out rank 0's orders."""
 
     def __init__(self, model: LoadedModel, sizes: CacheSizes, backend: Backend) -> None:
         self._model, self._sizes = model, sizes
@@ -58,97 +58,92 @@ class Share:
         return CachedModel(name, self._model.module, cache, self._model.shape.device)
 
     def model(self, name: str) -> CachedModel:
-        """The model and cache that rank 0 calls by this name; lossy ones are made when first asked for."""
+        """The model and cache that rank 0 calls by this name; lossy ones are made at their first use."""
         if name not in self._models:
-            method = name.partition("-")[0]  # of a second lane: the name has a number
+            method = name.partition("-")[0]  # a second lane's name has a number
             policy = LOSSY_POLICIES[method](self.full, self._sizes.retrieval)
             self._models[name] = self._make_model(name, RetrievalCache(self.full, policy))
         return self._models[name]
 
     def retrieval_cache(self, name: str) -> RetrievalCache:
-        """The cache of a model that looks through a part of the full one."""
+        """The retrieval cache of a model."""
         cache = self.model(name).cache
         assert isinstance(cache, RetrievalCache), f"{name} selects nothing"
         return cache
 
 
 class Order(Protocol):
-    """Something to be done on every rank. What it returns goes back to rank 0, unless it is None."""
+    """Work for every rank. The result is sent to rank 0, unless it is None."""
 
     def carry_out(self, share: Share) -> Tensor | None:
-        """Do it."""
+        """Carry the order out on a rank's share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """One pass; the ranks add up their results on the way."""
+    """One pass; the ranks sum their results on the way."""
 
     model: str
     start: int
     tokens: Sequence[int]
 
     def carry_out(self, share: Share) -> None:
-        """The same pass. Its logits are rank 0's business."""
+        """Run the same pass. Only rank 0 uses the logits."""
         share.model(self.model).feed_tokens(self.tokens, self.start, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A cache forgets."""
+    """Truncate a cache."""
 
     model: str
     length: int
 
     def carry_out(self, share: Share) -> None:
-        """The same."""
         share.model(self.model).cache.truncate(self.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A retrieval cache chooses its chunks anew: each rank for its own heads, by its own queries."""
+    """A retrieval cache chooses its chunks again: each rank for its own heads, by its own queries."""
 
     model: str
 
     def carry_out(self, share: Share) -> None:
-        """The same, for other heads."""
         share.retrieval_cache(self.model).select()
 
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """What a retrieval cache holds is noted under a number."""
+    """Store under a number what a retrieval cache holds."""
 
     model: str
     number: int
 
     def carry_out(self, share: Share) -> None:
-        """The same, for other heads."""
         share.parts[self.model, self.number] = share.retrieval_cache(self.model).set_aside()
 
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What was noted is held again."""
+    """Hold again what was stored under a number."""
 
     model: str
     number: int
     shared: int
 
     def carry_out(self, share: Share) -> None:
-        """The same, for other heads."""
         share.retrieval_cache(self.model).put_back(share.parts.pop((self.model, self.number)), self.shared)
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetPart:
-    """What was noted is not wanted any more."""
+    """Free what was stored under a number."""
 
     model: str
     number: int
 
     def carry_out(self, share: Share) -> None:
-        """Free it."""
         del share.parts[self.model, self.number]
 
 
@@ -159,47 +154,43 @@ class Remember:
     num_queries: int
 
     def carry_out(self, share: Share) -> None:
-        """The same, of other heads."""
         share.full.remember_queries(self.num_queries)
 
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """The end of a conversation is put aside under a number."""
+    """Set the suffix of a conversation aside under a number."""
 
     number: int
     start: int
 
     def carry_out(self, share: Share) -> None:
-        """The same rows, of other heads."""
         share.suffixes[self.number] = share.full.detach(self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """What was put aside comes back, and is aside no more."""
+    """Put a suffix back that was set aside."""
 
     number: int
 
     def carry_out(self, share: Share) -> None:
-        """The same."""
         share.full.attach(share.suffixes.pop(self.number))
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """What was put aside is not wanted any more."""
+    """Free a suffix that was set aside."""
 
     number: int
 
     def carry_out(self, share: Share) -> None:
-        """Free it."""
         del share.suffixes[self.number]
 
 
 @dataclass(frozen=True, slots=True)
 class HeldChunks:
-    """Which chunks lie in the retrieval cache."""
+    """Report the chunks in the retrieval cache."""
 
     def carry_out(self, share: Share) -> Tensor:
         """[L, H_kv, n] int64, of this rank's heads."""
@@ -208,7 +199,7 @@ class HeldChunks:
 
 @dataclass(frozen=True, slots=True)
 class ChunkWeights:
-    """How much each chunk counted in the choice."""
+    """Report how much each chunk counted in the choice."""
 
     def carry_out(self, share: Share) -> Tensor:
         """[C] float32, averaged over this rank's heads."""
@@ -220,9 +211,9 @@ class ChunkWeights:
 
 @dataclass(frozen=True, slots=True)
 class MeasureLink:
-    """What comes to this rank from host memory, while the others measure theirs: links may be uneven, or shared."""
+    """Measure this rank's link from host memory while the others measure theirs: links may be uneven, or shared."""
 
-    size_bytes: int  # of the copy
+    size_bytes: int  # of the timed copy
 
     def carry_out(self, share: Share) -> Tensor:
         """[1] float64: bytes per second; 0 where the device has no room to measure."""

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from core.errors import InvalidSetting
 
-DIST = cast(Any, dist)  # groups as objects have no types there; they need no group that is global to the process
-MEETING_SECONDS = 120  # in which the ranks must find each other once all of them have begun
-# Ranks that compute the same pass wait for one another by milliseconds; so long means that one hangs.
+DIST = cast(Any, dist)  # group objects have no type stubs; they need no process-wide group
+MEETING_SECONDS = 120  # time in which the ranks must connect once all of them have started
+# Ranks that compute the same pass wait for each other for milliseconds; such a long wait means that a rank hangs.
 PATIENCE = datetime.timedelta(seconds=120)
-# NCCL's own watchdog would end the whole process of a rank that waits too long, and the page and its conversations with
-# rank 0. Rank 0 watches by itself (`rank_pool.py`), and the other ranks end with it. Read when a group is made.
+# NCCL's own watchdog would end the whole process of a rank that waits too long, including rank 0 with the page and its
+# conversations. Rank 0 watches by itself (`rank_pool.py`), and the other ranks end with it. Read when a group is made.
 NO_WATCHDOG = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
 
@@ -26,13 +26,13 @@ class RankLost(RuntimeError):
 
 
 class Group:
-    """The ranks of one model. Every rank makes one, and the makers wait for each other."""
+    """The ranks of one model. Every rank makes one, and each constructor waits for the others."""
 
     def __init__(self, meeting: Path, rank: int, num_ranks: int, device: torch.device) -> None:
-        """`meeting` is a file that does not exist yet and that all of them name; it stays until they end.
+        """`meeting` is a file that does not exist yet, the same for all ranks; it stays until they end.
 
         Raises:
-            RankLost: the others did not come.
+            RankLost: the others did not connect.
         """
         self.rank, self.num_ranks, self.device = rank, num_ranks, device
         store = DIST.FileStore(str(meeting), num_ranks)
@@ -48,7 +48,7 @@ class Group:
         On CUDA it is queued like a kernel.
 
         Raises:
-            RankLost: another rank has gone; on CUDA that may show later, see `abort`.
+            RankLost: another rank is gone; on CUDA that may show later, see `abort`.
         """
         try:
             self._backend.allreduce([x]).wait()
@@ -56,16 +56,16 @@ class Group:
             raise RankLost(f"was left alone ({error})") from error
 
     def abort(self) -> None:
-        """Let whoever waits for a lost rank go on: kernels of NCCL wait for ever, gloo notices by itself."""
+        """Free a process that waits for a lost rank: NCCL's kernels wait for ever, gloo notices by itself."""
         if self.device.type == "cuda":
             self._backend.abort()
 
 
 def require_group(device_type: str) -> None:
-    """See that processes can add up here at all.
+    """Check that processes can sum tensors on this system.
 
     Raises:
-        InvalidSetting: this build of torch has no way to (NCCL exists on Linux only).
+        InvalidSetting: this build of torch has no way to do it (NCCL exists on Linux only).
     """
     has = DIST.is_available() and (DIST.is_nccl_available() if device_type == "cuda" else DIST.is_gloo_available())
     if not has:
@@ -83,7 +83,7 @@ def _gloo(store: object, rank: int, num_ranks: int) -> Any:
 
 def _nccl(store: object, rank: int, num_ranks: int) -> Any:
     if sys.platform == "linux":
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # NCCL reads it when the first group is made, and only there
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # NCCL reads it only when the first group is made
     for name, value in NO_WATCHDOG.items():
         os.environ.setdefault(name, value)
     group = DIST.ProcessGroupNCCL

@@ -1,4 +1,4 @@
-"""Rank 0's caches: the ordinary ones, which tell the other ranks whatever changes them outside a pass."""
+"""Rank 0's caches: the ordinary ones, which also send every change outside a pass to the other ranks."""
 
 from collections.abc import Callable
 from itertools import count
@@ -29,25 +29,22 @@ class LedFullCache(FullCache):
     _tell: Tell
 
     def lead(self, tell: Tell) -> Self:
-        """Tell the others from here on; once, while it is empty."""
+        """Send changes to the other ranks from now on; called once, while the cache is empty."""
         self._tell = tell
         self._numbers = count()
-        self._aside: dict[int, tuple[int, Suffix]] = {}  # by identity: rows cannot be compared
+        self._aside: dict[int, tuple[int, Suffix]] = {}  # by identity, because rows cannot be compared
         return self
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on, on every rank."""
         if length < self.length:
             self._tell(Truncate("full", length))
         super().truncate(length)
 
     def remember_queries(self, num_queries: int) -> None:
-        """Keep the newest queries, on every rank."""
         self._tell(Remember(num_queries))
         super().remember_queries(num_queries)
 
     def detach(self, start: int) -> Suffix:
-        """Take out what was seen from `start` on, on every rank."""
         number = next(self._numbers)
         self._tell(Detach(number, start))
         suffix = super().detach(start)
@@ -55,13 +52,11 @@ class LedFullCache(FullCache):
         return suffix
 
     def attach(self, suffix: Suffix) -> None:
-        """Put a suffix back, on every rank."""
         number, _ = self._aside.pop(id(suffix))
         self._tell(Attach(number))
         super().attach(suffix)
 
     def forget(self, suffix: Suffix) -> None:
-        """Free a tail on every rank."""
         number, _ = self._aside.pop(id(suffix))
         self._tell(Forget(number))
 
@@ -73,10 +68,10 @@ class LedRetrievalCache(RetrievalCache):
         super().__init__(full, policy)
         self._name, self._tell = name, tell
         self._numbers = count()
-        self._aside: dict[int, int] = {}  # numbers of what lies aside, by identity
+        self._aside: dict[int, int] = {}  # numbers of the parts set aside, by identity
 
     def select(self) -> None:
-        """Choose chunks anew on every rank, each for its heads and all at the same time."""
+        """Choose chunks again on every rank at the same time, each for its own heads."""
         self._tell(Select(self._name))
         super().select()
 
@@ -89,16 +84,13 @@ class LedRetrievalCache(RetrievalCache):
         return part
 
     def put_back(self, part: HeldPart, shared: int) -> None:
-        """Hold again what was set aside, on every rank."""
         self._tell(PutBack(self._name, self._aside.pop(id(part)), shared))
         super().put_back(part, shared)
 
     def forget(self, part: HeldPart) -> None:
-        """Free what was set aside, on every rank."""
         self._tell(ForgetPart(self._name, self._aside.pop(id(part))))
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on, on every rank."""
         if length < self.length:
             self._tell(Truncate(self._name, length))
         super().truncate(length)

@@ -1,7 +1,7 @@
-"""The other ranks as rank 0 sees them: started, told what to do, asked, watched, ended.
+"""The other ranks as rank 0 sees them: start, orders, questions, supervision, end.
 
-A rank that is lost ends the run: the pass it was missing in raises WorkerLost with what the rank has said, and so does
-every later one. No rank outlives rank 0.
+A lost rank ends the run: its pass, and every later one, raises WorkerLost with the rank's last message. No rank
+outlives rank 0.
 """
 
 import shutil
@@ -34,21 +34,21 @@ from core.parallel.worker import Assignment, Failed, Here, Loaded, Reply, work
 from core.planning.choices import Choice
 from core.planning.memory_plan import Plan
 
-LAST_WORDS_SECONDS = 5.0  # in which a rank that fails says why, or is seen to be dead
-LEAVE_SECONDS = 2.0  # in which a rank ends by itself
+LAST_WORDS_SECONDS = 5.0  # time for a failing rank to say why, or to be seen dead
+LEAVE_SECONDS = 2.0  # time for a rank to end by itself
 WATCH_SECONDS = 0.5
 
 Said = TypeVar("Said")
 
 
 class RankPool:
-    """Ranks 1 to n - 1 of a target. Not thread-safe: who owns the engine owns it."""
+    """Ranks 1 to n - 1 of a target. Not thread-safe: it belongs to the engine's owner."""
 
     def __init__(self, assignment: Assignment) -> None:
-        """Start the processes and meet them. Cost: seconds, as each imports torch and transformers.
+        """Start the processes and connect. Cost: seconds, as each imports torch and transformers.
 
         Raises:
-            WorkerLost: one of them did not come up.
+            WorkerLost: one of them did not start.
         """
         self.num_ranks, self.device = assignment.num_ranks, assignment.device
         self._failure: WorkerLost | None = None
@@ -63,7 +63,7 @@ class RankPool:
             ours, theirs = context.Pipe()
             process = context.Process(target=work, args=(replace(assignment, rank=rank), theirs), daemon=True)
             process.start()
-            theirs.close()  # so that the end of the process is the end of the line
+            theirs.close()  # so that the connection closes when the process ends
             self._lines.append(ours)
             self._processes.append(process)
         self._hear(Here)
@@ -80,10 +80,10 @@ class RankPool:
 
     @classmethod
     def load(cls, assignment: Assignment, backend: Backend) -> "tuple[RankPool, LoadedModel]":
-        """Start the processes and load every share, rank 0's here, all at the same time.
+        """Start the processes and load all shares at the same time, rank 0's here.
 
         Raises:
-            WorkerLost: a process did not come up. DamagedAssets, UnsupportedModel: see `load_model`.
+            WorkerLost: a process did not start. DamagedAssets, UnsupportedModel: see `load_model`.
         """
         ranks = cls(assignment)
         try:
@@ -97,7 +97,7 @@ class RankPool:
     # -------------------- telling
 
     def tell(self, order: Order) -> None:
-        """Let every rank do what rank 0 does outside of a pass. A rank that is lost shows in the next pass."""
+        """Send every rank what rank 0 does outside of a pass. A lost rank is noticed in the next pass."""
         if self._failure is not None or not self._end.alive:
             return
         try:
@@ -108,7 +108,7 @@ class RankPool:
 
     @contextmanager
     def leading(self, model: str, start: int, tokens: Sequence[int]) -> Iterator[None]:
-        """Around rank 0's pass: every rank does the same one.
+        """Around rank 0's pass: every rank runs the same one.
 
         Raises:
             WorkerLost: a rank is gone, before the pass or in it.
@@ -123,11 +123,11 @@ class RankPool:
                     yield
                     torch.cuda.current_stream(self.device).synchronize()
                 if self._noticed.is_set():
-                    raise RankLost("was aborted")  # what was drawn from after that would be junk
+                    raise RankLost("was aborted")  # results after that would be junk
         except RankLost as error:
             self._failure = self._lost()
             raise self._failure from error
-        except BaseException as error:  # the other ranks are in the middle of a pass that this one has left
+        except BaseException as error:  # the other ranks are still in the middle of this pass
             self._failure = WorkerLost(0, self.num_ranks, f"left a pass ({type(error).__name__})")
             self.close()
             raise
@@ -141,11 +141,11 @@ class RankPool:
     # -------------------- asking
 
     def held_chunks(self, own: Tensor) -> Tensor:
-        """Chunk numbers of all heads, [L, H_kv, n], beside rank 0's own."""
+        """Chunk numbers of all heads, [L, H_kv, n]; rank 0's own first."""
         return torch.cat([own, *self._ask(HeldChunks(), own)], 1)
 
     def chunk_weights(self, own: Tensor) -> Tensor:
-        """Weights [C] averaged over all heads, with rank 0's own."""
+        """Weights [C] averaged over all heads, including rank 0's own."""
         return torch.stack([own, *self._ask(ChunkWeights(), own)]).mean(0)
 
     def link(self, own: Callable[[], Choice[float]], size_bytes: int = LINK_BYTES) -> Choice[float]:
@@ -168,7 +168,7 @@ class RankPool:
         return [torch.tensor(said.values, dtype=like.dtype, device=like.device) for said in self._hear(Reply)]
 
     def _hear(self, kind: type[Said]) -> list[Said]:
-        """What every rank says, which must be of one kind."""
+        """Receive one message from every rank, all of one kind."""
         heard = []
         for rank, (line, process) in enumerate(zip(self._lines, self._processes, strict=True), 1):
             wait([line, process.sentinel])
@@ -198,7 +198,7 @@ class RankPool:
         return WorkerLost(rank, self.num_ranks, reason)
 
     def _cause(self) -> tuple[int, str] | None:
-        """The rank that failed first: one that says so, or one that died without a word."""
+        """The rank that failed first: one that reports it, or one that died silently."""
         for rank, line in enumerate(self._lines, 1):
             try:
                 while line.poll():
@@ -224,7 +224,7 @@ class RankPool:
 
 
 def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Choice[float]:
-    """Of several links the one that a pass waits for; those of 0 bytes per second could not be measured."""
+    """The slowest of several links, which a pass waits for; links of 0 bytes per second could not be measured."""
     rates = [own.value, *others]
     each = ", ".join(
         f"{which} {rank} {rate / 1e9:.1f} GB/s" if rate else f"{which} {rank} not measured"
@@ -234,14 +234,14 @@ def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Cho
 
 
 class PassClock:
-    """How long rank 0's pass has been running; one thread runs passes, another one looks."""
+    """How long rank 0's pass has been running; one thread runs passes, another reads the clock."""
 
     def __init__(self) -> None:
         self._begun: float | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Around a pass, until the device is done with it."""
+        """Around a pass, until the device has finished it."""
         self._begun = time.monotonic()
         try:
             yield
@@ -250,7 +250,7 @@ class PassClock:
 
     @property
     def seconds(self) -> float:
-        """0 between passes."""
+        """Seconds of the running pass; 0 between passes."""
         begun = self._begun
         return 0.0 if begun is None else time.monotonic() - begun
 
@@ -262,7 +262,7 @@ def watch_ranks(
     abort: Callable[[], None],
     passes: PassClock,
 ) -> None:
-    """Wait until a process has ended, a pass lasts too long or all is done; then let go on whoever waits for others."""
+    """Wait until a process ends, a pass lasts too long or `done` is set; then free processes that wait for others."""
     while not done.is_set():
         lost = wait(sentinels, WATCH_SECONDS) or passes.seconds > PATIENCE.total_seconds()
         if lost and not done.is_set():

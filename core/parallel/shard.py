@@ -1,7 +1,7 @@
 """A rank's share of a loaded model: linear layers cut in place, and sums over the ranks where shares must meet.
 
-Megatron-LM's division (arXiv 1909.08053): projections to heads and MLP units give a rank its own outputs; the layers
-behind them take its own inputs, and the ranks' results are added. Two sums a layer, nothing else crosses.
+Megatron-LM's division (arXiv 1909.08053): projections to heads and MLP units give each rank its own outputs; the next
+layers take these as inputs, and the ranks' results are summed. Two sums a layer are the only communication.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from core.errors import UnsupportedModel
 from core.models.head_layout import division_of, generic_name
 
-Add = Callable[[Tensor], None]  # in place, over all ranks; the same bits on each
+Add = Callable[[Tensor], None]  # sums over all ranks in place; the same bits on each
 
 
 class SharedInputs(nn.Module):
-    """A linear layer of which each rank has some inputs: the results are added over the ranks, the bias once."""
+    """A linear layer of which each rank has some inputs: the ranks' results are summed, the bias is added once."""
 
     def __init__(self, linear: nn.Linear, add: Add) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def cut(module: nn.Module, rank: int, num_ranks: int, add: Add) -> None:
     Heads must divide evenly (`shares.check_heads`); MLP units need not.
 
     Raises:
-        UnsupportedModel: a family that is not divided by heads, or a linear layer of which nothing is stated.
+        UnsupportedModel: a family that is not divided by heads, or an unknown linear layer.
     """
     model = cast(Any, module)
     base, division = cast(nn.Module, model.base_model), division_of(model.config)

@@ -1,4 +1,4 @@
-"""A rank other than 0: a process that loads its share of the target and does what it is told until nobody tells it."""
+"""A rank other than 0: a process that loads its share of the target and carries out rank 0's orders until it ends."""
 
 import os
 import signal
@@ -22,14 +22,14 @@ from core.parallel.shard import cut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What a rank must know to begin. Everything that can be chosen was chosen by rank 0."""
+    """What a rank must know to start. Rank 0 has made every choice."""
 
     rank: int = 0
     num_ranks: int
-    meeting: Path  # where the ranks find each other
-    folder: Path  # of the model
-    overrides: dict[str, Any]  # of its config.json
-    dims: ModelDims  # of a share
+    meeting: Path  # the file through which the ranks connect
+    folder: Path  # the model's files
+    overrides: dict[str, Any]  # replaces values of its config.json
+    dims: ModelDims  # of one share
     dtype: torch.dtype
     device_type: str  # "cuda": GPU number `rank`
     backend: str
@@ -38,7 +38,7 @@ class Assignment:
 
     @property
     def device(self) -> torch.device:
-        """Where this rank computes."""
+        """The device of this rank."""
         return torch.device("cuda", self.rank) if self.device_type == "cuda" else torch.device(self.device_type)
 
     def load(self, group: Group, backend: Backend) -> LoadedModel:
@@ -49,45 +49,45 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The process has begun and will meet the others."""
+    """The process has started and will connect to the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Its share is in memory."""
+    """The share is in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an order asked for: a tensor, as nested lists."""
+    """The result of an order: a tensor, as nested lists."""
 
     values: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It ends."""
+    """The rank ends."""
 
     reason: str
-    after_another: bool  # because it waited for a rank that was lost
+    after_another: bool  # it waited for a rank that was lost
 
 
 def work(assignment: Assignment, line: Connection) -> NoReturn:
-    """The process. `line` leads to rank 0; when it closes, or rank 0 is gone, the process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches every process of a terminal: rank 0 decides
+    """Run the process. `line` leads to rank 0; when it closes, or rank 0 is gone, the process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches every process of a terminal; rank 0 decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
     code = 1
     try:
         _obey(assignment, line)
     except EOFError:
-        code = 0  # nobody leads any more
+        code = 0  # rank 0 has closed the line
     except RankLost as error:
         _report(line, Failed(str(error), after_another=True))
     except CoreError as error:
         _report(line, Failed(f"cannot go on: {error.problem.rstrip('.')}", after_another=False))
-    except Exception as error:  # the border of a process: rank 0 tells it to the user
+    except Exception as error:  # last handler of the process: rank 0 shows the message to the user
         _report(line, Failed(f"failed ({type(error).__name__}: {error})", after_another=False))
-    os._exit(code)  # no tidying up, which would wait for kernels that wait for other ranks
+    os._exit(code)  # skip cleanup, which would wait for kernels that wait for other ranks
 
 
 def _obey(assignment: Assignment, line: Connection) -> None:

@@ -1,1 +1,1 @@
-"""What a machine has, what fits on it, where it would lie, and what a pass should cost. Pure arithmetic."""
+"""What a machine has, what fits on it and where, and what a pass should cost. Pure arithmetic."""

@@ -1,4 +1,4 @@
-"""What a plan is made from: models, settings and memory, and with them what fits at every context."""
+"""The inputs of a plan (models, settings and memory), and what fits at each context."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +37,7 @@ MOST_CONTEXT = 131_072
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """Of one device, or of one of several ranks that share the target."""
+    """The inputs for one device, or for one of several ranks that share the target."""
 
     target: ModelDims
     draft: ModelDims | None
@@ -47,7 +47,7 @@ class Basis:
     device: Choice[str]
     dtype: Choice[torch.dtype]
     bits: Choice[int]
-    drafts_apart: bool  # a second copy of the target's weights drafts
+    drafts_apart: bool  # whether separate self-draft weights guess
     usable: Usable
 
     @classmethod
@@ -62,13 +62,13 @@ class Basis:
         bits: Choice[int] | None = None,
         drafts_apart: bool | None = None,
     ) -> "Basis":
-        """Choose what computes.
+        """Choose device, types and sizes.
 
         Args:
-            size: needed where any of the target's weights are to be quantised.
-            bits, drafts_apart: in place of the settings', also what this version does not run; None: as they say.
+            size: needed if any of the target's weights are to be quantised.
+            bits, drafts_apart: replace the settings, also by what this version does not run; None: the settings.
         Raises:
-            InvalidSetting: a number of bits that is not computed with there. NotEnoughMemory: CUDA is not there.
+            InvalidSetting: the device cannot use this number of bits. NotEnoughMemory: CUDA is not available.
         """
         device = choose_device(config, machine)
         dtype = choose_dtype(device.value, target)
@@ -92,10 +92,10 @@ class Basis:
         return choose_prefill_chunk(self.target, self.config, self.device.value, offloaded=offloaded)
 
     def fixed_rows(self, *, offloaded: bool) -> tuple[PlanRow, ...]:
-        """What the device holds whatever the context is.
+        """What the device holds at every context.
 
         Args:
-            offloaded: whether any layer of the full cache is.
+            offloaded: whether any layer of the full cache is offloaded.
         """
         dims, dtype, bits = self.target, self.dtype.value, self.bits.value
         read = replace(self.config, prefill_chunk=self.prefill_chunk(offloaded=offloaded).value)
@@ -117,19 +117,19 @@ class Basis:
         return tuple(rows)
 
     def fixed_bytes(self, *, offloaded: bool) -> int:
-        """All of it."""
+        """Sum of `fixed_rows`."""
         return sum(row.size_bytes for row in self.fixed_rows(offloaded=offloaded))
 
     # -------------------- what fits
 
     @cached_property
     def sizes(self) -> CacheSizes:
-        """Of the full cache."""
+        """Sizes of the full cache."""
         return CacheSizes.of(self.target, self.config, self.dtype.value, self.device.value)
 
     @cached_property
     def rooms(self) -> Rooms:
-        """What is left for it."""
+        """Memory left for the full cache."""
         return Rooms(
             resident=self.usable.device - self.fixed_bytes(offloaded=False),
             offloaded=self.usable.device - self.fixed_bytes(offloaded=True),
@@ -140,20 +140,20 @@ class Basis:
 
     @property
     def possible(self) -> int:
-        """The longest context, whatever the memory."""
+        """The longest context, without regard to memory."""
         return min(self.target.max_context, MOST_CONTEXT)
 
     def fit(self, context: int) -> Fit | None:
-        """How many layers of the full cache are resident, as many as can; None where the context does not fit."""
+        """How many layers of the full cache can be resident at most; None if the context does not fit."""
         most = {"split": self.sizes.layers - 1, "offloaded": 0}.get(self.config.placement, self.sizes.layers)
         return find_fit(self.sizes, context, self.rooms, most)
 
     def most_context(self) -> int:
-        """That fits, host memory taken together with the device's; below STEP: none."""
+        """The longest context that fits in device and host memory together; below STEP: none."""
         return largest_context(self.possible, lambda context: self.fit(context) is not None)
 
     def most_resident(self) -> int:
-        """That fits on the device alone; below STEP: none."""
+        """The longest context that fits on the device alone; below STEP: none."""
         layers = self.sizes.layers
         return largest_context(
             self.possible, lambda context: self.sizes.device_bytes(context, layers) <= self.rooms.resident
@@ -161,5 +161,5 @@ class Basis:
 
     @property
     def fits(self) -> bool:
-        """Any context does beside the weights, with all layers resident."""
+        """Whether any context fits beside the weights, with all layers resident."""
         return self.most_resident() >= STEP

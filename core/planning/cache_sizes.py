@@ -1,4 +1,4 @@
-"""What the full cache takes on the device and in host memory, by context and by how many layers are resident."""
+"""Size of the full cache on the device and in host memory, by context and number of resident layers."""
 
 from dataclasses import dataclass
 
@@ -11,24 +11,24 @@ from core.models.loader import ModelDims
 from core.planning.choices import choose_prefill_chunk
 from core.planning.sizes import PlanRow, beside_bytes, context_bytes_per_token, kv_bytes_per_token
 
-RING_SLOTS = 4  # pieces of keys and values on their way, in use, or being freed
-# Large enough that starting a copy and attending to it cost little beside the copy (0.3 ms at 25 GB/s); small enough
-# for a ring and, on the device, the newest block of every offloaded layer.
+RING_SLOTS = 4  # blocks of keys and values on their way, in use, or being freed
+# Large enough that launching a copy and attending cost little beside the copy (0.3 ms at 25 GB/s); small enough for a
+# ring and, on the device, the newest block of every offloaded layer.
 PIECE_BYTES = 8 << 20
-FEWEST_BLOCKS = 16  # of a full context: pieces of a short one are smaller
+FEWEST_BLOCKS = 16  # of a full context: short contexts have smaller blocks
 LEAST_BLOCK = 64  # rows
 PREFILL_BLOCK = "prefill, layer by layer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSizes:
-    """What the full cache of a model takes, or of the share of one that a rank holds."""
+    """Sizes of a model's full cache, or of one rank's share of it."""
 
     layers: int
     row_bytes: int  # keys and values of one token in one layer
     side_bytes: int  # landmarks and sampled queries of one token in all layers
     chunk_size: int
-    fixed_bytes: int = 0  # beside them whatever the context is: the newest queries, in all layers
+    fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
     hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
     # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
     # layer computes; 0: on a processor, which stores at once.
@@ -36,7 +36,7 @@ class CacheSizes:
 
     @classmethod
     def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, device: str = "cpu") -> "CacheSizes":
-        """For a model."""
+        """The sizes for a model."""
         kv = kv_bytes_per_token(dims, dtype)
         return cls(
             layers=dims.num_layers,
@@ -49,20 +49,20 @@ class CacheSizes:
         )
 
     def layer_bytes(self, context: int) -> int:
-        """Keys and values of one layer that lies on the device whole, an odd number of rows (`KVShape.allocate`)."""
+        """Keys and values of one resident layer, an odd number of rows (`KVShape.allocate`)."""
         return self.row_bytes * (context | 1)
 
     def beside_bytes(self, context: int) -> int:
-        """Landmarks and query log of all layers, which lie on the device wherever keys and values do."""
+        """Landmarks and query log of all layers, which always lie on the device."""
         return self.side_bytes * context + self.fixed_bytes
 
     def block_rows(self, context: int) -> int:
-        """Rows of one layer that cross the link in one piece; a multiple of the chunk size."""
+        """Rows of one layer that cross the link in one block; a multiple of the chunk size."""
         rows = max(LEAST_BLOCK, min(PIECE_BYTES // self.row_bytes, context // FEWEST_BLOCKS))
         return -(-rows // self.chunk_size) * self.chunk_size
 
     def ring_bytes(self, context: int) -> int:
-        """Buffers on the device for pieces on their way: to it, and one from it, with the rows that this one takes."""
+        """Device buffers for blocks on their way: the ring's, and one to the host with the rows that it takes."""
         storing = self.block_rows(context) + self.sending_rows if self.sending_rows else 0
         return (RING_SLOTS * self.block_rows(context) + storing) * self.row_bytes
 
@@ -72,13 +72,13 @@ class CacheSizes:
         return ((tail_rows(block) | 1) + KEPT_ROWS + block - 1) * self.row_bytes
 
     def device_bytes(self, context: int, resident: int) -> int:
-        """All of it on the device, with so many resident layers."""
+        """Device memory of the full cache with this many resident layers."""
         away = self.layers - resident
         rows = resident * self.layer_bytes(context) + self.beside_bytes(context)
         return rows + (self.ring_bytes(context) + away * self.tail_bytes(context) if away else 0)
 
     def host_bytes(self, context: int, resident: int) -> int:
-        """All of it in host memory: whole blocks."""
+        """Host memory of the full cache: whole blocks."""
         block = self.block_rows(context)
         return (self.layers - resident) * self.row_bytes * (-(-context // block) * block)
 
@@ -86,17 +86,17 @@ class CacheSizes:
         """Device memory for reading blocks of so many tokens layer by layer: one layer's rows, and hidden states.
 
         Args:
-            lent: bytes that stand empty meanwhile, the retrieval cache's.
+            lent: bytes of the retrieval cache, which are free meanwhile.
         """
         return max(0, self.layer_bytes(context) + block * self.hidden_bytes - lent) if block else 0
 
     def reading_rows(self, context: int, block: int, lent: int) -> tuple[PlanRow, ...]:
-        """What `block_bytes` consists of."""
+        """The parts of `block_bytes`."""
         size = self.block_bytes(context, block, lent)
         return (PlanRow(PREFILL_BLOCK, size),) if size else ()
 
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
-        """What `device_bytes` consists of."""
+        """The parts of `device_bytes`."""
         kept, side = resident * self.layer_bytes(context), self.beside_bytes(context)
         if resident == self.layers:
             return (PlanRow("full cache, landmarks, query log", kept + side),)
@@ -110,13 +110,13 @@ class CacheSizes:
         )
 
     def host_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
-        """What `host_bytes` consists of."""
+        """The parts of `host_bytes`."""
         away = self.layers - resident
         which = f", {away} of {self.layers} layers" if resident else ""
         return (PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)),) if away else ()
 
     def offload(self, context: int, resident: int) -> Offload | None:
-        """How a cache is to be made."""
+        """The settings for the cache's offloaded layers."""
         if resident == self.layers:
             return None
         return Offload(num_resident=resident, block_rows=self.block_rows(context), num_slots=RING_SLOTS)

@@ -1,4 +1,4 @@
-"""What a plan chooses without counting memory: what computes, in what, how much at once. Each with its reason."""
+"""Choices of a plan that need no memory count: device, types, chunk sizes. Each with its reason."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -12,8 +12,8 @@ from core.models.quantised import FORMATS
 from core.planning.hardware import Machine
 
 # Attention of T rows to a cached token takes 4 T H D operations, bringing it from the host 4 H_kv D bytes: at 100
-# TFLOP/s and 25 GB/s both last equally long where T = 4000 H_kv / H, here in whole 64s. Longer pieces of a prompt
-# read no faster.
+# TFLOP/s and 25 GB/s both take equally long at T = 4000 H_kv / H, here in whole 64s. Longer chunks of a prompt are not
+# read faster.
 LINK_BOUND_ROWS = 3968
 
 T = TypeVar("T")
@@ -33,10 +33,10 @@ NOTHING_SHARED: Choice[float | None] = Choice(0.0, NOTHING_WAITS)
 
 
 def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
-    """Where to compute.
+    """The device that computes.
 
     Raises:
-        NotEnoughMemory: CUDA was asked for and is not there.
+        NotEnoughMemory: the user wants CUDA, which is not available.
     """
     unused = machine.unused_gpu
     if config.device == "cuda" and unused is not None:
@@ -51,7 +51,7 @@ def choose_device(config: EngineConfig, machine: Machine) -> Choice[str]:
 
 
 def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
-    """What to compute in, and to keep keys and values in."""
+    """The type of computation, keys and values."""
     if device == "cpu":
         return Choice(torch.float32, "exact and fastest on processors without 16-bit matrix units")
     if target.disk_dtype in (torch.float16, torch.bfloat16):
@@ -60,10 +60,10 @@ def choose_dtype(device: str, target: ModelDims) -> Choice[torch.dtype]:
 
 
 def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice[int]:
-    """How wide the target's weights are.
+    """Bits of the target's weights.
 
     Raises:
-        InvalidSetting: 16 bits where 32 are computed with.
+        InvalidSetting: 16 bits where computation has 32.
     """
     width = 8 * dtype.itemsize
     if config.bits is None or config.bits == width:
@@ -88,7 +88,7 @@ def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Ch
     """Share of the blocks in host memory that the host attends to in short passes; None: to be measured.
 
     Args:
-        away: whether any layer waits there.
+        away: whether any layer is offloaded.
     """
     if not away:
         return NOTHING_SHARED
@@ -102,7 +102,7 @@ def choose_cpu_attention(config: EngineConfig, device: str, *, away: bool) -> Ch
 
 
 def choose_most_guesses(device: str, *, away: bool) -> Choice[int]:
-    """The longest round that adapting may choose.
+    """The longest round that adaptation may choose.
 
     Args:
         away: whether passes over the full cache bring any layer over the link.

@@ -1,8 +1,8 @@
-"""What a pass should cost, from bytes and bandwidth: the yardstick that `doctor` shows and benchmarks meet.
+"""What a pass should cost, from bytes and bandwidth: `doctor` shows it, and benchmarks are compared with it.
 
-A pass reads its weights and its keys and values once and pays a fixed overhead per layer. Predictions, never results;
-rounds of sampled texts are shaped by the same function that forecasts. What the link carries and what the host attends
-to meanwhile are measured, and the host's share follows from both.
+A pass reads its weights and its keys and values once and pays a fixed overhead per layer. These are predictions, never
+results; the same function also shapes the rounds of sampled texts. The speed of the link and of the host's attention
+beside it are measured, and the host's share follows from both.
 """
 
 import time
@@ -26,28 +26,28 @@ from core.planning.machine_spec import Bandwidths
 LAYER_OVERHEAD = {"cpu": 4e-4, "cuda": 2.5e-4}
 # Relative cost of each further row in a pass over the cache. CPU: 12 rows cost 1.6 times one; CUDA: the paper's A100.
 ROW_SLOPE = {"cpu": 0.05, "cuda": 0.003}
-SHARING_BYTES = 128 << 20  # of blocks, beyond the caches of processors
-SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: where the link bounds a pass, rounds are long
-LEAST_GAIN = 0.1  # of the link's time: less is not worth a thread
-SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one machine choose the same
+SHARING_BYTES = 128 << 20  # of blocks, more than processor caches hold
+SHARING_ROWS = MOST_GUESSES + 1  # of a round's verification: rounds are long where the link limits a pass
+LEAST_GAIN = 0.1  # of the link's time: a smaller gain is not worth a thread
+SHARE_STEP = 0.05  # shares are multiples of it, so that most starts on one machine choose the same share
 
 
 @dataclass(frozen=True, slots=True)
 class PassReads:
-    """What a pass through one model reads, in bytes, on each device."""
+    """Bytes that a pass through one model reads, by place."""
 
     layers: int
-    here: int  # weights, keys and values where the device computes
+    here: int  # weights, keys and values in the computing device's memory
     link: int = 0  # keys and values that come from host memory
-    host: int = 0  # that the host attends to where they lie
+    host: int = 0  # keys and values that the host attends to in place
 
     @classmethod
     def of(cls, layers: int, weights: int, kv: int, resident: int | None = None, attended: float = 0.0) -> "PassReads":
-        """Of a cache of `kv` bytes.
+        """The reads for a cache of `kv` bytes.
 
         Args:
-            resident: layers of it that lie on the device; None: all.
-            attended: share of the others' bytes that the host attends to.
+            resident: number of its layers on the device; None: all.
+            attended: share of the other layers' bytes that the host attends to.
         """
         away = 0 if resident is None else kv - kv * resident // layers
         host = round(attended * away)
@@ -55,15 +55,15 @@ class PassReads:
 
 
 def fixed_seconds(device: str, num_layers: int) -> float:
-    """What a pass takes whatever it reads."""
+    """Seconds of a pass that do not depend on what it reads."""
     return LAYER_OVERHEAD[device] * num_layers
 
 
 def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
-    """Fixed cost, and the slowest of three beside each other: device, link and host.
+    """Fixed cost, plus the slowest of three that run in parallel: device, link and host.
 
-    Further rows make the device's part longer; the link carries the same bytes for one row and for many. Where there is
-    no link (on a processor both memories are one) everything is read here.
+    Further rows make the device's part longer; the link carries the same bytes for one row and for many. Without a link
+    (a processor has only one memory) everything is read here.
     """
     fixed, here = fixed_seconds(device, reads.layers), reads.here
     here += 0 if rates.link else reads.link
@@ -94,9 +94,9 @@ def _wait(device: torch.device) -> None:
 
 
 def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[float]:
-    """Bytes per second that a plain copy from host memory to a device carries; the median of five.
+    """Bytes per second of a plain copy from host memory to a device; the median of five.
 
-    From pinned memory to a GPU, or from pageable memory where pinning is refused. On a processor: of a copy within RAM.
+    From pinned memory to a GPU, or from pageable memory if pinning is refused. On a processor: of a copy within RAM.
     """
     rate, refused = link_rate(device, size_bytes or LINK_BYTES)
     because = "a copy from pinned memory" if not refused else f"a copy from pageable memory: {refused}"
@@ -106,16 +106,16 @@ def measure_link(device: torch.device, size_bytes: int | None = None) -> Choice[
 
 
 class Sharing(NamedTuple):
-    """Seconds for one block of keys and values, both at work at the same time."""
+    """Seconds for one block of keys and values, with link and host working at the same time."""
 
     link: float  # to carry it to the device
-    host: float  # to attend to it where it lies
+    host: float  # to attend to it in host memory
 
 
 def share_of(seconds: Sharing) -> Choice[float | None]:
-    """The host's share of the blocks with which both end together; 0 where that would save less than a tenth.
+    """The host's share of the blocks with which link and host end together; 0 if that saves less than a tenth.
 
-    With a share s the link needs (1 - s) of its time and the host s of its own, beside each other.
+    With a share s the link needs (1 - s) of its time and the host s of its own, in parallel.
     """
     best = seconds.link / (seconds.link + seconds.host)
     share = min(MOST_CPU_SHARE, round(int(best / SHARE_STEP + 1e-9) * SHARE_STEP, 2))
@@ -127,7 +127,7 @@ def share_of(seconds: Sharing) -> Choice[float | None]:
 
 
 def measure_sharing(piece: Sequence[int], num_heads: int, dtype: torch.dtype, device: torch.device) -> Sharing:
-    """Let a link carry blocks while the host attends to others of the same shape with the queries of a round.
+    """Time a link that carries blocks while the host attends to others of the same shape with a round's queries.
 
     Args:
         piece: shape of a block, [2, H_kv, R, D].
@@ -147,7 +147,7 @@ def measure_sharing(piece: Sequence[int], num_heads: int, dtype: torch.dtype, de
 
 
 def _beside_on_cuda(blocks: Tensor, slot: Tensor, helper: HostAttention, q: Tensor) -> Sharing:
-    """All blocks by each of both, begun together."""
+    """All blocks by each of both, started together."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     stream = torch.cuda.Stream(slot.device)  # type: ignore[no-untyped-call]
     _wait(slot.device)

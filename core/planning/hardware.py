@@ -1,4 +1,4 @@
-"""What the machine has: processors, memory, devices. Reads, never decides."""
+"""The machine's processors, memory and devices. Reads, never decides."""
 
 import contextlib
 import ctypes
@@ -39,31 +39,31 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What planning needs to know."""
+    """What planning needs to know about a machine."""
 
     cpu: str
     num_cores: int
     ram_bytes: int
     free_ram_bytes: int
     gpus: tuple[Gpu, ...]
-    unused_gpu: UnusedGpu | None = None  # where there is none of those, but a GPU that torch cannot use
+    unused_gpu: UnusedGpu | None = None  # a GPU that torch cannot use, if there is no usable one
 
 
 def this_machine() -> Machine:
-    """Look at the machine we run on. Of several GPUs only the current one gets a CUDA context by that."""
+    """Inspect this machine. Of several GPUs only the current one gets a CUDA context."""
     gpus, unused = _gpus()
     total_ram, free_ram = _ram_bytes()
     return Machine(_cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused)
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device with a name of a plan ("cpu", "cuda"), its index included: torch refuses some calls without one."""
+    """The device of a plan's name ("cpu", "cuda"), with its index, which some torch calls require."""
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], UnusedGpu | None]:
-    """GPUs that torch computes on, up to the first that it does not; if there is none, one that it cannot use."""
-    # Without CUDA being ready the count may come from the driver alone, even where that is too old to compute
+    """GPUs that torch computes on, up to the first unusable one; if there is none, one that it cannot use."""
+    # If CUDA is not ready, the count may come from the driver alone, even if that is too old to compute
     count, gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0, []
     answer = ask_driver() if count > 1 else DriverAnswer()
     free = {gpu.uuid: gpu.free_bytes for gpu in answer.gpus}
@@ -95,7 +95,7 @@ def has_kernels(capability: tuple[int, int], compiled_for: Sequence[str]) -> boo
 
 
 def _unused(*, found: bool) -> UnusedGpu | None:
-    """A GPU that the driver tells of and torch does not compute on, and why. `found`: by torch at least."""
+    """A GPU that the driver lists but torch does not compute on, and why. `found`: torch lists it."""
     installed = installed_torch()
     if installed is None or hidden_on_purpose():
         return None
@@ -135,7 +135,7 @@ def _cpu_name() -> str:
 
 
 def _ram_bytes() -> tuple[int, int]:
-    """Total and available RAM, no more of either than the control groups of this process allow."""
+    """Total and available RAM, at most what the control groups of this process allow."""
     memory = psutil.virtual_memory()
     total, available = int(memory.total), int(memory.available)
     for limit, used in _group_limits():
@@ -146,8 +146,8 @@ def _ram_bytes() -> tuple[int, int]:
 def _group_limits() -> list[tuple[int, int]]:
     """Limit and use, in bytes, of each control group around this process that limits memory; Linux only.
 
-    Containers are limited by these, and the system's own figures do not say so. Pages of files that can be dropped at
-    once do not count as used.
+    Containers are limited by these, which the system's own numbers ignore. Pages of files that can be dropped at once
+    do not count as used.
     """
     if not OWN_CGROUPS.is_file():
         return []
@@ -174,7 +174,7 @@ def _group_limits() -> list[tuple[int, int]]:
 def _group_figure(file: Path) -> int | None:
     try:
         text = file.read_text(encoding="ascii").strip()
-    except OSError:  # the top has no limit, and inside a container what is above cannot be seen
+    except OSError:  # the top has no limit, and a container cannot see the levels above it
         return None
     return int(text) if text.isdecimal() else None  # "max"
 
@@ -193,7 +193,7 @@ def free_memory_bytes() -> int:
 
 
 def cap_memory(device: torch.device, gib: float | None) -> None:
-    """Let this process take at most `gib` of a CUDA device; None: all of it. On a processor nothing is enforced.
+    """Let this process take at most `gib` of a CUDA device; None: all of it. No effect on a processor.
 
     Args:
         device: with its index, see `resolve_device`.
@@ -205,9 +205,9 @@ def cap_memory(device: torch.device, gib: float | None) -> None:
 
 
 def return_memory() -> None:
-    """Give back what nobody uses any more, to the system and to the devices. Cost: a full garbage collection.
+    """Return unused memory to the system and to the devices. Cost: a full garbage collection.
 
-    glibc keeps freed blocks below 32 MB for itself: of a model of 240 MB nothing went back before it was asked to.
+    glibc keeps freed blocks below 32 MB for itself: without this call it returned nothing of a model of 240 MB.
     """
     gc.collect()
     if sys.platform == "linux":
@@ -227,7 +227,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def used_memory_bytes(device: torch.device) -> int:
-    """Memory this process uses now: on CUDA what the allocator gave out, else the resident set."""
+    """Memory this process uses now: on CUDA the allocator's allocations, else the resident set."""
     return int(torch.cuda.memory_allocated(device) if device.type == "cuda" else psutil.Process().memory_info().rss)
 
 
@@ -240,7 +240,7 @@ def _status_bytes(field: str) -> int:
 
 
 def reset_peak_memory() -> None:
-    """Start a new peak for `peak_memory_bytes`, where the system can (Linux, CUDA)."""
+    """Start a new peak for `peak_memory_bytes`, where the system supports it (Linux, CUDA)."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with contextlib.suppress(OSError):  # not Linux, or not allowed: the peak stays that of the whole process

@@ -1,4 +1,4 @@
-"""Machines to plan for: this one, or one that somebody describes because it is not there yet. Decides nothing."""
+"""Machines to plan for: this one, or one that the user describes. Decides nothing."""
 
 import json
 import re
@@ -12,14 +12,14 @@ from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
 DEVICES_FILE = Path(__file__).with_name("devices.json")
-LIKE = "4090"  # whose nominal bandwidths a GPU has of which only the memory is given, or whose name is not known
+LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets this one's nominal bandwidths
 HOST_BANDWIDTH = 12e9  # nominal, of the memory of two server cores, bytes per second
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class GpuKind:
-    """A GPU as its data sheet has it; the link is what 16 PCIe lanes of its generation carry in practice."""
+    """A GPU by its data sheet; the link is what 16 PCIe lanes of its generation carry in practice."""
 
     name: str
     gib: int
@@ -31,39 +31,39 @@ class GpuKind:
 class Rig:
     """A machine to plan for."""
 
-    machine: Machine  # with the GPUs that are to be used; their free memory is what a plan may count on
-    assumed: tuple[str, ...] = ()  # what was described, not found; empty: all of it is this machine
-    kind: GpuKind | None = None  # of GPUs that are not here
+    machine: Machine  # with the GPUs to use; a plan may count on their free memory
+    assumed: tuple[str, ...] = ()  # parts that were described, not found; empty: all of it is this machine
+    kind: GpuKind | None = None  # of described GPUs
 
     @property
     def gpus_are_here(self) -> bool:
-        """Bandwidths of its GPUs can be measured."""
+        """Whether the bandwidths of its GPUs can be measured."""
         return self.kind is None
 
 
 def gpu_kinds() -> dict[str, GpuKind]:
-    """The GPUs that can be named, by their short name."""
+    """The GPUs that a description can name, by their short name."""
     rows = cast("dict[str, Any]", json.loads(DEVICES_FILE.read_text(encoding="utf-8")))
     return {key: GpuKind(**row) for key, row in rows.items()}
 
 
 def kind_of(name: str) -> GpuKind | None:
-    """What is known of a GPU with this name, the driver's or a data sheet's."""
+    """The known data of a GPU with this name, the driver's or a data sheet's."""
     found = (kind for key, kind in gpu_kinds().items() if re.search(rf"(?<!\w){key}(?!\d)", name.lower()))
     return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """Bytes per second, of each device."""
+    """Bytes per second of memories and links."""
 
-    memory: Choice[float]  # that the device computes from
+    memory: Choice[float]  # of the memory that the device computes from
     link: Choice[float] | None  # from host memory to a GPU; None on the processor
-    host: Choice[float] | None = None  # of host memory, where the host attends; None: it does not
+    host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
 
 
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
-    """Of a GPU with this name, or of the processor; from data sheets, so that nothing measured is in it."""
+    """Bandwidths of a GPU with this name, or of the processor, from data sheets: nothing is measured."""
     host = Choice(HOST_BANDWIDTH, "nominal, as of two server cores")
     if device != "cuda":
         return Bandwidths(host, None)
@@ -83,15 +83,15 @@ def make_rig(
     num_gpus: int | None = None,
     host_gib: float | None = None,
 ) -> Rig:
-    """This machine with what was said about another one in place of its own parts.
+    """This machine, with its parts replaced by those of the description.
 
     Args:
         assume: "cpu", or a number and a kind of GPU such as "2x4090".
         gpu_gib: memory of each GPU.
-        num_gpus: how many; None stands for one.
+        num_gpus: how many; None: one.
         host_gib: memory of the machine itself.
     Raises:
-        InvalidSetting: a description that describes nothing, or GPUs that are not here.
+        InvalidSetting: an invalid description, or GPUs that are not here.
     """
     _check(assume, gpu_gib, num_gpus, host_gib)
     machine, assumed, kind = here, [], None
@@ -117,7 +117,7 @@ def make_rig(
     if host_gib is not None:
         machine = replace(machine, ram_bytes=int(host_gib * GIB), free_ram_bytes=int(host_gib * GIB))
         assumed.append(f"{host_gib:g} GiB of host memory")
-    elif assumed:  # a machine of its own: what other programs hold here now says nothing about it
+    elif assumed:  # another machine: memory that other programs use here does not count
         machine = replace(machine, free_ram_bytes=machine.ram_bytes)
         assumed.append(f"host memory as here, {machine.ram_bytes / GIB:.1f} GiB")
     return Rig(machine=machine, assumed=tuple(assumed), kind=kind)

@@ -1,4 +1,4 @@
-"""The plan itself: where everything lies, how much it takes, and why. It is made in `planner`."""
+"""The plan itself: where everything lies, how much it takes, and why. `planner` makes it."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,9 +24,9 @@ class Plan:
     bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
     placement: Choice[Placement]
     context: Choice[int]
-    most_context: int  # that would fit, host memory taken together with the device's
+    most_context: int  # the longest that would fit in device and host memory together
     prefill_chunk: Choice[int]  # tokens read in one pass
-    prefill_block: Choice[int] = NO_BLOCK  # read layer by layer; 0: chunk by chunk
+    prefill_block: Choice[int] = NO_BLOCK  # tokens read layer by layer; 0: chunk by chunk
     # Share of the blocks in host memory that the host attends to; None: the engine measures it at its start.
     cpu_attention: Choice[float | None] = NOTHING_SHARED
     rows: tuple[PlanRow, ...]  # on the device
@@ -36,16 +36,16 @@ class Plan:
     offload: Offload | None = None  # None: the full cache is resident
     host_rows: tuple[PlanRow, ...] = ()
     host_available_bytes: int = 0
-    nominal: Bandwidths = NOMINAL_CPU  # that rounds are shaped by where nothing measured may count
+    nominal: Bandwidths = NOMINAL_CPU  # shapes rounds where measured values may not be used
 
     @property
     def num_layers(self) -> int:
-        """Of the target."""
+        """Layers of the target."""
         return self.cache_sizes.layers
 
     @property
     def most_guesses(self) -> Choice[int]:
-        """Of a round that the full cache judges."""
+        """Guesses of a round that the full cache verifies."""
         return choose_most_guesses(self.device.value, away=self.resident_layers < self.num_layers)
 
     @property
@@ -54,7 +54,7 @@ class Plan:
         return sum(row.size_bytes for row in self.rows)
 
     def bytes_of(self, name: str) -> int:
-        """What a row on the device takes; 0 where there is none of this name."""
+        """Bytes of a row on the device; 0 if there is none of this name."""
         return sum(row.size_bytes for row in self.rows if row.name == name)
 
     @property
@@ -69,7 +69,7 @@ class Plan:
 
 
 def placed(plan: Plan, resident: int, because: str) -> Plan:
-    """The plan as it turned out, with fewer resident layers."""
+    """The plan after loading, with fewer resident layers."""
     word: Placement = "split" if resident else "offloaded"
     stay = f"{resident} of {plan.num_layers} layers stay there" if resident else "no layer stays there"
     sizes, context = plan.cache_sizes, plan.context.value
@@ -84,7 +84,7 @@ def placed(plan: Plan, resident: int, because: str) -> Plan:
 
 
 def block_changed(plan: Plan, block: int, because: str) -> Plan:
-    """The plan with another block to read."""
+    """The plan with another block size."""
     changed = plan.cache_sizes.reading_rows(plan.context.value, block, plan.bytes_of(RETRIEVAL))
     at = next((number for number, row in enumerate(plan.rows) if row.name == PREFILL_BLOCK), None)
     rows = plan.rows if at is None else (*plan.rows[:at], *changed, *plan.rows[at + 1 :])

@@ -1,7 +1,7 @@
-"""NVIDIA GPUs as their driver tells of them, and which build of torch suits them.
+"""NVIDIA GPUs as their driver lists them, and which build of torch suits them.
 
-Standard library only: launch.py asks before anything is installed, and `hardware` where torch finds no GPU. Nothing
-here touches the network, imports torch or takes memory of a GPU.
+Standard library only: launch.py uses it before anything is installed, and `hardware` if torch finds no GPU. Nothing
+here uses the network, imports torch or takes memory of a GPU.
 """
 
 import ast
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 SYSTEM, PROCESSOR = sys.platform, platform.machine().lower()
-SMI_SECONDS = 10.0  # a driver that starts several GPUs first takes some of them
+SMI_SECONDS = 10.0  # starting several GPUs takes a driver some of these seconds
 WSL_SMI = Path("/usr/lib/wsl/lib/nvidia-smi")  # not on every PATH there
 DRIVER_MODULE = Path("/sys/module/nvidia/version")
 FIELDS = (
@@ -36,7 +36,7 @@ REPAIR = "python launch.py repair"
 Version = tuple[int, ...]
 
 
-# -------------------- what the driver tells
+# -------------------- the driver's answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +46,21 @@ class DriverGpu:
     name: str
     driver: Version
     uuid: str  # without "GPU-"
-    total_bytes: int | None  # None: not told
+    total_bytes: int | None  # None: not reported
     free_bytes: int | None
     capability: Version | None  # compute capability, for example (8, 9)
 
 
 @dataclass(frozen=True, slots=True)
 class DriverAnswer:
-    """What nvidia-smi said."""
+    """The answer of nvidia-smi."""
 
     gpus: tuple[DriverGpu, ...] = ()
-    failure: str = ""  # why a program that is there told nothing; empty: it answered, or is not there
+    failure: str = ""  # why an existing nvidia-smi gave no answer; empty: it answered, or does not exist
 
 
 def ask_driver(seconds: float | None = None) -> DriverAnswer:
-    """Ask nvidia-smi, where there is one, for its GPUs. Waits for at most `seconds` (SMI_SECONDS)."""
+    """Ask nvidia-smi, if it exists, for its GPUs. Waits for at most `seconds` (SMI_SECONDS)."""
     program = _smi()
     if program is None:
         return DriverAnswer()
@@ -92,7 +92,7 @@ def _smi() -> str | None:
 
 
 def _output(command: Sequence[str], seconds: float) -> tuple[int, str]:
-    """Exit code and what was printed. A program that a broken driver holds for ever is left to itself."""
+    """Exit code and output. A program that a broken driver blocks for ever is left running."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
@@ -133,7 +133,7 @@ def _mib(text: str) -> int | None:
 
 
 def version_of(text: str) -> Version:
-    """570.133.07 -> (570, 133, 7); empty where it is no version."""
+    """570.133.07 -> (570, 133, 7); empty if it is no version."""
     parts = text.strip().split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
@@ -148,22 +148,22 @@ def dotted(version: Version, *, width: int = 1) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchBuild:
-    """The wheels of torch for one CUDA, what they need and for which GPUs they have kernels."""
+    """The wheels of torch for one CUDA version, their required drivers and the GPUs they have kernels for."""
 
     name: str  # of its wheel index, and behind the + of its version
     cuda: Version
-    linux_driver: Version  # the oldest that it works with
+    linux_driver: Version  # the oldest supported one
     windows_driver: Version
     oldest: Version  # compute capability
     beyond: Version | None  # the first compute capability without kernels; None: all newer ones have some
 
     @property
     def driver(self) -> Version:
-        """The oldest driver that it works with on this system."""
+        """The oldest driver that this system needs for it."""
         return self.windows_driver if SYSTEM == "win32" else self.linux_driver
 
     def computes_on(self, gpu: DriverGpu) -> bool:
-        """Whether it has kernels for a GPU; taken for granted where the driver does not tell what that is."""
+        """Whether it has kernels for a GPU; assumed if the driver does not report the GPU's capability."""
         capability = gpu.capability
         return capability is None or (self.oldest <= capability and (self.beyond is None or capability < self.beyond))
 
@@ -186,15 +186,15 @@ PROCESSORS = {
 
 @dataclass(frozen=True, slots=True)
 class SuitedBuild:
-    """The build for a machine's GPUs, and why it is this one."""
+    """The build for a machine's GPUs, and the reason for it."""
 
-    build: TorchBuild | None  # None: none suits them
+    build: TorchBuild | None  # None: no build suits them
     because: str
-    hint: str = ""  # what the user can do where none does
+    hint: str = ""  # what the user can do if there is none
 
 
 def choose_build(gpus: Sequence[DriverGpu]) -> SuitedBuild:
-    """The newest build with kernels for all GPUs, or else for the first, that their driver is new enough for."""
+    """The newest build that the driver is new enough for, with kernels for all GPUs, or else for the first."""
     first = gpus[0]
     if PROCESSOR not in PROCESSORS.get(SYSTEM, ()):
         because = f"there is no CUDA build of torch for {platform.system()} on {PROCESSOR}"
@@ -220,16 +220,16 @@ class InstalledTorch:
     """The torch of this environment, read from its files."""
 
     version: str
-    cuda: Version | None  # that it was built with; None: a CPU build
+    cuda: Version | None  # the version it was built with; None: a CPU build
 
     @property
     def oldest_driver(self) -> Version:
-        """That works with it: one for all builds of a CUDA generation. Empty: none is needed, or not known."""
+        """The oldest driver it works with, one for a whole CUDA generation. Empty: none is needed, or not known."""
         return next((build.driver for build in BUILDS if self.cuda and build.cuda[0] == self.cuda[0]), ())
 
 
 def installed_torch() -> InstalledTorch | None:
-    """What is installed, without importing it; None: nothing is."""
+    """The installed torch, without importing it; None: there is none."""
     try:
         found = metadata.distribution("torch")
     except metadata.PackageNotFoundError:
@@ -258,7 +258,7 @@ def _assigned(file: Path) -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedGpu:
-    """An NVIDIA GPU that torch cannot compute on, and the one thing that mends it."""
+    """An NVIDIA GPU that torch cannot compute on, and the one action that helps."""
 
     gpu: str
     problem: str
@@ -277,14 +277,14 @@ class UnusedGpu:
 
 
 def hidden_on_purpose() -> bool:
-    """Whether the user keeps all GPUs from CUDA programs."""
+    """Whether the user hides all GPUs from CUDA programs."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
 
 
 def unused_gpu() -> UnusedGpu | None:
-    """Why torch cannot use a GPU that is here, as far as driver and installed files tell; None: no sign of that.
+    """Why torch cannot use a GPU of this machine, judged by driver and installed files; None: no sign of that.
 
-    Cost: nvidia-smi, where there is one and the driver is not known to be new enough for a build with CUDA.
+    Cost: nvidia-smi, if it exists and the driver is not known to be new enough for a build with CUDA.
     """
     installed = installed_torch()
     if installed is None or hidden_on_purpose() or _surely_meets(installed):
@@ -293,14 +293,14 @@ def unused_gpu() -> UnusedGpu | None:
 
 
 def _surely_meets(installed: InstalledTorch) -> bool:
-    """Linux: the loaded driver says its version in a file, which takes less than nvidia-smi's up to some seconds."""
+    """Linux: the loaded driver states its version in a file, which is faster than nvidia-smi's up to some seconds."""
     if installed.cuda is None or SYSTEM != "linux" or not DRIVER_MODULE.is_file():
         return False
     return version_of(DRIVER_MODULE.read_text(encoding="ascii", errors="replace")) >= installed.oldest_driver
 
 
 def compare(answer: DriverAnswer, installed: InstalledTorch) -> UnusedGpu | None:
-    """What keeps an installed torch from the GPUs that a driver told of, and what mends it; None: nothing."""
+    """Why an installed torch cannot use the driver's GPUs, and what helps; None: it can."""
     if not answer.gpus:
         if not answer.failure:
             return None

@@ -1,7 +1,7 @@
 """What is resident and what is offloaded: how many layers of the full cache a device holds, and how it then reads.
 
-The full cache lies beside the weights if it fits there; else as many of its first layers as fit do, and the others wait
-in host memory. On a processor both are the same RAM, and only a limit (`--gpu-memory`) makes them two.
+The full cache lies beside the weights if it fits there; else as many of its first layers as possible, with the others
+in host memory. On a processor both are the same RAM, and only a limit (`--gpu-memory`) divides it in two.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from core.planning.choices import NO_BLOCK, Choice
 from core.planning.hardware import Machine
 from core.planning.sizes import GIB, RUNTIME_BYTES, USABLE_SHARE
 
-STEP = 64  # tokens: contexts that memory decides are multiples of it
-# Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link, chunk by chunk as often with the
-# number of chunks for n. The fewest tokens of a block are an eighth of the context; what is left may make it longer.
+STEP = 64  # tokens: contexts limited by memory are multiples of it
+# Reading layer by layer in n blocks brings a text (n - 1) / 2 times over the link; chunk by chunk the same holds with n
+# chunks. A block has at least an eighth of the context's tokens; free memory may make it longer.
 MOST_PREFILL_BLOCKS = 8
-MOST_HIDDEN_BYTES = 528 << 20  # hidden states of a block: of Llama2-7B's, 64K tokens in whole pieces
+MOST_HIDDEN_BYTES = 528 << 20  # hidden states of a block: of Llama2-7B's, 64K tokens in whole chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usable:
-    """Bytes that a plan may use, and what they are a part of."""
+    """Bytes that a plan may use, and the memory they are a part of."""
 
     device: int
     host: int
@@ -34,11 +34,11 @@ class Usable:
 
     @classmethod
     def of(cls, device: str, config: EngineConfig, machine: Machine) -> "Usable":
-        """Of a machine, or of a rank's share of one: of its first GPU, or of its memory."""
+        """The usable bytes of a machine or of a rank's share: of its first GPU, or of its memory."""
         on_gpu, limit = device == "cuda", config.gpu_memory_gib
         there = machine.gpus[0].free_bytes if on_gpu else machine.free_ram_bytes
         available = there if limit is None else min(there, int(limit * GIB))
-        # On a processor what is beyond the limit stands for host memory; without one there is nothing beyond.
+        # On a processor RAM beyond the limit counts as host memory; without a limit there is none.
         host_available = machine.free_ram_bytes if on_gpu else machine.free_ram_bytes - available
         return cls(
             device=int(available * USABLE_SHARE),
@@ -54,10 +54,10 @@ class Rooms(NamedTuple):
     """Bytes left for the full cache, and how a prompt is read."""
 
     resident: int  # on the device if all layers are resident
-    offloaded: int  # and if not all are
+    offloaded: int  # if they are not
     host: int
-    lent: int  # of what else lies there, free while a prompt is read
-    chunk: int  # tokens of a pass where not all layers are resident; 0: only chunk by chunk
+    lent: int  # of other caches on the device, free while a prompt is read
+    chunk: int  # tokens of a pass if not all layers are resident; 0: only chunk by chunk
 
 
 class Fit(NamedTuple):
@@ -86,7 +86,7 @@ def find_fit(sizes: CacheSizes, context: int, rooms: Rooms, most: int) -> Fit | 
 
 
 def _layers_that_fit(sizes: CacheSizes, context: int, rooms: Rooms, most: int) -> int | None:
-    """The most layers, up to `most`, that can be resident; None where the context does not fit."""
+    """The most layers, up to `most`, that can be resident; None if the context does not fit."""
     if most == sizes.layers and sizes.device_bytes(context, most) <= rooms.resident:
         return most
     for here in range(min(most, sizes.layers - 1), -1, -1):

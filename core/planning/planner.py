@@ -1,6 +1,6 @@
 """What fits where, before anything is loaded. Pure arithmetic on sizes; every choice comes with its reason.
 
-One plan for all: an engine is loaded by it, and `rig_plan` shows it for machines that are only described.
+Engines are loaded with this plan, and `rig_plan` shows it for machines that are only described.
 """
 
 from typing import Protocol
@@ -21,19 +21,19 @@ from core.planning.sizes import gib
 
 
 class Words(Protocol):
-    """How a plan is told to somebody: its reasons, and the two refusals."""
+    """The wording of a plan for its reader: its reasons, and the two refusals."""
 
     def no_room(self, basis: Basis) -> NotEnoughMemory:
         """The weights alone do not fit."""
 
     def too_long(self, basis: Basis, context: int, most: int) -> NotEnoughMemory:
-        """The weights fit, the context asked for does not; `most` tokens would."""
+        """The weights fit, the wanted context does not; `most` tokens would."""
 
     def cut(self, basis: Basis) -> str:
         """Why the context is shorter than the model's."""
 
     def placement(self, basis: Basis, resident: int, context: int) -> Choice[Placement]:
-        """Why so many layers are resident."""
+        """Why this many layers are resident."""
 
 
 def make_plan(
@@ -46,17 +46,17 @@ def make_plan(
     """Plan one engine.
 
     Args:
-        size: counted parameters of the target; needed where any of its weights are to be quantised.
+        size: counted parameters of the target; needed if any of its weights are to be quantised.
     Raises:
-        InvalidSetting: a number of bits that is not computed with there.
-        NotEnoughMemory: the weights alone do not fit; or the context asked for does not, with the largest that would.
-        ContextTooSmall: the context asked for is longer than the model's.
+        InvalidSetting: the device does not compute with this number of bits.
+        NotEnoughMemory: the weights alone do not fit; or the wanted context does not, with the largest that would.
+        ContextTooSmall: the wanted context is longer than the model's.
     """
     return plan_from(Basis.of(target, draft, config, machine, size), LoadingWords())
 
 
 def plan_from(basis: Basis, words: Words) -> Plan:
-    """Find what fits, and put everything in its place.
+    """Find what fits, and place everything.
 
     Raises:
         NotEnoughMemory, ContextTooSmall: as `make_plan`.
@@ -112,10 +112,10 @@ def _choose_context(basis: Basis, words: Words) -> tuple[Choice[int], int]:
 
 
 class LoadingWords:
-    """To who starts an engine on this machine."""
+    """For users who start an engine on this machine."""
 
     def no_room(self, basis: Basis) -> NotEnoughMemory:
-        """With the option that would make room."""
+        """Names the option that would make room."""
         usable = basis.usable
         if basis.drafts_apart:
             hint = LEAVE_OUT
@@ -131,7 +131,7 @@ class LoadingWords:
         )
 
     def too_long(self, basis: Basis, context: int, most: int) -> NotEnoughMemory:
-        """With the largest that would do."""
+        """Names the largest context that would fit."""
         sizes, host, room = basis.sizes, basis.rooms.host, gib(basis.usable.device)
         buffers = basis.fixed_bytes(offloaded=True) + sizes.device_bytes(context, 0)
         needed = basis.fixed_bytes(offloaded=False) + sizes.device_bytes(context, sizes.layers)
@@ -145,11 +145,11 @@ class LoadingWords:
         )
 
     def cut(self, basis: Basis) -> str:
-        """Of both memories."""
+        """Names both memories."""
         return f"{gib(basis.usable.device + basis.rooms.host)} of free memory hold no more"
 
     def placement(self, basis: Basis, resident: int, context: int) -> Choice[Placement]:
-        """With what was asked for and what --gpu-memory allows."""
+        """Names the wanted placement and what --gpu-memory allows."""
         usable, layers = basis.usable, basis.sizes.layers
         device = "the GPU" if usable.on_gpu else "the processor's share of memory"
         of_limit = "" if usable.limit is None else f", of {usable.limit:g} GiB allowed by --gpu-memory"

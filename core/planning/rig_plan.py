@@ -1,8 +1,8 @@
 """The plan for a machine, here or only described: what each memory would hold, and whether this version runs it.
 
-From configurations alone, without weights. The figures are those of the plan that loading makes (`planner`): of one
-device, or of what each of several ranks holds (`tp_planning`), with the draft on the first. Also planned is what this
-version does not run, and told as such: any width of weights, quantised or self-draft weights for several GPUs.
+Made from configurations alone, without weights. The numbers are those of the plan for loading (`planner`): of one
+device, or of each of several ranks (`tp_planning`), with the draft on the first. Plans that this version does not run
+are marked as such: any width of weights, quantised or self-draft weights for several GPUs.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ from core.planning.sizes import (
 )
 from core.planning.tp_planning import ON_WINDOWS, check_heads, machine_share, share_of
 
-DRAFTS = (DRAFT_WEIGHTS, STREAMING, GRAPHS)  # rows of the first of several ranks alone
+DRAFTS = (DRAFT_WEIGHTS, STREAMING, GRAPHS)  # rows that only the first of several ranks has
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class Tier:
 
     @property
     def usable_bytes(self) -> int:
-        """What a plan may use."""
+        """Bytes that a plan may use."""
         return int(self.free_bytes * USABLE_SHARE)
 
     @property
     def used_bytes(self) -> int:
-        """All rows."""
+        """Sum of all rows."""
         return sum(row.size_bytes for row in self.rows)
 
 
@@ -59,15 +59,15 @@ class RigPlan:
     """A plan, and the memories of the machine that it was made for."""
 
     plan: Plan  # of one device, or of the first rank
-    self_draft_bits: Choice[int]  # of the weights that passes over the retrieval cache multiply with
-    most_resident: int  # tokens that would fit beside the weights, without the host's memory
+    self_draft_bits: Choice[int]  # of the weights for passes over the retrieval cache
+    most_resident: int  # tokens that would fit beside the weights, without host memory
     num_gpus: int  # 0: the processor computes
     tiers: tuple[Tier, ...]  # GPUs first, the host last
-    runs: Choice[bool]  # whether this version can do it
+    runs: Choice[bool]  # whether this version can run it
 
     @property
     def cpu_attention_share(self) -> float:
-        """Part of the full cache that waits in host memory, from where every pass over it needs it."""
+        """Part of the full cache in host memory, where every pass over it needs it."""
         return 1 - self.plan.resident_layers / self.plan.num_layers
 
 
@@ -77,11 +77,11 @@ def plan_rig(
     """Plan one model on one machine.
 
     Args:
-        config: but for the GPUs and their memory, which `rig` says, and for the width of weights.
+        config: without the GPUs and their memory, which `rig` states, and without the width of weights.
     Raises:
-        NotEnoughMemory: the weights alone do not fit (`largest_context` is None); or the context asked for does not.
-        ContextTooSmall: the context asked for is longer than the model's.
-        InvalidSetting: a number of bits or of GPUs that cannot be.
+        NotEnoughMemory: the weights alone do not fit (`largest_context` is None); or the wanted context does not.
+        ContextTooSmall: the wanted context is longer than the model's.
+        InvalidSetting: an impossible number of bits or of GPUs.
     """
     asked = _Asked(target, draft, config, rig, bits)
     basis = asked.basis()
@@ -138,7 +138,7 @@ def _runs(plan: Plan, basis: Basis, rig: Rig, num_gpus: int) -> Choice[bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What was asked, and the words of the answer."""
+    """The request, and the wording of its answer."""
 
     target: ModelSize
     draft: ModelSize | None
@@ -159,7 +159,7 @@ class _Asked:
         return len(self.rig.machine.gpus) if self.device == "cuda" else 0
 
     def basis(self) -> Basis:
-        """Of what the one device holds, or each rank."""
+        """The inputs for the one device, or for each rank."""
         if self.bits is not None and self.bits not in STORED_BITS:
             raise InvalidSetting(f"Weights of {self.bits} bits are not usable.", hint="Use --bits 16, 8 or 4.")
         ranks = max(1, self.num_gpus)
@@ -185,7 +185,7 @@ class _Asked:
     # -------------------- words
 
     def no_room(self, basis: Basis) -> NotEnoughMemory:
-        """Not even an empty conversation fits; the hint is the smallest change that would do."""
+        """Not even an empty conversation fits; the hint is the smallest change that would help."""
         gpus = self.rig.machine.gpus
         fullest = min(range(self.num_gpus), key=lambda number: gpus[number].free_bytes, default=0)
         each = f"GPU {fullest}" if self.num_gpus else "this machine"
@@ -209,7 +209,7 @@ class _Asked:
         return "Choose a smaller model or a machine with more memory."
 
     def too_long(self, basis: Basis, context: int, most: int) -> NotEnoughMemory:
-        """The weights fit, so many tokens do not. Sizes are those of all GPUs, where they are shared."""
+        """The weights fit, this many tokens do not. Sizes are those of all GPUs together, if they share the target."""
         sizes, rooms, ranks = basis.sizes, basis.rooms, max(1, self.num_gpus)
         needed, left = ranks * sizes.device_bytes(context, sizes.layers), ranks * max(0, rooms.resident)
         what, memories, buffers = "it needs", "beside the weights", sizes.device_bytes(context, 0)
@@ -227,11 +227,11 @@ class _Asked:
         )
 
     def cut(self, basis: Basis) -> str:
-        """Of every memory."""
+        """Names every memory."""
         return "the memory holds no more"
 
     def placement(self, basis: Basis, resident: int, context: int) -> Choice[Placement]:
-        """With what is left on each device."""
+        """Names what is left on each device."""
         layers, ranks = basis.sizes.layers, max(1, self.num_gpus)
         each = "each GPU" if ranks > 1 else f"the {self.place}"
         if resident == layers:

@@ -1,4 +1,4 @@
-"""What each thing weighs that a plan counts, in bytes; what the full cache takes is in `cache_sizes`."""
+"""The size in bytes of everything that a plan counts, except the full cache, which is in `cache_sizes`."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,9 @@ from core.ops.graphs import graph_bytes
 GIB = 1 << 30
 # torch, transformers and Python themselves, measured: 0.55 GB on CPU (a CUDA context takes about as much on the GPU)
 RUNTIME_BYTES = 600 << 20
-# Part of the free memory that a plan may use: the rest stays for the system and for what cannot be foreseen.
+# Part of the free memory that a plan may use: the rest is for the system and unforeseen needs.
 USABLE_SHARE = 0.9
-USUAL_MLP = 4  # times as wide as hidden states, where the configuration does not say
+USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
 DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
@@ -35,10 +35,10 @@ class PlanRow:
 def graph_rows(
     target: ModelDims, draft: ModelDims | None, config: EngineConfig, device: str, num_shares: int
 ) -> tuple[PlanRow, ...]:
-    """What recorded passes take on a GPU. Where several share the target, only the draft's are recorded.
+    """Memory of recorded passes on a GPU. If several share the target, only the draft's passes are recorded.
 
     Args:
-        draft: None also on a GPU that holds none.
+        draft: also None on a GPU without the draft.
     """
     largest = target if num_shares == 1 else draft
     if device != "cuda" or not config.graphs or largest is None:
@@ -47,7 +47,7 @@ def graph_rows(
 
 
 def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """All rows of the retrieval cache: the budget, and room to grow between two selections; the chunks' numbers."""
+    """All rows of the retrieval cache (the budget, and room to grow between two selections) and the chunks' numbers."""
     retrieval = config.retrieval
     numbers = retrieval.num_chunks * target.num_layers * target.num_kv_heads * torch.int64.itemsize
     return ((retrieval.budget + retrieval.chunk_size + GROWTH) | 1) * kv_bytes_per_token(target, dtype) + numbers
@@ -59,10 +59,10 @@ def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) 
 
 
 def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *, offloaded: bool) -> int:
-    """Activations of one chunk of the prompt where most are alive, in the MLP or where parts of attention are merged.
+    """Activations of one prompt chunk at their peak, in the MLP or where parts of attention are merged.
 
     Args:
-        offloaded: any layer is; a part is then added to the sum of those before, in float32.
+        offloaded: whether any layer is; then each part is added to the sum of the earlier parts, in float32.
     """
     wide, hidden = torch.float32.itemsize, target.hidden_size * dtype.itemsize
     heads = target.num_heads * target.head_dim
@@ -76,20 +76,20 @@ def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *
 
 
 def widened_row(size: ModelSize, dtype: torch.dtype) -> PlanRow:
-    """Room for the quantised weights of one layer in the type that is computed in."""
+    """Room for the quantised weights of one layer, widened to the type of computation."""
     return PlanRow("one layer, widened", size.layer_parameters // size.dims.num_layers * dtype.itemsize)
 
 
 def weight_bytes(dims: ModelDims, dtype: torch.dtype) -> int:
-    """Of weights in the type that is computed in, as many as there are on disk."""
+    """Bytes of as many weights as there are on disk, in the type of computation."""
     return dims.weight_bytes * dtype.itemsize // dims.disk_dtype.itemsize
 
 
 def target_weight_bytes(dims: ModelDims, size: ModelSize | None, dtype: torch.dtype, bits: int) -> int:
-    """Of the target's weights with so many bits.
+    """Bytes of the target's weights with so many bits.
 
     Args:
-        size: its parameters, counted; needed where `bits` is not the width of `dtype`.
+        size: its counted parameters; needed if `bits` is not the width of `dtype`.
     """
     if bits == 8 * dtype.itemsize:
         return weight_bytes(dims, dtype)
@@ -103,7 +103,7 @@ def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
 
 
 def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
-    """What a token of context takes. Full cache; a landmark per chunk (keys only), its score; every 64th query."""
+    """Bytes of a token of context: full cache; a landmark per chunk (keys only), its score; every 64th query."""
     kv = kv_bytes_per_token(target, dtype)
     landmark = -(-kv // (2 * config.retrieval.chunk_size))
     score = -(-4 * target.num_layers * target.num_kv_heads // config.retrieval.chunk_size)
@@ -112,9 +112,9 @@ def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torc
 
 
 def beside_bytes(target: ModelDims, dtype: torch.dtype) -> int:
-    """What lies beside the full cache whatever the context is: the newest queries, and rows that are rounded up to.
+    """Bytes beside the full cache at every context: the newest queries, and rows added by rounding up.
 
-    Of sampled queries the row that takes no sample, and the last one, begun; a landmark, as their rows are odd.
+    Those are two rows of sampled queries (one for queries not sampled, one for the last interval), and one landmark.
     """
     return (QUERY_LOG + 2) * _query_bytes(target, dtype) + kv_bytes_per_token(target, dtype) // 2
 

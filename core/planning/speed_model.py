@@ -1,9 +1,8 @@
 """How fast a planned machine should decode, from bytes, bandwidths and acceptance. Predictions, never results.
 
-A pass over the full cache takes as long as the slowest of three, beside each other: the GPU reading its own memory, the
-link carrying the layers that wait in host memory, the host reading what it attends to there. TriForce's round is
-modelled as in arXiv 2211.17192 with the best round shape. Where the figures come from is said with them: measured here,
-nominal, published, or seen.
+A pass over the full cache takes as long as the slowest of three that run in parallel: the GPU reading its own memory,
+the link carrying the offloaded layers, the host reading what it attends to. TriForce's round is modelled as in arXiv
+2211.17192 with the best round shape. Every number has its source: measured here, nominal, published, or seen.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS,
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Accepted / tested guesses of both levels, and where the figures come from."""
+    """Accepted / tested guesses of both levels, and the source of these numbers."""
 
     level1: float
     level2: float
@@ -47,7 +46,7 @@ class Prediction:
     link_bytes_per_second: float | None
     link_because: str | None
     link_bytes_per_full_pass: int  # over each link
-    host_bytes_per_full_pass: int = 0  # that the host attends to where they lie
+    host_bytes_per_full_pass: int = 0  # that the host attends to in place
     host_bytes_per_second: float | None = None
     host_because: str | None = None
     plain_ms_per_token: float
@@ -62,7 +61,7 @@ class Prediction:
 
 
 def bandwidths(plan: Plan, rig: Rig) -> Bandwidths:
-    """Measured where the machine is this one, nominal where it is described."""
+    """Measured bandwidths if the machine is this one, nominal ones if it is described."""
     if plan.device.value == "cpu":
         return Bandwidths(Choice(measure_bandwidth(torch.device("cpu")), "measured on this processor"), None)
     host = plan.nominal.host if plan.cpu_attention.value else None
@@ -80,7 +79,7 @@ class Reads:
 
     full: PassReads
     retrieval: PassReads
-    draft: PassReads | None = None  # there is none
+    draft: PassReads | None = None  # None: there is no draft
 
 
 def predict(
@@ -94,7 +93,7 @@ def predict(
     """Model plain decoding and TriForce at the planned context.
 
     Args:
-        plan: of one device, or of the rank with the draft, where several share the target.
+        plan: of one device, or of the rank with the draft if several share the target.
     """
     context, layers, kv = plan.context.value, plan.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
     guessing = weights = plan.bytes_of(TARGET_WEIGHTS)
@@ -113,7 +112,7 @@ def predict(
 
 
 def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, acceptance: Acceptance) -> Prediction:
-    """Model plain decoding and TriForce from what their passes read."""
+    """Model plain decoding and TriForce from the reads of their passes."""
     full, retrieval = (pass_cost(device, part, rates) for part in (reads.full, reads.retrieval))
     gamma1, guess = 0, retrieval.of(0)
     if reads.draft is not None:
@@ -146,6 +145,6 @@ def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, ac
 
 
 def bandwidth_of(device: str, num_layers: int, num_passes: int, bytes_read: int, seconds: float) -> float | None:
-    """Bytes per second that passes of one row read with, their fixed cost left out; None where nothing can be told."""
+    """Bytes per second that passes of one row read, without their fixed cost; None if it cannot be computed."""
     reading = seconds - num_passes * fixed_seconds(device, num_layers)
     return bytes_read / reading if num_passes and reading > 0 else None

@@ -19,10 +19,10 @@ USE_WSL = "Start it in WSL2, or leave out --gpus."
 
 
 def check_heads(num_kv_heads: int, num_ranks: int) -> None:
-    """See that every rank gets whole KV heads with the query heads of their groups, and as many as the others.
+    """Check that every rank gets equally many whole KV heads, with the query heads of their groups.
 
     Raises:
-        InvalidSetting: it would not.
+        InvalidSetting: that is not possible.
     """
     if num_kv_heads % num_ranks:
         raise InvalidSetting(
@@ -32,9 +32,9 @@ def check_heads(num_kv_heads: int, num_ranks: int) -> None:
 
 
 def share_of(size: ModelSize, num_ranks: int) -> ModelSize:
-    """What each rank holds: its heads, and its part of the layers' linear weights; all of the others.
+    """What each rank holds: its heads, its part of the layers' linear weights, and all other weights.
 
-    Its weights are as many on disk as there were counted.
+    `weight_bytes` is computed from the counted parameters.
     """
     dims, layers = size.dims, -(-size.layer_parameters // num_ranks)
     share = replace(
@@ -47,22 +47,22 @@ def share_of(size: ModelSize, num_ranks: int) -> ModelSize:
 
 
 def machine_share(machine: Machine, num_ranks: int, *, on_gpus: bool) -> Machine:
-    """What each rank counts on: the fullest of the first GPUs, and an equal part of memory."""
+    """What each rank may use: the fullest of the first GPUs, and an equal part of memory."""
     gpus = (min(machine.gpus[:num_ranks], key=lambda gpu: gpu.free_bytes),) if on_gpus else machine.gpus
     ram, free = machine.ram_bytes // num_ranks, machine.free_ram_bytes // num_ranks
     return replace(machine, gpus=gpus, ram_bytes=ram, free_ram_bytes=free)
 
 
 def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Machine) -> tuple[ModelDims, Machine]:
-    """The model and the machine as each of `config.num_gpus` ranks sees them; plans made of them are per rank.
+    """The model and the machine for each of `config.num_gpus` ranks; plans made from them are per rank.
 
-    Linear weights of the layers are divided, embeddings, norms and output layer are on each. A share of the machine is
-    its fullest GPU and an equal part of host memory; on the processor, an equal part of memory.
+    Linear weights of the layers are divided; each rank has embeddings, norms and output layer. A share of the machine
+    is its fullest GPU and an equal part of host memory; on the processor, an equal part of memory.
 
     Raises:
-        InvalidSetting: fewer GPUs than asked for, heads that cannot be shared evenly, or GPUs under Windows.
+        InvalidSetting: too few GPUs, heads that cannot be divided evenly, or GPUs under Windows.
         UnsupportedModel: a family whose layers are not divided by heads.
-        NotEnoughMemory: CUDA was asked for and is not there.
+        NotEnoughMemory: the user wants CUDA, which is not available.
     """
     ranks = config.num_gpus
     gpus = machine.gpus
@@ -83,7 +83,7 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
 
 
 def told(plan: Plan, num_ranks: int) -> Plan:
-    """The plan of one rank, with words for what it is a part of."""
+    """The plan of one rank, worded as a part of the whole."""
     if num_ranks == 1:
         return plan
     which = "GPUs" if plan.device.value == "cuda" else "processes"

@@ -1,10 +1,10 @@
 """A seeded writer of harbour-town books whose facts are recorded.
 
-Owns the words (words.json), the sentence patterns and the questions; knows nothing of tokenizers, models or files. The
-same seed gives the same book on every machine. Every askable fact is stated once, about a subject that is named in
-full, and the expected answer restates the book's own wording, so a reader that finds the place can answer. Distractors
-come from the size of the world: many people share a first or a family name, and each of them has several facts of the
-same kinds.
+Has the words (words.json), the sentence patterns and the questions; knows nothing of tokenizers, models or files. The
+same seed gives the same book on every machine. Every askable fact is stated once, about a subject with its full name,
+and the expected answer repeats the book's own wording, so a reader that finds the place can answer. Distractors come
+from the size of the world: many people share a first or a family name, and each of them has several facts of the same
+kinds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Literal
 Kind = Literal["fact", "absent", "list", "recite", "quote", "quote_any"]  # quote_any: from text of another origin
 
 ABSENT_ANSWER = "The book does not say."
-ABSENT_SHARE = 0.35  # of the number of facts: questions that the book leaves open
+ABSENT_SHARE = 0.35  # questions that the book does not answer, relative to the number of facts
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One statement of the book. `statement` is its wording without the full stop, `value` its asked-for end."""
+    """One statement of the book. `statement` is its wording without the full stop, `value` its end, the answer."""
 
     subject: str
     relation: str
@@ -36,7 +36,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its only right answer; for a list `values` are the statements in it."""
+    """A question with its only correct answer; for a list `values` are its statements."""
 
     kind: Kind
     question: str
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A chapter as it stands in the book: `text` starts with its heading line and contains no other chapter."""
+    """A chapter as printed in the book: `text` starts with its heading line and contains no other chapter."""
 
     number: int
     title: str
@@ -69,7 +69,7 @@ WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """How facts of one kind are told and asked. Patterns contain {s} for the subject and, once, {v} at the end."""
+    """How facts of one kind are stated and asked. Patterns contain {s} for the subject and, once, {v} at the end."""
 
     name: str
     statement: str
@@ -120,7 +120,7 @@ class _World:
         self.rng = rng
         num_people = min(len(WORDS["first"]) * len(WORDS["last"]) // 2, max(4, num_words // 140))
         num_objects = min(len(WORDS["adjectives"]) * len(WORDS["nouns"]) // 2, max(3, num_words // 140))
-        # Few first and family names, many combinations: namesakes are the commonest trap for a reader.
+        # Few first and family names, many combinations: similar names are a reader's most frequent error.
         first = rng.sample(WORDS["first"], min(len(WORDS["first"]), 2 + int(num_people * 0.6)))
         last = rng.sample(WORDS["last"], min(len(WORDS["last"]), 2 + int(num_people * 0.6)))
         self.people = rng.sample([f"{a} {b}" for a in first for b in last], num_people)
@@ -183,7 +183,7 @@ class _World:
         )
 
     def fill(self, pattern: str) -> str:
-        """Put a fresh random word into every slot of `pattern`."""
+        """Fill every slot of `pattern` with a new random word."""
         parts = pattern.split("{")
         filled = [parts[0]]
         for part in parts[1:]:
@@ -192,7 +192,7 @@ class _World:
         return "".join(filled)
 
     def fact(self, relation: _Relation, subject: str) -> Fact:
-        """State `relation` of `subject` with a value of its own; the chapter is set where it is written."""
+        """State `relation` of `subject` with a value of its own; the chapter is set when it is written."""
         value = self.values[relation.name](subject)
         return Fact(
             subject=subject,
@@ -210,7 +210,7 @@ class _World:
         return Fact(a, relation.name, statement, value, relation.question.format(a=a, b=b), 0)
 
     def draw_facts(self, count: int) -> list[Fact]:
-        """About `count` facts in random order: complete sets for some people, parts for others, and for things."""
+        """About `count` facts in random order: complete sets for some people, parts for others and for things."""
         rng = self.rng
         num_principals = int(count * 0.45) // len(_PERSON_RELATIONS) or int(rng.random() < 0.3)
         principals = self.people[: min(num_principals, len(self.people) // 3)]
@@ -233,7 +233,7 @@ class _World:
 
 
 class _Writer:
-    """Turns facts into chapters of paragraphs until the asked number of words is reached."""
+    """Turns facts into chapters of paragraphs until the wanted number of words is reached."""
 
     def __init__(self, world: _World) -> None:
         self.world, self.rng = world, world.rng
@@ -248,7 +248,7 @@ class _Writer:
         return _capital(f"{lead}{fact.statement}{tail}.")
 
     def _beside(self, fact: Fact, patterns: Sequence[str]) -> str:
-        """A filled pattern that does not name the fact's own subject; nothing if chance insists on it."""
+        """A filled pattern that does not name the fact's own subject; empty if the random one names it."""
         phrase = self.world.fill(self.rng.choice(patterns))
         return "" if fact.subject in phrase else phrase
 
@@ -258,7 +258,7 @@ class _Writer:
         return f'"Dear {person}, {_capital(body)} Yours, {self.rng.choice(self.world.people)}."'
 
     def paragraph(self, facts: list[Fact], chapter: int, max_words: int) -> str:
-        """One paragraph; it takes up to four facts off the end of `facts` and keeps below about `max_words`."""
+        """One paragraph; takes up to four facts off the end of `facts` and stays below about `max_words`."""
         if self.rng.random() < 0.06 and max_words > 60:
             return self._letter()
         sentences: list[str] = []
@@ -292,8 +292,7 @@ def _titles(rng: random.Random, count: int) -> list[str]:
 
 
 def _absent(world: _World, facts: list[Fact]) -> list[Question]:
-    """What one might well ask, but the book leaves open: of people and things that it tells other facts about, and now
-    and then of someone it never names."""
+    """Plausible questions without an answer in the book, on people and things with other facts or on unknown people."""
     told = {(fact.subject, fact.relation) for fact in facts}
     subjects = {fact.subject for fact in facts}
     kinds = ((world.people, _PERSON_RELATIONS), (world.objects, _OBJECT_RELATIONS), (world.ships, _SHIP_RELATIONS))
@@ -332,7 +331,7 @@ def _questions(world: _World, facts: list[Fact], chapters: list[Chapter]) -> lis
 
 
 def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
-    """Write the book that belongs to `seed`.
+    """Write the book of `seed`.
 
     Args:
         seed: any int; equal arguments give equal books on every machine.
@@ -349,7 +348,7 @@ def write_book(seed: int, num_words: int, chapter_words: int = 0) -> Book:
     world = _World(rng, num_words)
     chapter_words = chapter_words or min(600, max(40, num_words // rng.randint(3, 6)))
     num_chapters = min(99, max(2, round(num_words / chapter_words)))
-    # A sentence has about 11 words and a good half of them state a fact; 15% fewer, so that hardly any is left over.
+    # A sentence has about 11 words and a good half of them state a fact; 15% fewer, so that few facts are left over.
     facts = world.draw_facts(max(4, int(num_words / 11 * 0.55 * 0.85)))
     writer = _Writer(world)
     chapters: list[Chapter] = []

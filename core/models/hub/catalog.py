@@ -1,6 +1,6 @@
 """Names of models and where their files are. The names are data (`catalog.json`); a folder or a hub id works as well.
 
-A model of the hub is looked for in the cache that all programs share; nothing here asks the network.
+A model of the hub is looked for in the cache that all programs share; this module never uses the network.
 """
 
 import functools
@@ -17,13 +17,13 @@ from core.models.hub import store
 ROOT = Path(__file__).resolve().parents[3]
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-WIDENED = "widened:"  # before the sizes that the bundled target is to have (core/models/widen.py)
+WIDENED = "widened:"  # prefix of the sizes for a widened bundled target (core/models/widen.py)
 BUNDLED = "harbour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """Speculation settings to start from; round lengths adapt from there."""
+    """Initial speculation settings; round lengths adapt from there."""
 
     budget: int  # tokens in the retrieval cache
     gamma1: int
@@ -33,7 +33,7 @@ class Recommended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A row of the catalogue. Has a `folder` of this project or the id of a `hub` repository."""
+    """A row of the catalogue: a `folder` of this project, or the id of a `hub` repository."""
 
     name: str
     description: str
@@ -41,20 +41,20 @@ class Known:
     folder: str | None = None
     hub: str | None = None
     role: Literal["target", "draft"] = "target"
-    draft: str | None = None  # another row
-    limits: str = ""  # what it cannot do, for the reader; empty for full models
+    draft: str | None = None  # name of another row
+    limits: str = ""  # what the model cannot do, for display; empty for full models
     gated: bool = False  # the hub asks everyone to accept the licence first
-    chat_format: str = ""  # for people
-    chat_template: str | None = None  # in place of the tokenizer's own
+    chat_format: str = ""  # for display
+    chat_template: str | None = None  # replaces the tokenizer's own
     template_options: Mapping[str, Any] = field(default_factory=dict)
     acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
     speculation: Recommended | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)  # of config.json, as its model card documents them
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # replace fields of config.json, as the model card says
     config: Mapping[str, Any] | None = None  # published sizes, to plan with before anything is downloaded
-    parameters: int | None = None  # how many `config` makes; counting them takes a second a model
+    parameters: int | None = None  # of `config`; counting them takes a second a model
 
     def path(self) -> Path | None:
-        """Where its files are, None where they are not on this machine."""
+        """The folder with its files, None if they are not on this machine."""
         if self.folder is not None:
             return ROOT / self.folder
         assert self.hub is not None, f"{self.name} has no files anywhere"
@@ -63,19 +63,19 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """A target and, where one is known and here, its draft."""
+    """A target and, if one is known and downloaded, its draft."""
 
     name: str
     target: Path
     draft: Path | None
     description: str
-    limits: str = ""  # what it cannot do, for the reader; empty for full models
+    limits: str = ""  # what the model cannot do, for display; empty for full models
     acceptance: tuple[float, float] | None = None  # of levels 1 and 2, as measured with this pair
     draft_because: str = ""
     chat_template: str | None = None
     template_options: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    widened: str | None = None  # the sizes that the target is made to have when it is loaded
+    widened: str | None = None  # sizes to which the target is widened when it is loaded
 
 
 @functools.cache
@@ -98,7 +98,7 @@ def find(name: str) -> ModelEntry:
 
     Raises:
         UnknownModel: there is none.
-        ModelNotHere: it is known and was not downloaded.
+        ModelNotHere: it is known but not downloaded.
         IncompleteModel, DamagedAssets: files are missing, of a download or of a bundled model.
     """
     if name.startswith(WIDENED):
@@ -177,30 +177,30 @@ def known_row(name: str) -> Known:
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """The hub ids of a model of the catalogue and of its draft, in this order; what is bundled has none."""
+    """The hub ids of a model of the catalogue and of its draft, in this order; bundled models have none."""
     row = entries()[name]
     rows = [row, entries()[row.draft]] if row.draft else [row]
     return tuple(one.hub for one in rows if one.hub is not None)
 
 
 def recommended(name: str) -> Recommended | None:
-    """Speculation settings to start from, where the catalogue has some."""
+    """Initial speculation settings, if the catalogue has some."""
     known = entries().get(name)
     return known.speculation if known is not None else None
 
 
 def not_here(name: str) -> ModelNotHere:
-    """The error of a model that was not downloaded."""
+    """The error for a model that is not downloaded."""
     return ModelNotHere(f"The model {name} is not on this machine.", hint=f"Get it with: {get_command(name)}")
 
 
 def get_command(name: str) -> str:
-    """What downloads a model, or finishes a download."""
+    """The command that downloads a model, or finishes a download."""
     return f"python launch.py models get {name}"
 
 
 def require_files(folder: Path, name: str) -> None:
-    """See that a model folder has everything that loading needs.
+    """Check that a model folder has everything that loading needs.
 
     Raises:
         IncompleteModel, DamagedAssets: files are missing, of a download or a folder, or of a bundled model.

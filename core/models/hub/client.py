@@ -1,13 +1,13 @@
-"""What a model hub says about a model: which files are needed, how large they are, their digests; and its refusals.
+"""What a model hub says about a model: the needed files, their sizes and digests, or why it refuses.
 
 The address, the token and offline mode are those of huggingface_hub (HF_ENDPOINT, HF_TOKEN or a login, HF_HUB_OFFLINE).
-Whatever the hub answers is checked before it names a file on this disk.
+All names from the hub are checked before they are used as file names here.
 """
 
 import re
 from dataclasses import dataclass
 
-import httpx2  # what huggingface_hub speaks HTTP with
+import httpx2  # the HTTP client of huggingface_hub
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -32,7 +32,7 @@ SECONDS_TO_ANSWER = 20.0
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """One file as the hub announces it."""
+    """One file as the hub lists it."""
 
     name: str
     size_bytes: int
@@ -50,12 +50,12 @@ class Repository:
 
     @property
     def size_bytes(self) -> int:
-        """Exact size of all of them."""
+        """Exact size of all files."""
         return sum(file.size_bytes for file in self.files)
 
 
 def look_up(repo: str) -> Repository:
-    """Ask the hub what a model consists of.
+    """Ask the hub for the files of a model.
 
     Raises:
         HubRefused: unknown, gated or private. HubUnreachable: no answer, or offline.
@@ -65,7 +65,7 @@ def look_up(repo: str) -> Repository:
         told = HfApi(endpoint=constants.ENDPOINT).model_info(repo, files_metadata=True, timeout=SECONDS_TO_ANSWER)
     except (httpx2.HTTPError, OfflineModeIsEnabled, HFValidationError, OSError) as error:
         raise explain(error, repo) from error
-    except (ValueError, KeyError, TypeError) as error:  # JSON that is none, or says something else
+    except (ValueError, KeyError, TypeError) as error:  # invalid or unexpected JSON
         raise garbled(repo) from error
     files = _needed([file for sibling in told.siblings or () if (file := _checked(sibling)) is not None])
     if told.sha is None or not HEX.fullmatch(told.sha):
@@ -80,7 +80,7 @@ def look_up(repo: str) -> Repository:
 
 
 def _checked(sibling: RepoSibling) -> HubFile | None:
-    """A file that may be stored; None for others, whatever the hub calls them."""
+    """A file that may be stored; None for others, whatever their names on the hub."""
     name, size = sibling.rfilename, sibling.size
     digest = sibling.lfs.sha256 if sibling.lfs is not None else sibling.blob_id
     if not PLAIN_NAME.fullmatch(name) or not isinstance(size, int) or size < 0:
@@ -105,7 +105,7 @@ def _needed(files: list[HubFile]) -> tuple[HubFile, ...]:
 
 
 def explain(error: Exception, repo: str) -> CoreError:
-    """The user's situation behind an error of the hub or of the network: one problem, one action."""
+    """Translate an error of the hub or of the network: one problem, one action."""
     page = f"{constants.ENDPOINT}/{repo}"
     login = "log in (hf auth login) or set HF_TOKEN"
     if isinstance(error, OfflineModeIsEnabled):
@@ -133,12 +133,12 @@ def explain(error: Exception, repo: str) -> CoreError:
 
 
 def status_of(error: Exception) -> int | None:
-    """The HTTP status that an error tells of."""
+    """The HTTP status of an error."""
     return error.response.status_code if isinstance(error, (HfHubHTTPError, httpx2.HTTPStatusError)) else None
 
 
 def garbled(repo: str) -> HubUnreachable:
-    """Something answers that is no hub."""
+    """The error for a server that answers but is no hub."""
     return HubUnreachable(
         f"What answers at {constants.ENDPOINT} does not describe {repo} as a hub would.", hint="See to HF_ENDPOINT."
     )

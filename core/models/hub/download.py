@@ -1,8 +1,8 @@
-"""Fetching a model: every file resumed where it was cut, checked against the hub's digest, then put into the cache.
+"""Downloading a model: resume every file where it stopped, check the hub's digest, then put it into the cache.
 
 A file is written to `blobs/DIGEST.incomplete` and gets its name only when size and digest are right; the commit becomes
-the model's when all files are there. Whatever ends a download, at any moment, leaves parts that the next one goes on
-with and nothing that looks finished. (huggingface_hub's own download deletes its parts when it ends early.)
+the model's when all files are there. A download that ends at any moment leaves parts that the next one continues, and
+nothing that looks finished. (huggingface_hub's own download deletes its parts when it ends early.)
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from core.models.hub.client import HubFile, Repository, explain, status_of
 from core.models.hub.store import PART, cache_folder, repository_folder
 
 PIECE_BYTES = 1 << 20
-ATTEMPTS = 5  # in a row that bring nothing new
+ATTEMPTS = 5  # in a row without new bytes
 SECONDS_OF_SILENCE = 30.0
 FIRST_PAUSE_SECONDS = 0.5  # doubled for every attempt
 SPARE_BYTES = 64 << 20  # left free on the disk
@@ -45,7 +45,7 @@ class _Hash(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadProgress:
-    """How far a download is: the file at work, and all of them."""
+    """Progress of a download: the present file, and all of them."""
 
     name: str
     number: int  # of the file, from 1
@@ -54,7 +54,7 @@ class DownloadProgress:
     file_total_bytes: int
     done_bytes: int
     total_bytes: int
-    kept_bytes: int  # that were there before
+    kept_bytes: int  # present before the download
     elapsed_seconds: float
 
     @property
@@ -64,13 +64,13 @@ class DownloadProgress:
 
 
 def still_to_come(repository: Repository) -> int:
-    """Bytes that a download would fetch: all but what is there, parts included."""
+    """Bytes that a download would fetch: all except those present, including those of parts."""
     blobs = repository_folder(repository.repo) / "blobs"
     return sum(file.size_bytes - _held_bytes(blobs, file) for file in repository.files)
 
 
 def free_bytes() -> int:
-    """Room on the disk that downloads go to."""
+    """Free space on the disk of the cache."""
     folder = cache_folder()
     while not folder.exists():
         folder = folder.parent
@@ -78,10 +78,10 @@ def free_bytes() -> int:
 
 
 def check_disk(*repositories: Repository) -> None:
-    """See that what is still to come of all of them fits.
+    """Check that the remaining bytes of all repositories fit on the disk.
 
     Raises:
-        NotEnoughDisk: it does not.
+        NotEnoughDisk: they do not.
     """
     free, needed = free_bytes(), sum(still_to_come(repository) for repository in repositories)
     if needed + SPARE_BYTES > free:
@@ -97,11 +97,11 @@ def check_disk(*repositories: Repository) -> None:
 
 
 def download(repository: Repository, cancel: threading.Event | None = None) -> Iterator[DownloadProgress]:
-    """Fetch what is missing of a model. Ends early where `cancel` is set; parts are kept, as by any other end.
+    """Download the missing files of a model. Ends early if `cancel` is set; parts are always kept.
 
     Raises:
-        NotEnoughDisk: before anything is fetched, or when the disk is full.
-        HubRefused, HubUnreachable: the hub, or the network. DamagedDownload: a file is not what was announced.
+        NotEnoughDisk: before the download begins, or when the disk is full.
+        HubRefused, HubUnreachable: the hub, or the network. DamagedDownload: a file differs from the hub's listing.
     """
     check_disk(repository)
     folder = repository_folder(repository.repo)
@@ -142,7 +142,7 @@ def download(repository: Repository, cancel: threading.Event | None = None) -> I
 
 
 def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
-    """Bring a part to its whole and check it. Yields its size in bytes as it grows."""
+    """Complete a part and check it. Yields its size in bytes as it grows."""
     fresh = not part.exists()
     while True:
         yield from _fill(repository, file, part, cancel)
@@ -154,11 +154,11 @@ def _fetch(repository: Repository, file: HubFile, part: Path, cancel: threading.
                 f"{file.name} of {repository.repo} arrived with another checksum than the hub announced.",
                 hint="Start again; if it happens again, something between here and the hub changes files.",
             )
-        fresh = True  # what an earlier download left may be at fault: once more, from nothing
+        fresh = True  # an earlier download's part may be wrong: start once more, from nothing
 
 
 def _fill(repository: Repository, file: HubFile, part: Path, cancel: threading.Event | None) -> Iterator[int]:
-    """Append to a part until it has its size, over as many connections as that takes."""
+    """Append to a part until it has its full size, over as many connections as needed."""
     idle, pause = 0, FIRST_PAUSE_SECONDS
     cause: Exception | None
     told = 0
@@ -189,7 +189,7 @@ def _fill(repository: Repository, file: HubFile, part: Path, cancel: threading.E
 
 
 def _stream(repository: Repository, file: HubFile, out: BinaryIO) -> Iterator[bytes]:
-    """The bytes of a file behind what `out` has, over one connection; `out` is emptied if they come from the start."""
+    """The bytes of a file behind those in `out`, over one connection; `out` is emptied if they come from the start."""
     url = f"{constants.ENDPOINT}/{repository.repo}/resolve/{repository.commit}/{file.name}"
     headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
     if out.tell():
@@ -197,10 +197,10 @@ def _stream(repository: Repository, file: HubFile, out: BinaryIO) -> Iterator[by
     with get_session().stream("GET", url, headers=headers, timeout=SECONDS_OF_SILENCE) as response:
         hf_raise_for_status(response)
         if out.tell() and response.headers.get("Content-Range", "").split("-")[0] != f"bytes {out.tell()}":
-            _empty(out)  # no such range: everything comes again, or what comes cannot be placed
+            _empty(out)  # the range was not served: the whole file comes, or bytes of an unknown place
             if response.status_code != 200:
                 return
-        yield from response.iter_raw()  # as it comes: what was gathered into pieces would be lost with the line
+        yield from response.iter_raw()  # unbuffered: buffered bytes would be lost with the connection
 
 
 def _empty(out: BinaryIO) -> None:
@@ -229,7 +229,7 @@ def _digest(part: Path, file: HubFile) -> str:
 
 
 def _is_whole(blobs: Path, file: HubFile) -> bool:
-    blob = blobs / file.digest  # has its name since its digest was checked
+    blob = blobs / file.digest  # it got its name after its digest was checked
     return blob.is_file() and blob.stat().st_size == file.size_bytes
 
 
@@ -242,7 +242,7 @@ def _held_bytes(blobs: Path, file: HubFile) -> int:
 
 
 def _show(blob: Path, pointer: Path) -> None:
-    """Let the file of a snapshot point to its blob; a copy where links are not allowed (Windows)."""
+    """Link a file of a snapshot to its blob; a copy where links are not allowed (Windows)."""
     target = Path(os.path.relpath(blob, pointer.parent))
     if pointer.is_symlink() and Path(os.readlink(pointer)) == target:
         return
@@ -263,7 +263,7 @@ def _write_ref(folder: Path, commit: str) -> None:
 
 @contextlib.contextmanager
 def _only_one(folder: Path, file: HubFile) -> Iterator[None]:
-    """One process at a time writes a file; a second one waits and finds it there. Locks as the hub's library has."""
+    """One process at a time writes a file; a second one waits and then finds it. Same locks as the hub's library."""
     locks = cache_folder() / ".locks" / folder.name
     locks.mkdir(parents=True, exist_ok=True)
     with WeakFileLock(locks / f"{file.digest}.lock"):

@@ -1,6 +1,6 @@
-"""Which draft guesses for a target: the one asked for, the catalogue's, or one on this machine with the same tokens.
+"""Chooses the draft of a target: the user's, the catalogue's, or one on this machine with the same tokens.
 
-A draft of other tokens would be of no use, and one that is not much smaller of little; neither could make a text wrong.
+A draft with other tokens would be useless, and one that is not much smaller too slow; neither could make a text wrong.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from core.models.hub.catalog import ModelEntry, entries, find, require_files
 from core.models.loader import load_tokenizer, read_dims, same_tokens
 
 AUTO, NONE = "auto", "none"
-MOST_SHARE = 0.25  # of the target's weights: a larger draft costs more than its guesses save
-PADDING = 1024  # rows that vocabularies of the same tokens differ by (Qwen2.5: 151,936 and 152,064)
+MOST_SHARE = 0.25  # of the target's weights: a larger draft costs more time than its guesses save
+PADDING = 1024  # rows by which vocabularies of the same tokens may differ (Qwen2.5: 151,936 and 152,064)
 
 
 def pair(name: str, wish: str = AUTO) -> ModelEntry:
@@ -26,7 +26,7 @@ def pair(name: str, wish: str = AUTO) -> ModelEntry:
         wish: "auto", "none", or a draft by name, folder or hub id.
     Raises:
         UnknownModel, ModelNotHere, IncompleteModel, DamagedAssets: as `find`, of either model.
-        UnsupportedModel: the draft asked for does not use the target's tokens, or cannot be a draft.
+        UnsupportedModel: the wanted draft does not use the target's tokens, or cannot be a draft.
     """
     entry = find(name)
     require_files(entry.target, name)
@@ -75,7 +75,7 @@ def find_draft(target: Path) -> tuple[str, Path] | None:
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
-    """Complete models that are on this machine."""
+    """Complete models on this machine."""
     seen = set()
     for row in entries().values():
         folder = row.path()

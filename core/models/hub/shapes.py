@@ -1,4 +1,4 @@
-"""Published sizes of the catalogue's models, to plan for before their files are here."""
+"""Published sizes of the catalogue's models, for planning before they are downloaded."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,7 +19,7 @@ class Shape:
 
 
 def shape_names() -> tuple[str, ...]:
-    """All names."""
+    """Names of all shapes."""
     return tuple(name for name, row in entries().items() if row.config is not None)
 
 

@@ -19,7 +19,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
 def cache_folder() -> Path:
-    """Where downloaded models are, whether it exists or not."""
+    """The folder of downloaded models, whether it exists or not."""
     return Path(constants.HF_HUB_CACHE)
 
 
@@ -47,7 +47,7 @@ def locate(repo: str) -> Path | None:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """What a model folder lacks to be loaded: config.json, weights (every shard of the index), a tokenizer."""
+    """The files that a model folder still needs: config.json, weights (every shard of the index), a tokenizer."""
     missing = [] if (folder / "config.json").is_file() else ["config.json"]
     if not any((folder / name).is_file() for name in SINGLE_WEIGHTS):
         index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
@@ -73,18 +73,18 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def size_on_disk(repo: str) -> int:
-    """Bytes of a hub model in the cache, unfinished parts included."""
+    """Bytes of a hub model in the cache, including unfinished parts."""
     return sum(file.lstat().st_size for file in _files(repository_folder(repo)))
 
 
 def has_parts(repo: str) -> bool:
-    """Whether something has arrived of a download that was not finished."""
+    """Whether an unfinished download has left files."""
     folder = repository_folder(repo) / "blobs"
     return folder.is_dir() and any(part.stat().st_size for part in folder.glob(f"*{PART}"))
 
 
 def remove(repo: str) -> int:
-    """Delete a hub model from the cache, parts included; bytes freed."""
+    """Delete a hub model from the cache, including parts; returns the bytes freed."""
     freed = size_on_disk(repo)
     shutil.rmtree(repository_folder(repo), ignore_errors=True)
     shutil.rmtree(cache_folder() / ".locks" / repository_folder(repo).name, ignore_errors=True)
@@ -92,7 +92,7 @@ def remove(repo: str) -> int:
 
 
 def downloaded() -> list[str]:
-    """Ids of all hub models in the cache that have a configuration, other programs' included."""
+    """Ids of all hub models in the cache that have a configuration, including those of other programs."""
     prefix = f"models{constants.REPO_ID_SEPARATOR}"
     folders = sorted(cache_folder().glob(f"{prefix}*")) if cache_folder().is_dir() else []
     repos = ["/".join(folder.name.removeprefix(prefix).split(constants.REPO_ID_SEPARATOR, 1)) for folder in folders]
