@@ -28,7 +28,7 @@ from core.kv_store.identity import digest_of
 
 log = logging.getLogger(__name__)
 
-SavedBooks = Literal["ask", "always", "never"]
+SavingMode = Literal["ask", "always", "never"]
 BOOK, DRAFT, ASIDE = ".book", ".part", ".foreign"
 SETTINGS, DIGESTS = "settings.json", "weights.json"
 SPARE_BYTES = 1 << 30  # of the disk that stay free
@@ -41,16 +41,18 @@ OURS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) if hasattr(errno, "EDQUOT") els
 class BookFolderSettings:
     """The user's settings."""
 
-    keeping: SavedBooks = "ask"  # whether a book is saved after its first reading
+    keeping: SavingMode = "ask"  # whether a book is saved after its first reading
     cap_bytes: int = DEFAULT_CAP_BYTES  # of all books together
 
     def __post_init__(self) -> None:
-        if self.keeping not in get_args(SavedBooks):
-            raise InvalidSetting(f"{self.keeping!r} is no way to keep books.", hint="Use ask, always or never.")
+        if self.keeping not in get_args(SavingMode):
+            raise InvalidSetting(
+                f"{self.keeping!r} is not a setting for saving books.", hint="Use ask, always or never."
+            )
         if type(self.cap_bytes) is not int or self.cap_bytes > MOST_CAP_BYTES:
-            raise InvalidSetting("That is no size of the saved books.", hint="Use a number of GiB.")
+            raise InvalidSetting("The size limit of the saved books must be a number.", hint="Use a number of GiB.")
         if self.cap_bytes < 0:
-            raise InvalidSetting("The folder of saved books cannot be smaller than nothing.", hint="Use 0 GiB or more.")
+            raise InvalidSetting("The size limit of the saved books cannot be negative.", hint="Use 0 GiB or more.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +278,7 @@ class BookFolder:
             sync_folder(self.path)
         except OSError as error:
             why = "the disk is full" if error.errno in OURS else str(error.strerror or error)
-            raise BookFolderFull(f"The book could not be kept: {why}.") from error
+            raise BookFolderFull(f"The book could not be saved: {why}.") from error
         finally:
             draft.unlink(missing_ok=True)
 
@@ -286,7 +288,7 @@ class BookFolder:
             try:
                 handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             except OSError as error:
-                raise BookFolderFull(f"The book could not be kept: {error.strerror}.") from error
+                raise BookFolderFull(f"The book could not be saved: {error.strerror}.") from error
             file = os.fdopen(handle, "wb")
             if lock(handle) and draft.exists():  # else a process removed it as left over before it was locked
                 return draft, file

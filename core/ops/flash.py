@@ -57,5 +57,5 @@ def flash_attention(device: torch.device, dtype: torch.dtype) -> FlashAttention:
     except RuntimeError as error:  # built for other GPUs
         raise NoKernel(f"flash-attn does not run here: {str(error).splitlines()[0]}") from error
     if not torch.allclose(found.float(), attend_reference(q, k, v, 0.125).float(), atol=2e-2):
-        raise NoKernel("flash-attn computes something else on this GPU")
+        raise NoKernel("flash-attn gives wrong results on this GPU")
     return kernel

@@ -72,7 +72,7 @@ def check(kernel: FlexAttention, device: torch.device, dtype: torch.dtype) -> No
     """Compare with the slow twin.
 
     Raises:
-        NoKernel: it does not run or computes something else.
+        NoKernel: it does not run or gives wrong results.
     """
     generator = torch.Generator().manual_seed(0)
     for num_new in (1, 9):
@@ -85,4 +85,4 @@ def check(kernel: FlexAttention, device: torch.device, dtype: torch.dtype) -> No
             first = (str(error).splitlines() or [""])[0]
             raise NoKernel(f"FlexAttention does not compile here ({type(error).__name__}: {first})") from error
         if not torch.allclose(found.float(), attend_reference(q, k, v, 0.125).float(), atol=TOLERANCE[dtype]):
-            raise NoKernel("FlexAttention computes something else on this device")
+            raise NoKernel("FlexAttention gives wrong results on this device")

@@ -187,7 +187,7 @@ def _check(kernel: SmallRows) -> None:
     for num_new, dim in ((1, 64), (3, 64), (4, 72)):  # 2, 6 and 8 rows per KV head
         q, k, v = random(1, 4, num_new, dim), random(1, 2, 700, dim), random(1, 2, 700, dim)
         if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k, v, 0.125), atol=1e-5):
-            raise NoKernel("the compiled kernel computes something else on this processor")
+            raise NoKernel("the compiled kernel gives wrong results on this processor")
     x, weight, norm = random(3, 163), random(21, 163), random(163)
     exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * norm.double()
     silu = (kernel.silu(10 * x), 10 * x.double() * (10 * x.double()).sigmoid())

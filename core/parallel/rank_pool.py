@@ -230,7 +230,8 @@ def slowest_link(own: Choice[float], others: Sequence[float], which: str) -> Cho
         f"{which} {rank} {rate / 1e9:.1f} GB/s" if rate else f"{which} {rank} not measured"
         for rank, rate in enumerate(rates)
     )
-    return Choice(min(filter(None, rates)), f"{own.because}; all at once, the slowest counts: {each}")
+    because = f"{own.because}; measured at the same time, the slowest limits a pass: {each}"
+    return Choice(min(filter(None, rates)), because)
 
 
 class PassClock:

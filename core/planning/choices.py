@@ -108,7 +108,7 @@ def choose_most_guesses(device: str, *, away: bool) -> Choice[int]:
         away: whether passes over the full cache bring any layer over the link.
     """
     if device == "cuda" and away:
-        return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it judges")
+        return Choice(MOST_GUESSES_OVER_LINK, "a pass takes as long as the link, however many guesses it verifies")
     if device == "cuda":
         return Choice(MOST_GUESSES, "passes of more rows are not recorded")
     return Choice(MOST_GUESSES, "more rows would not come out as each does alone, to the last bit")

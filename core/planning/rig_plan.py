@@ -87,7 +87,7 @@ def plan_rig(
     basis = asked.basis()
     self_draft = Choice(basis.bits.value, "the target's own weights")
     if basis.drafts_apart:
-        because = "asked for: a second copy of the linear weights, which guesses and never decides"
+        because = "your setting: a second copy of the linear weights, used for guesses only"
         self_draft = Choice(DRAFTING_BITS, because)
     plan = plan_from(basis, asked)
     if rig.assumed:

@@ -30,7 +30,7 @@ EXACT_TITLE = "The text follows the target model’s own distribution."
 LOSSY_TITLE = "Drops part of the book from the cache: fast, and not what the model would write."
 GAP_TITLE = "Tokens: at the newest time both clocks have reached. Seconds: to the last token that both have written."
 PLAIN_TOLD = "One pass over the whole book for every token."
-TRIFORCE_TOLD = "One pass over the whole book judges a run of guesses."
+TRIFORCE_TOLD = "One pass over the whole book verifies a run of guesses."
 MOST_POINTS = 600  # in one lane's replay; more would not be visible
 
 

@@ -128,7 +128,7 @@ def explain(error: Exception, repo: str) -> CoreError:
         return HubUnreachable("The hub asks for fewer requests.", hint=f"Wait some minutes, or {login}.")
     reason = f"answers with error {status}" if status is not None else "does not answer"
     return HubUnreachable(
-        f"The hub at {constants.ENDPOINT} {reason}.", hint="See to the network or HF_ENDPOINT and start again."
+        f"The hub at {constants.ENDPOINT} {reason}.", hint="Check the network or HF_ENDPOINT, then start again."
     )
 
 

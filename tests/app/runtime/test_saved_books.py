@@ -18,7 +18,7 @@ from core.config import GenerationConfig
 from core.engine import Engine
 from core.generation.events import Finished, PrefillProgress
 from core.kv_store.folder import BookFolderSettings
-from core.kv_store.folder import SavedBooks as Mode
+from core.kv_store.folder import SavingMode as Mode
 from tests.app.fakes import opened, worker_of, write_book
 from tests.app.runtime.test_worker import wait_for
 from tests.app.ui.test_page import with_words

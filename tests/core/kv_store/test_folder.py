@@ -176,7 +176,7 @@ def test_a_disk_that_fills_up_while_saving_leaves_nothing_and_says_so(
 
     monkeypatch.setattr(bookfile.os, "fsync", fail)
     for seed in (0, 1):
-        with pytest.raises(BookFolderFull, match="disk is full" if number == errno.ENOSPC else "could not be kept"):
+        with pytest.raises(BookFolderFull, match="disk is full" if number == errno.ENOSPC else "could not be saved"):
             write(shelf, seed)
     assert [file.name for file in shelf.path.iterdir()] == [path.name] and path.read_bytes() == before
 

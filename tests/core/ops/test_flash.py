@@ -82,7 +82,7 @@ def test_single_precision_goes_through_stock_operations(package: SimpleNamespace
 
 def test_a_package_that_masks_from_the_other_end_is_not_used(package: SimpleNamespace) -> None:
     package.flash_attn_func = upper_left
-    assert choose_flash(CPU, HALF).because == "flash-attn computes something else on this GPU"
+    assert choose_flash(CPU, HALF).because == "flash-attn gives wrong results on this GPU"
 
 
 def test_a_package_that_does_not_run_here_is_not_used(package: SimpleNamespace) -> None:
