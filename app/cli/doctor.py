@@ -217,7 +217,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",
-        f"Drafting   {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
+        f"Self-draft {told.self_draft_bits.value} bits: {told.self_draft_bits.because}",
         f"Placement  {plan.placement.value}: {plan.placement.because}",
         *host_lines(told),
         f"Context    {plan.context.value:,} tokens: {plan.context.because}",

@@ -51,7 +51,7 @@ def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str
     assert report["plan"]["self_draft_bits"]["value"] == 4 and report["plan"]["bits"]["value"] == 16
     assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--no-venv"]) == 0
     shown = capsys.readouterr().out
-    assert "Drafting   4 bits: asked for" in shown and "3.46 GiB  self-draft weights, 4 bit" in shown
+    assert "Self-draft 4 bits: your setting" in shown and "3.46 GiB  self-draft weights, 4 bit" in shown
     assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--bits", "4", "--no-venv"]) == 1
     assert "would only add" in capsys.readouterr().err
 

@@ -79,9 +79,9 @@ def test_books_are_kept_by_themselves_only_if_reading_them_took_long(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = write_book(tmp_path, TEXT)
-    assert ask(run, book)["shelf"]["kept"] is None and not (tmp_path / "data").exists()
+    assert ask(run, book)["saved"]["kept"] is None and not (tmp_path / "data").exists()
     monkeypatch.setattr(saved_books, "WORTH_SECONDS", 0.0)
-    assert ask(run, book, "--no-saved")["shelf"]["kept"] is None
+    assert ask(run, book, "--no-saved")["saved"]["kept"] is None
     kept = ask(run, book)
     assert kept["saved"]["kept"] and "Saved: " in kept["stderr"]
     again = ask(run, book)

@@ -217,7 +217,7 @@ def test_no_room_is_said_in_the_card(tmp_path: Path) -> None:
     keeping.folder.choose(BookFolderSettings(cap_bytes=1000))
     disk_state(session).wanted = True
     list(keeping.write(session, lambda: False, engine, threading.Event()))
-    assert "the saved books may take" in disk_state(session).note and not disk_state(session).wanted
+    assert "all may take" in disk_state(session).note and not disk_state(session).wanted
 
 
 def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_the_doors_stand_before_everything_that_the_framework_adds(app: Any) -> 
 def test_a_server_without_its_doors_does_not_stay(
     serve: ServeOn, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve_page, "closed_doors", lambda hosts: None)
+    monkeypatch.setattr(serve_page, "guarded", lambda hosts: None)
     with pytest.raises(RuntimeError, match="doors"):
         serve(worker)
 

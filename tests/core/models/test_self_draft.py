@@ -281,7 +281,7 @@ def test_what_cannot_be_combined_is_refused_with_an_action(monkeypatch: pytest.M
         EngineConfig(self_draft_bits=8)
     with pytest.raises(InvalidSetting, match="would only add") as pointless:
         EngineConfig(bits=4, self_draft_bits=4)
-    assert "--draft-bits" in pointless.value.hint
+    assert "--self-draft-bits" in pointless.value.hint
     with pytest.raises(InvalidSetting, match="not shared between GPUs"):
         EngineConfig(num_gpus=2, self_draft_bits=4)
     args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--draft-bits", "4"])
@@ -297,7 +297,7 @@ def test_a_device_that_cannot_is_refused_with_an_action(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     with pytest.raises(InvalidSetting, match=r"8\.0, this one has 7\.5") as old:
         self_draft_of(model, torch.device("cuda"))
-    assert "--draft-bits" in old.value.hint
+    assert "--self-draft-bits" in old.value.hint
 
     def not_built(*_: object) -> Tensor:
         raise RuntimeError("not available for build.\nlong story")

@@ -261,7 +261,7 @@ def test_the_machine_is_told_in_words() -> None:
     cpu = document["hardware"]["cpu"]
     assert plot.subject(document) == f"harbour, bfloat16, 4-bit weights, on 2\u00a0× RTX 4090, {cpu} (2 cores)"
     document["config"] |= {"device": "cpu", "bits": 16, "self_draft_bits": 4}
-    assert plot.subject(document) == f"harbour, bfloat16, 4-bit drafting, on {cpu} (2 cores)", "the GPUs did nothing"
+    assert plot.subject(document) == f"harbour, bfloat16, 4-bit self-draft, on {cpu} (2 cores)", "the GPUs did nothing"
     assert "Commit" not in plot.remarks({**document, "commit": None}, spread=False)
 
 

@@ -264,16 +264,16 @@ def test_lossy_lanes_are_marked_and_say_where_they_part(
     [
         (Judgement("identical", None, None, 128, True), "good", "All 128 tokens are the same"),
         (Judgement("identical", None, None, 1, False), "good", "as far as both wrote: 1 token."),
-        (Judgement("near_tie", 56, 0.0003, 57, True), "near", "part at token 57"),
+        (Judgement("near_tie", 56, 0.0003, 57, True), "near", "differ from token 57"),
         (
             Judgement("mismatch", 56, 1.25, 57, True),
             "bad",
-            "one token lies 1.2 logits below the model’s best one. That is a bug",
+            "one token lies 1.2 logits below the model’s best one. This is a bug",
         ),
         (
             Judgement("mismatch", 56, None, 57, True),
             "bad",
-            "One text ends at token 56 and the other goes on. That is a bug",
+            "One text ends at token 56 and the other goes on. This is a bug",
         ),
     ],
 )
