@@ -15,8 +15,8 @@ WRITING = """() => document.querySelector('#strip .status').innerText.startsWith
 LONG = 120_000  # milliseconds: a book is read, on a slow machine
 
 
-def reads(browser: Browser, address: str, size: str, scheme: str) -> Page:
-    """A page on which the first sample book was read."""
+def reads(browser: Browser, address: str, size: str, scheme: str, sample: int = 0) -> Page:
+    """A page on which a sample book was read, the first one unless another is asked for."""
     width, height, scale = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
@@ -25,7 +25,7 @@ def reads(browser: Browser, address: str, size: str, scheme: str) -> Page:
     page.set_default_timeout(LONG)
     page.goto(address)
     page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
-    page.locator("#samples button").first.click()
+    page.locator("#samples button").nth(sample).click()
     page.wait_for_selector("#book .step.done")
     return page
 
