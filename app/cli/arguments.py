@@ -98,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new book that nobody has read, and questions about it", add_book_options),
+        ("text", "what the model gets of each file: pages, tokens, chapters, warnings", add_text_options),
         ("saved", "the books that were read and need not be read again", add_saved_options),
         ("shelf", None, add_saved_options),  # --help lists no old name
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
@@ -298,6 +299,12 @@ def add_keeping_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """`text`: which files, which of their pages."""
+    add_files(parser)
+    parser.add_argument("--pages", type=page_range, metavar="A-B", help="only these, counted from 1 (default: all)")
+
+
 def add_saved_options(parser: argparse.ArgumentParser) -> None:
     """`saved`: what to do, and with which book."""
     parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
@@ -354,6 +361,15 @@ def port_number(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number from 1 to 65535")
     return int(text)
+
+
+def page_range(text: str) -> tuple[int, int]:
+    """An argparse type: `7` or `3-12`, pages counted from 1."""
+    first, dash, last = text.partition("-")
+    numbers = first, last if dash else first
+    if not all(number.isdecimal() for number in numbers) or not 1 <= int(numbers[0]) <= int(numbers[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of pages: use for example 7 or 3-12")
+    return int(numbers[0]), int(numbers[1])
 
 
 def book_length(text: str) -> int:

@@ -1,6 +1,6 @@
 """What a parsing process tells its parent, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities"]
 
@@ -39,6 +39,7 @@ class PageRead(TypedDict):
     has_image: bool
     damaged: bool  # its content is malformed or missing; text is missing or incomplete
     headings: list[Heading]  # those that the format marks as such
+    by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
 
 
 class Done(TypedDict):
