@@ -40,6 +40,7 @@ END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker;
 MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
 MAX_CONTENT = 75_000_000  # bytes of what draws a page, as in pypdf
 UNPACK_AT_ONCE = 1 << 20  # bytes
+FULL_PAGE = 1_000  # letters, far more than `quality.py` asks of a page that is no picture
 MAX_LABEL = 20  # characters
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # bookmarks; characters of one
 
@@ -156,7 +157,8 @@ def read_page(page: PageObject, index: int, pdfium: Pdfium | None, complaints: C
         damaged |= len(whole) > MAX_PAGE
     except MALFORMED:
         text, damaged = "", True
-    image = has_image(page)
+    asked = sum(map(str.isalnum, text)) < FULL_PAGE  # to look for images takes as long as to read the text
+    image = asked and has_image(page)
     return PageRead(kind="page", text=text, has_image=image, damaged=damaged, headings=[], by_pypdf=by_pypdf)
 
 
