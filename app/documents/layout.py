@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-SAME_LINE = 0.4  # of the size of the letters: a smaller step down is no new line
+SAME_LINE = 0.4  # of the size of the larger letters: a smaller step up or down is no new line
 APART = 1.25  # times the usual step from line to line: more is a blank line
 APART_UNKNOWN = 1.6  # times the size of the letters, where the usual step is not known
 MOST_STEP = 4.0  # times the size: a larger step says nothing about the usual one
 INDENTS = (0.7, 4.0)  # times the size: how far the first line of a paragraph may begin to the right
+SENTENCE_ENDS = tuple(".!?:…\"'”’»)")
 LONG_LINE = 0.6  # of the longest on the page
 MAX_OUT_OF_TURN = 4  # lines at one edge of the page
 
@@ -78,7 +79,7 @@ def rejoined(lines: Sequence[PrintedLine]) -> Iterator[PrintedLine]:
 def is_same_line(before: PrintedLine, line: PrintedLine) -> bool:
     """Whether a line goes on to the right of the one before."""
     step = min(abs(before.start.y - line.start.y), abs(before.end.y - line.start.y))
-    return step < SAME_LINE * min(before.size, line.size) and line.start.x > before.end.x
+    return step < SAME_LINE * max(before.size, line.size) and line.start.x > before.end.x
 
 
 def in_turn(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
@@ -123,7 +124,9 @@ def stands_apart(before: PrintedLine, line: PrintedLine, steps: Mapping[int, flo
 
 def is_indented(before: PrintedLine, line: PrintedLine, following: PrintedLine | None, longest: float) -> bool:
     """Whether a line begins a paragraph by beginning farther to the right than those around it."""
-    if not following or before.end.x - before.start.x < LONG_LINE * longest or before.start.y <= line.start.y:
+    if not following or not before.text.rstrip().endswith(SENTENCE_ENDS):  # else it may be a list's second line
+        return False
+    if before.end.x - before.start.x < LONG_LINE * longest or before.start.y <= line.start.y:
         return False
     least, most = (line.size * indent for indent in INDENTS)
     returns = abs(following.start.x - before.start.x) < 0.3 * line.size

@@ -48,7 +48,7 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")
     damaged = [index for index, page in enumerate(pages) if page["damaged"]]
     scan = hardly_any_text(list(map(num_letters, lines)), [page["has_image"] for page in pages])
-    poorer = [index for index, page in enumerate(pages) if page.get("by_pypdf") and lines[index]]
+    poorer = [index for index, page in enumerate(pages) if page.get("by_pypdf") and num_letters(lines[index])]
     flaws = (
         (pictures, "Only images, which are not read"),
         (damaged, "Damaged, so that text is missing"),

@@ -152,7 +152,8 @@ def read_page(page: PageObject, index: int, pdfium: Pdfium | None, complaints: C
         whole, damaged = text_by_pdfium(page, index, pdfium, complaints) if pdfium else (None, False)
         if whole is None:
             by_pypdf = True
-            whole, damaged = text_by_pypdf(page, complaints)
+            whole, missing = text_by_pypdf(page, complaints)
+            damaged |= missing
         text = whole[:MAX_PAGE]
         damaged |= len(whole) > MAX_PAGE
     except MALFORMED:
@@ -163,19 +164,22 @@ def read_page(page: PageObject, index: int, pdfium: Pdfium | None, complaints: C
 
 
 def text_by_pdfium(page: PageObject, index: int, pdfium: Pdfium, complaints: Complaints) -> tuple[str | None, bool]:
-    """The text of a page (None: PDFium cannot read it) and whether some is missing.
+    """The text of a page (None: PDFium finds none, though something is drawn) and whether some is missing.
 
     PDFium reads what it can and says nothing of the rest. So the page is unpacked here, too, and where that does not
     come to a clean end, pypdf reads it and says whether something is missing.
     """
+    drawn: list[StreamObject] = []
     try:
-        damaged = not all(map(is_whole, contents(page))) and text_by_pypdf(page, complaints)[1]
+        drawn = contents(page)
+        damaged = not all(map(is_whole, drawn)) and text_by_pypdf(page, complaints)[1]
     except LimitReachedError:  # a bomb
         return "", True
     except MALFORMED:
         damaged = True
     try:
-        return pdfium.text(index), damaged
+        text = pdfium.text(index)
+        return (None if drawn and not text.strip() else text), damaged
     except MALFORMED:
         return None, damaged
 

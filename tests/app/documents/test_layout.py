@@ -29,18 +29,29 @@ def test_a_new_column_goes_on_with_the_paragraph() -> None:
 
 
 def test_the_first_line_of_a_paragraph_may_stand_to_the_right() -> None:
-    long = "words and words and words"
+    long = "Words and words and words."
     lines = column(long, long, long, long)
     lines[2] = line(long, 87, lines[2].start.y)
     assert page_text(lines) == f"{long}\n{long}\n\n{long}\n{long}"
+    unended = [one._replace(text=one.text.rstrip(".")) for one in lines]
+    assert "\n\n" not in page_text(unended), "the second line of a list's entry"
     code = column("if x:", "y", "z", long)
     code[1] = line("y", 87, code[1].start.y)
     assert "\n\n" not in page_text(code)
 
 
 def test_cells_of_a_table_that_are_drawn_one_by_one_make_rows() -> None:
-    cells = [line(text, x, y) for y, row in ((700, "abc"), (688, "def")) for x, text in zip((72, 200, 330), row)]
+    cells = [
+        line(text, x, y)
+        for y, row in ((700, "abc"), (688, "def"))
+        for x, text in zip((72, 200, 330), row, strict=False)
+    ]
     assert page_text(cells) == "a b c\nd e f"
+
+
+def test_a_raised_number_of_a_note_stands_on_its_line() -> None:
+    lines = [*column("one", "two", "three"), line("7", 100, 679.5, size=6), *column("four", "five", top=664)]
+    assert page_text(lines) == "one\ntwo\nthree 7\nfour\nfive"
 
 
 def test_headers_and_footers_stand_where_they_are_printed_whenever_they_are_drawn() -> None:

@@ -242,7 +242,9 @@ def test_words_divided_at_the_end_of_a_line_are_whole_in_a_pdf_too(make_pdf: Mak
 
 
 def test_the_hyphens_of_pdfium_end_lines() -> None:
-    found = [line[0] for line in LINE.finditer(CONTROL_HYPHEN.sub(HYPHEN, "har\ufffebour and ex\x02\r\nample\x02 1\r\nx"))]
+    found = [
+        line[0] for line in LINE.finditer(CONTROL_HYPHEN.sub(HYPHEN, "har\ufffebour and ex\x02\r\nample\x02 1\r\nx"))
+    ]
     assert found == ["har\ufffe", "bour and ex\ufffe", "ample\x02 1", "x"]
 
 
@@ -270,6 +272,17 @@ def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
     assert document.text.startswith(" ".join(PAGE))
     told = "PDFium could not read them and pypdf did, so that words may be run together: pages 1–2."
     assert document.warnings == (told,)
+
+
+def test_a_page_on_which_only_pypdf_finds_text_is_read_by_it(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE, PAGE)
+    stream = DecodedStreamObject()
+    stream.set_data(write_lines(PAGE))
+    writer.pages[1][NameObject("/Contents")] = stream  # within the page, where no viewer looks for it
+    writer.write(path)
+    document = read_document(path)
+    assert document.page_text(document.pages[1]) == " ".join(PAGE)
+    assert len(document.warnings) == 1 and document.warnings[0].endswith("run together: pages 2.")
 
 
 def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
