@@ -173,6 +173,7 @@ def text_by_pdfium(page: PageObject, index: int, pdfium: Pdfium, complaints: Com
     try:
         drawn = contents(page)
         damaged = not all(map(is_whole, drawn)) and text_by_pypdf(page, complaints)[1]
+        damaged |= "pypdf.filters" in complaints.sources
     except LimitReachedError:  # a bomb
         return "", True
     except MALFORMED:
@@ -201,7 +202,8 @@ def is_whole(stream: StreamObject) -> bool:
     if packing is None:
         return True
     if packing not in ("/FlateDecode", ["/FlateDecode"]) or "/DecodeParms" in stream:
-        return False  # pypdf knows
+        stream.get_data()
+        return True
     packed, unpacking, length = stream._data, zlib.decompressobj(), 0
     try:
         while packed and not unpacking.eof:
