@@ -2,8 +2,8 @@
 
 It parses the arguments, sees to an environment that meets requirements.txt (the running one if it does, else
 `.venv` beside this file, made and filled on the first start) and hands over to `app`. Before that it imports only the
-standard library and what of ours does the same: `app.cli.arguments` and `app.cli.environment`. Python 3.6 can still
-parse this file, so that an old Python gets a sentence, no traceback.
+standard library and what of ours does the same: `app.cli.arguments` with its types, and `app.cli.environment`. Python
+3.6 can still parse this file, so that an old Python gets a sentence, no traceback.
 """
 
 import signal

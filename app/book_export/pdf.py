@@ -3,7 +3,7 @@
 import io
 import textwrap
 
-from pypdf import PageObject, PdfWriter
+from pypdf import PdfWriter
 from pypdf.generic import DictionaryObject, NameObject, StreamObject
 
 from core.synthetic.book import Book
@@ -16,7 +16,7 @@ def to_pdf(book: Book) -> bytes:
     """The book as a PDF."""
     writer = PdfWriter()
     for number, lines in enumerate(typeset(book.text), start=1):
-        draw_page(writer.add_blank_page(PAGE_WIDTH, PAGE_HEIGHT), lines, book.title.upper(), number)
+        draw_page(writer, lines, book.title.upper(), number)
     writer.add_metadata({"/Title": book.title})
     stream = io.BytesIO()
     writer.write(stream)
@@ -24,15 +24,26 @@ def to_pdf(book: Book) -> bytes:
 
 
 def typeset(text: str) -> list[list[str]]:
-    """The lines of every page, with an empty line between paragraphs."""
+    """Lines of every page; an empty line stands between paragraphs, and none ends with a page.
+
+    A reader cannot see whether a paragraph ends with its page.
+    """
     lines: list[str] = []
     for paragraph in text.split("\n\n"):
         lines += [*textwrap.wrap(paragraph, LINE_CHARACTERS, break_on_hyphens=False), ""]
-    return [lines[start : start + LINES_PER_PAGE] for start in range(0, len(lines) - 1, LINES_PER_PAGE)]
+    pages, start = [], 0
+    while start < len(lines) - 1:
+        full = min(start + LINES_PER_PAGE, len(lines) - 1)
+        inside = (end for end in range(full, start, -1) if end == len(lines) - 1 or (lines[end - 1] and lines[end]))
+        end = next(inside, full)
+        pages.append(lines[start:end])
+        start = end
+    return pages
 
 
-def draw_page(page: PageObject, lines: list[str], header: str, number: int) -> None:
-    """Draw a running header, the lines and the page number on an empty page."""
+def draw_page(writer: PdfWriter, lines: list[str], header: str, number: int) -> None:
+    """Add a page with a running header, the lines and the page number."""
+    page = writer.add_blank_page(PAGE_WIDTH, PAGE_HEIGHT)
     top = PAGE_HEIGHT - MARGIN
     commands = ["BT", "/F1 8 Tf", _text_line(MARGIN, top + 20, header), "/F1 10.5 Tf"]
     commands += [_text_line(MARGIN, top - LEADING * row, line or " ") for row, line in enumerate(lines)]
@@ -49,7 +60,7 @@ def draw_page(page: PageObject, lines: list[str], header: str, number: int) -> N
     )
     fonts = DictionaryObject({NameObject("/F1"): font})
     page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
-    page[NameObject("/Contents")] = stream.flate_encode()
+    page[NameObject("/Contents")] = writer._add_object(stream.flate_encode())  # viewers show no other
 
 
 def _text_line(x: float, y: float, text: str) -> str:

@@ -5,8 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, which cannot be imported yet
-FEWEST_TOKENS = 60  # no book has fewer words
+from app.cli.argument_types import (
+    BOOK_FORMATS,
+    book_file,
+    book_length,
+    float_list,
+    int_list,
+    name_list,
+    page_range,
+    port_number,
+)
+
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
 DEFAULTS = {  # of the common options
@@ -98,6 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
         ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
         ("bench", "measure methods at several context lengths", add_bench_options),
         ("book", "write a new generated book, and questions about it", add_book_options),
+        ("text", "what the model gets of each file: pages, tokens, chapters, warnings", add_text_options),
         ("saved", "books saved on disk, which need not be read again", add_saved_options),
         ("shelf", None, add_saved_options),  # --help omits old names
         ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
@@ -298,6 +308,12 @@ def add_keeping_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_text_options(parser: argparse.ArgumentParser) -> None:
+    """`text`: which files, which of their pages."""
+    add_files(parser)
+    parser.add_argument("--pages", type=page_range, metavar="A-B", help="only these, counted from 1 (default: all)")
+
+
 def add_saved_options(parser: argparse.ArgumentParser) -> None:
     """`saved`: an action, and a book."""
     parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
@@ -347,48 +363,3 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="(default: 1, off)")
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="(default: 0, off)")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="(default: 256)")
-
-
-def port_number(text: str) -> int:
-    """An argparse type: 1 to 65535."""
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number from 1 to 65535")
-    return int(text)
-
-
-def book_length(text: str) -> int:
-    """An argparse type: a number of tokens that a book can have."""
-    if not text.isdecimal() or int(text) < FEWEST_TOKENS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no length for a book: use a number from {FEWEST_TOKENS} up")
-    return int(text)
-
-
-def book_file(text: str) -> Path:
-    """An argparse type: a file name with the ending of a book format."""
-    if Path(text).suffix.lower() not in BOOK_FORMATS:
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in one of {', '.join(BOOK_FORMATS)}")
-    return Path(text)
-
-
-def name_list(text: str) -> tuple[str, ...]:
-    """An argparse type: `a,b`."""
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list: use names with commas between them")
-    return names
-
-
-def int_list(text: str) -> tuple[int, ...]:
-    """An argparse type: `4096,32768`."""
-    names = name_list(text)
-    if not all(name.isdecimal() and int(name) > 0 for name in names):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 4096,32768")
-    return tuple(map(int, names))
-
-
-def float_list(text: str) -> tuple[float, ...]:
-    """An argparse type: `0.3,0.92`."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers: use for example 0.3,0.92") from None

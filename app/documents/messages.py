@@ -1,6 +1,6 @@
 """A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities"]
 
@@ -36,9 +36,10 @@ class PageRead(TypedDict):
 
     kind: Literal["page"]
     text: str
-    has_image: bool
-    damaged: bool  # the content is malformed or missing, so text may be missing
-    headings: list[Heading]  # those that the format marks as headings
+    has_image: bool  # not looked for on pages full of text
+    damaged: bool  # its content is malformed or missing; text is missing or incomplete
+    headings: list[Heading]  # those that the format marks as such
+    by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
 
 
 class Done(TypedDict):

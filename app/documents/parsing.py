@@ -32,13 +32,19 @@ log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 0.1
 MOST_PARSERS = 2  # at once in this program: fifty files may be dropped together
 BYTES_PER_CHAR = 6  # of a message, at most
-MOST_OTHER_BYTES = 1 << 24  # of a message, beside its text
+MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
+CRASHES = tuple(
+    -getattr(signal, name)
+    for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGTRAP")
+    if hasattr(signal, name)
+)
+WINDOWS_CRASHES = 0xC000_0000  # the exit codes of a process that an exception ended begin here
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsingLimits:
-    """Limits for reading one file. A plain PDF book of 1,000 pages takes about 0.1 GB and ten seconds."""
+    """What reading one file may take. A plain PDF book of 1,000 pages takes about 0.1 GB and six seconds."""
 
     memory_bytes: int = 2 << 30  # of RAM, on Linux of address space, where an idle worker maps about 0.3 GB
     cpu_seconds: int = 900
@@ -47,6 +53,10 @@ class ParsingLimits:
 
 
 LIMITS = ParsingLimits()
+
+
+class ParserCrashed(ParsingLimitReached):
+    """A worker ended itself in native code, which it also does when it is given no memory."""
 
 
 class Parser(NamedTuple):
@@ -162,6 +172,8 @@ def explain_death(process: ParsingProcess, parser: Parser, name: str, limits: Pa
         return out_of_memory(name, limits)
     if process.limit == "time" or code == -getattr(signal, "SIGXCPU", 0):
         return ParsingLimitReached(name, f"{limits.cpu_seconds} seconds of computing")
+    if code in CRASHES or code >= WINDOWS_CRASHES:
+        return ParserCrashed(name, f"{limits.memory_bytes / 1e9:.1f} GB of memory")
     if code >= 0:
         return explain_failure("damaged", parser, name, limits)
     return out_of_memory(name, limits)

@@ -7,18 +7,22 @@ from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
-from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
+from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
 from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
 
 PDF = Parser("app.documents.pdf_worker", "a PDF")
+PDF_BY_PYPDF = Parser("app.documents.pypdf_worker", "a PDF")  # slower, and it joins words, but no native code
 MAX_TITLE = 200
 
 
 def extract_pdf(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
     """Read a PDF; see `readers.extract_document`."""
-    opened, pages = yield from parse(PDF, file, name, limits)
+    try:
+        opened, pages = yield from parse(PDF, file, name, limits)
+    except ParserCrashed:
+        opened, pages = yield from parse(PDF_BY_PYPDF, file, name, limits)
     yield to_document(name, stem_of(name), opened, pages)
 
 
@@ -44,7 +48,12 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")
     damaged = [index for index, page in enumerate(pages) if page["damaged"]]
     scan = hardly_any_text(list(map(num_letters, lines)), [page["has_image"] for page in pages])
-    flaws = ((pictures, "Only images, which are not read"), (damaged, "Damaged, so that text is missing"))
+    poorer = [index for index, page in enumerate(pages) if page.get("by_pypdf") and num_letters(lines[index])]
+    flaws = (
+        (pictures, "Only images, which are not read"),
+        (damaged, "Damaged, so that text is missing"),
+        (poorer, "PDFium could not read them and pypdf did, so that words may be run together"),
+    )
     return Document(
         name=name,
         title=" ".join(" ".join(clean_lines(opened["title"])).split())[:MAX_TITLE] or stem,

@@ -1,4 +1,7 @@
-"""The process that runs pypdf: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
+"""The process in which a PDF is read: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
+
+PDFium finds the text; pypdf opens the file, says whether it is whole and knows its title, labels and bookmarks. Where
+PDFium fails, pypdf finds the text, too.
 
 It prints one JSON object a line: Opened, then one PageRead a page, then Done; or Failed at any point. The parent
 (`parsing.py`) stops on silence, on an early end, or when this process reports a failure.
@@ -6,20 +9,23 @@ It prints one JSON object a line: Opened, then one PageRead a page, then Done; o
 
 import logging
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO, cast
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
-from pypdf.errors import PyPdfError
-from pypdf.generic import Destination, DictionaryObject
+from pypdf.errors import LimitReachedError, PyPdfError
+from pypdf.generic import Destination, DictionaryObject, StreamObject
 
 from app.documents.messages import Done, Failed, Message, Opened, OutlineEntry, PageRead
 from app.documents.parsing_worker import serve
+from app.documents.pdfium import Pdfium, PdfiumError
 
-# Exceptions that pypdf lets through on malformed input besides its own errors (seen in its issues and our fuzzing).
+# What both let escape on malformed input besides their own errors (seen in its issues and in our fuzzing).
 MALFORMED = (
     PyPdfError,
+    PdfiumError,
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -30,19 +36,22 @@ MALFORMED = (
     TypeError,
     ValueError,
 )
-END_WITHIN = 65_536  # bytes at the end of a file that must contain its end marker; viewers want it in the last 1,024
-MAX_PAGE = 2_000_000  # characters of a page, more than any book has
+END_WITHIN = 65_536  # bytes at the end of a file that must hold its end marker; viewers want it in the last 1,024
+MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
+MAX_CONTENT = 75_000_000  # bytes of what draws a page, as in pypdf
+UNPACK_AT_ONCE = 1 << 20  # bytes
+FULL_PAGE = 1_000  # letters, far more than `quality.py` asks of a page that is no picture
 MAX_LABEL = 20  # characters
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # bookmarks; characters of one
 
 
-def main(argv: list[str]) -> None:
+def main(argv: list[str], *, with_pdfium: bool = True) -> None:
     """Send the messages of one file."""
     complaints = Complaints()
     logger = logging.getLogger("pypdf")
     logger.propagate, logger.handlers = False, [complaints]
-    overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program has to run
-    serve(lambda stream: read(stream, complaints), MALFORMED, argv)
+    overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
+    serve(lambda stream: read(stream, complaints, with_pdfium=with_pdfium), MALFORMED, argv)
 
 
 class Complaints(logging.Handler):
@@ -57,8 +66,8 @@ class Complaints(logging.Handler):
         self.sources.add(record.name)
 
 
-def read(stream: BinaryIO, complaints: Complaints) -> Iterator[Message]:
-    """The messages of a file; pages are sent as they are read."""
+def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True) -> Iterator[Message]:
+    """The messages of a file, the pages as they are read."""
     if is_cut_off(stream):
         yield Failed(kind="failed", reason="cut off")
         return
@@ -67,8 +76,9 @@ def read(stream: BinaryIO, complaints: Complaints) -> Iterator[Message]:
         yield Failed(kind="failed", reason="password")
         return
     yield Opened(kind="opened", title=title(reader), labels=labels(reader), outline=outline(reader))
-    for page in reader.pages:
-        yield read_page(page, complaints)
+    pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
+    for index, page in enumerate(reader.pages):
+        yield read_page(page, index, pdfium, complaints)
     yield Done(kind="done")
 
 
@@ -125,24 +135,96 @@ def entries_of(reader: PdfReader, items: Iterable[object], level: int) -> Iterat
             yield OutlineEntry(title=" ".join(str(item.title).split())[:MAX_ENTRY], level=level, page=page)
 
 
-def read_page(page: PageObject, complaints: Complaints) -> PageRead:
-    """The text of a page; a malformed one is marked as damaged and does not end the document.
+def open_pdfium(stream: BinaryIO, num_pages: int) -> Pdfium | None:
+    """The file in PDFium; None where that fails or finds other pages than pypdf does."""
+    try:
+        pdfium = Pdfium(stream)
+    except MALFORMED:
+        return None
+    return pdfium if len(pdfium) == num_pages else None
+
+
+def read_page(page: PageObject, index: int, pdfium: Pdfium | None, complaints: Complaints) -> PageRead:
+    """The text of a page; a malformed one is reported as such and does not end the document."""
+    complaints.sources.clear()
+    by_pypdf = False
+    try:
+        whole, damaged = text_by_pdfium(page, index, pdfium, complaints) if pdfium else (None, False)
+        if whole is None:
+            by_pypdf = True
+            whole, missing = text_by_pypdf(page, complaints)
+            damaged |= missing
+        text = whole[:MAX_PAGE]
+        damaged |= len(whole) > MAX_PAGE
+    except MALFORMED:
+        text, damaged = "", True
+    asked = sum(map(str.isalnum, text)) < FULL_PAGE  # to look for images takes as long as to read the text
+    image = asked and has_image(page)
+    return PageRead(kind="page", text=text, has_image=image, damaged=damaged, headings=[], by_pypdf=by_pypdf)
+
+
+def text_by_pdfium(page: PageObject, index: int, pdfium: Pdfium, complaints: Complaints) -> tuple[str | None, bool]:
+    """The text of a page (None: PDFium finds none, though something is drawn) and whether some is missing.
+
+    PDFium reads what it can and says nothing of the rest. So the page is unpacked here, too, and where that does not
+    come to a clean end, pypdf reads it and says whether something is missing.
+    """
+    drawn: list[StreamObject] = []
+    try:
+        drawn = contents(page)
+        damaged = not all(map(is_whole, drawn)) and text_by_pypdf(page, complaints)[1]
+        damaged |= "pypdf.filters" in complaints.sources
+    except LimitReachedError:  # a bomb
+        return "", True
+    except MALFORMED:
+        damaged = True
+    try:
+        text = pdfium.text(index)
+        return (None if drawn and not text.strip() else text), damaged
+    except MALFORMED:
+        return None, damaged
+
+
+def contents(page: PageObject) -> list[StreamObject]:
+    """The streams that draw a page."""
+    entry: object = page["/Contents"].get_object() if "/Contents" in page else []
+    parts = [part.get_object() for part in entry] if isinstance(entry, list) else [entry]
+    return [part for part in parts if isinstance(part, StreamObject)]
+
+
+def is_whole(stream: StreamObject) -> bool:
+    """Whether a stream can be unpacked up to its end, and the sum behind that is right.
+
+    Raises:
+        LimitReachedError: it unpacks to more than any page takes. One of MALFORMED: it cannot be unpacked.
+    """
+    packing: object = stream.get("/Filter")
+    if packing is None:
+        return True
+    if packing not in ("/FlateDecode", ["/FlateDecode"]) or "/DecodeParms" in stream:
+        stream.get_data()
+        return True
+    packed, unpacking, length = stream._data, zlib.decompressobj(), 0
+    try:
+        while packed and not unpacking.eof:
+            length += len(unpacking.decompress(packed, UNPACK_AT_ONCE))
+            packed = unpacking.unconsumed_tail
+            if length > MAX_CONTENT:
+                raise LimitReachedError(f"more than {MAX_CONTENT} bytes on a page")
+    except zlib.error:
+        return False
+    return unpacking.eof
+
+
+def text_by_pypdf(page: PageObject, complaints: Complaints) -> tuple[str, bool]:
+    """The text of a page, and whether some is missing.
 
     pypdf raises for some faults and only logs others. After a log message text is missing if the page has none at all,
     or if the message came from decompression, which continues with partial data.
     """
-    complaints.sources.clear()
-    try:
-        whole = page.extract_text()
-        text = whole[:MAX_PAGE]
-        damaged = (
-            len(whole) > MAX_PAGE
-            or "pypdf.filters" in complaints.sources
-            or bool(complaints.sources and not text.strip())
-        )
-    except MALFORMED:
-        text, damaged = "", True
-    return PageRead(kind="page", text=text, has_image=has_image(page), damaged=damaged, headings=[])
+    text = page.extract_text()
+    damaged = "pypdf.filters" in complaints.sources or bool(complaints.sources and not text.strip())
+    return text, damaged
 
 
 def has_image(page: PageObject) -> bool:

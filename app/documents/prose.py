@@ -76,8 +76,7 @@ def plain_letters(text: str) -> str:
     text = re.sub(r"[\r\v\f\x85\u2028\u2029]", "\n", text).translate(LETTER_TABLE)
     text = re.sub(rf"{SOFT_HYPHEN}(?![^\S\n]*+$)", "", text, flags=re.MULTILINE)  # at a line's end the word continues
     text = re.sub(r"[^\S\n]+", " ", text)
-    text = "".join(char for char in text if char == "\n" or unicodedata.category(char) != "Cc")
-    return composed(text)
+    return composed(re.sub(r"[\x00-\t\x0b-\x1f\x7f-\x9f]", "", text))
 
 
 def composed(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from app.book_export import FORMATS, as_read
 from app.book_export.epub import to_epub
-from app.cli.arguments import BOOK_FORMATS
+from app.cli.argument_types import BOOK_FORMATS
 from app.documents import read_document
 from core.synthetic.book import Book, Chapter, write_book
 

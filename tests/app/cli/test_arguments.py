@@ -38,6 +38,12 @@ def test_lists_are_written_with_commas() -> None:
     assert args.methods == ("triforce", "autoregressive")
 
 
+def test_pages_are_one_or_a_range() -> None:
+    assert parse_arguments(["text", "a.pdf"]).pages is None
+    assert parse_arguments(["text", "a.pdf", "--pages", "7"]).pages == (7, 7)
+    assert parse_arguments(["text", "a.pdf", "--pages", "3-12"]).pages == (3, 12)
+
+
 def test_the_tests_pass_unknown_arguments_on_in_their_order() -> None:
     args = parse_arguments(["test", "--no-venv", "tests/core", "-k", "cache and not slow", "-x"])
     assert args.pytest_args == ["tests/core", "-k", "cache and not slow", "-x"]
@@ -61,6 +67,10 @@ def test_the_tests_pass_unknown_arguments_on_in_their_order() -> None:
         ["bench", "--contexts", "4096,,"],
         ["bench", "--contexts", "4k"],
         ["doctor", "--device", "tpu"],
+        ["text"],
+        ["text", "a.pdf", "--pages", "0-3"],
+        ["text", "a.pdf", "--pages", "4-3"],
+        ["text", "a.pdf", "--pages", "two"],
         ["ask", "a.pdf", "-q", "Who?", "--se", "7"],
     ],
 )

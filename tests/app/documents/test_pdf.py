@@ -1,11 +1,13 @@
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject, NumberObject
 
-from app.documents import Document, Extracting, extract_document, read_document
+from app.documents import Document, Extracting, extract_document, pdf, pdf_worker, read_document
 from app.documents.errors import (
     DamagedDocument,
     DocumentTooLarge,
@@ -14,8 +16,10 @@ from app.documents.errors import (
     PasswordProtected,
     ScannedDocument,
 )
-from app.documents.parsing import ParsingLimits
-from app.documents.pdf import extract_pdf
+from app.documents.messages import Opened, PageRead
+from app.documents.parsing import Parser, ParserCrashed, ParsingLimits, parse
+from app.documents.pdf import extract_pdf, to_document
+from app.documents.pdfium import CONTROL_HYPHEN, HYPHEN, LINE
 from app.documents.quality import ranges
 from tests.app.documents.conftest import MakePdf, write_lines
 
@@ -178,10 +182,15 @@ def test_a_parser_that_falls_silent_is_stopped(make_pdf: MakePdf) -> None:
         list(extract_pdf(make_pdf(PAGE), "book.pdf", ParsingLimits(silence_seconds=0)))
 
 
-def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf) -> None:
-    slow = b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 150_000 + b"ET"
-    path = make_pdf(slow)
-    assert len(PdfReader(path).pages) == 1
+def test_a_parser_that_computes_too_long_is_stopped(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(*[[]] * 8)
+    slow = DecodedStreamObject()
+    slow.set_data(b"BT /F1 11 Tf " + b"(word) Tj 1 0 0 1 5 5 Tm " * 600_000 + b"ET")
+    contents = writer._add_object(slow.flate_encode())
+    for page in writer.pages:
+        page[NameObject("/Contents")] = contents
+    writer.write(path)
+    assert len(PdfReader(path).pages) == 8
     with pytest.raises(ParsingLimitReached, match="1 seconds of computing"):
         list(extract_pdf(path, "book.pdf", ParsingLimits(cpu_seconds=1)))
 
@@ -209,3 +218,82 @@ def test_closing_the_iterator_ends_the_process(make_pdf: MakePdf, monkeypatch: p
 
 def test_page_ranges_read_as_people_write_them() -> None:
     assert ranges([0, 2, 3, 4, 9]) == "1, 3–5, 10"
+
+
+def raw_pdf(make_pdf: MakePdf, *placed: tuple[str, int, int]) -> Path:
+    """A page of words at places, drawn in that order."""
+    shown = "".join(f"1 0 0 1 {x} {y} Tm ({text}) Tj " for text, x, y in placed)
+    return make_pdf(f"BT /F1 11 Tf {shown}ET".encode("cp1252"))
+
+
+def test_room_between_paragraphs_parts_them_and_two_columns_are_read_one_after_the_other(make_pdf: MakePdf) -> None:
+    left = [(f"the left column line {number}", 50, 700 - 14 * number) for number in range(4)]
+    right = [(f"the right column line {number}", 320, 700 - 14 * number) for number in range(4)]
+    text = read_document(raw_pdf(make_pdf, *left, ("After some room", 50, 620), *right)).text
+    order = ["left column line 0", "left column line 3", "After some room", "right column line 0", "column line 3"]
+    assert [text.index(part) for part in order[:-1]] == sorted(text.index(part) for part in order[:-1])
+    assert "\n\nAfter some room" in text
+
+
+def test_words_divided_at_the_end_of_a_line_are_whole_in_a_pdf_too(make_pdf: MakePdf) -> None:
+    lines = ["They spoke for a long while of the har-", "bour and of a well-known man and a well-", "known house"]
+    text = read_document(make_pdf(lines)).text
+    assert text == "They spoke for a long while of the harbour and of a well-known man and a well-known house"
+
+
+def test_the_hyphens_of_pdfium_end_lines() -> None:
+    found = [
+        line[0] for line in LINE.finditer(CONTROL_HYPHEN.sub(HYPHEN, "har\ufffebour and ex\x02\r\nample\x02 1\r\nx"))
+    ]
+    assert found == ["har\ufffe", "bour and ex\ufffe", "ample\x02 1", "x"]
+
+
+def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    upward = "".join(f"0 1 -1 0 {100 + 14 * n} 50 Tm ({text}) Tj " for n, text in enumerate(PAGE))
+    path = make_pdf(f"BT /F1 11 Tf {upward}ET".encode("cp1252"))
+    writer.pages[0].rotate(90)
+    writer.write(path)
+    assert read_document(path).text == " ".join(PAGE)
+
+
+def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
+    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_pdf(PAGE, PAGE)
+
+    class Broken:
+        def __init__(self, _: object) -> None:
+            raise pdf_worker.PdfiumError("no")
+
+    monkeypatch.setattr(pdf_worker, "Pdfium", Broken)
+    with path.open("rb") as stream:
+        opened, *pages, _ = list(pdf_worker.read(stream, pdf_worker.Complaints()))
+    document = to_document("book.pdf", "book", cast(Opened, opened), cast(list[PageRead], pages))
+    assert document.text.startswith(" ".join(PAGE))
+    told = "PDFium could not read them and pypdf did, so that words may be run together: pages 1–2."
+    assert document.warnings == (told,)
+
+
+def test_a_page_on_which_only_pypdf_finds_text_is_read_by_it(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE, PAGE)
+    stream = DecodedStreamObject()
+    stream.set_data(write_lines(PAGE))
+    writer.pages[1][NameObject("/Contents")] = stream  # within the page, where no viewer looks for it
+    writer.write(path)
+    document = read_document(path)
+    assert document.page_text(document.pages[1]) == " ".join(PAGE)
+    assert len(document.warnings) == 1 and document.warnings[0].endswith("run together: pages 2.")
+
+
+def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
+    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crashing(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Extracting]:
+        if parser is pdf.PDF:
+            raise ParserCrashed(name, "2 GB of memory")
+        return parse(parser, file, name, limits)
+
+    monkeypatch.setattr(pdf, "parse", crashing)
+    document = read_document(make_pdf(PAGE))
+    assert document.text == " ".join(PAGE)
+    assert "pypdf did" in document.warnings[0]

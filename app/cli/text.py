@@ -1,0 +1,96 @@
+"""`python launch.py text FILE...`: what the model gets of each file, page by page. Loads a tokenizer, no weights."""
+
+import argparse
+import sys
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+from app.cli.reading import print_json
+from app.documents import Document, read_document
+from app.documents.document import Page
+from app.formats import plural
+from app.runtime.options import engine_config
+from core.errors import InvalidSetting
+from core.generation.text import ChatText
+from core.models.hub.catalog import find
+from core.models.loader import load_tokenizer
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the files and print their text. Returns 0.
+
+    Raises:
+        CoreError: the model is unknown, a file cannot be read or has no such pages.
+    """
+    tokenizer = ChatText(load_tokenizer(find(engine_config(args).model).target), eos_ids=frozenset())
+    told = []
+    for file in args.files:
+        document = read_document(file)
+        told.append(report(document, chosen(document, args.pages), tokenizer))
+        if not args.json:
+            print("\n".join(lines(told[-1])))
+            for warning in document.warnings:
+                print(f"{document.name}: {warning}", file=sys.stderr)
+    if args.json:
+        print_json({"files": told})
+    return 0
+
+
+def chosen(document: Document, numbers: tuple[int, int] | None) -> Sequence[Page]:
+    """The pages from one number to another, both included; None: all.
+
+    Raises:
+        InvalidSetting: there are no such pages.
+    """
+    if numbers is None:
+        return document.pages
+    first, last = numbers
+    if last > len(document.pages):
+        raise InvalidSetting(
+            f"{document.name} has {plural(len(document.pages), 'page')}.",
+            hint=f"Ask for pages from 1 to {len(document.pages)} with --pages.",
+        )
+    return document.pages[first - 1 : last]
+
+
+def report(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> dict[str, Any]:
+    """The JSON of one file."""
+    counts = token_counts(document, pages, tokenizer)
+    numbers = {page.number for page in pages}
+    return {
+        "name": document.name,
+        "format": document.format,
+        "title": document.title,
+        "pages": [
+            {"label": page.label, "text": document.page_text(page), "tokens": count}
+            for page, count in zip(pages, counts, strict=True)
+        ],
+        "chapters": [
+            {"title": chapter.title, "page": document.pages[chapter.first_page - 1].label}
+            for chapter in document.chapters
+            if chapter.first_page in numbers
+        ],
+        "warnings": list(document.warnings),
+    }
+
+
+def token_counts(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> list[int]:
+    """How many of the tokens of the whole text begin on each page. Without offsets each page is counted alone."""
+    if not tokenizer.knows_offsets:
+        return [len(tokenizer.encode(document.page_text(page))) for page in pages]
+    starts = tokenizer.offsets(document.text)
+    return [bisect_left(starts, page.char_end) - bisect_left(starts, page.char_start) for page in pages]
+
+
+def lines(told: dict[str, Any]) -> list[str]:
+    """One file for people."""
+    num_tokens = sum(page["tokens"] for page in told["pages"])
+    size = f"{plural(len(told['pages']), 'page')}, {num_tokens:,} tokens"
+    found = [
+        f"{told['name']} ({told['format']}): {told['title']}, {size}",
+        *(f"  page {chapter['page']}: {chapter['title']}" for chapter in told["chapters"]),
+    ]
+    for page in told["pages"]:
+        found += ["", f"--- page {page['label']}, {page['tokens']:,} tokens ---", page["text"].rstrip("\n")]
+    return [*found, ""]

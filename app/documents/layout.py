@@ -1,0 +1,133 @@
+"""From printed lines with their places to the text of a page: which lines are one, what stands apart, what comes first.
+
+Pure functions. The order in which a file draws its lines is the order of reading (columns too); only what is drawn out
+of turn at the edges of the page (headers, footers) is put where it stands.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+SAME_LINE = 0.4  # of the size of the larger letters: a smaller step up or down is no new line
+APART = 1.25  # times the usual step from line to line: more is a blank line
+APART_UNKNOWN = 1.6  # times the size of the letters, where the usual step is not known
+MOST_STEP = 4.0  # times the size: a larger step says nothing about the usual one
+INDENTS = (0.7, 4.0)  # times the size: how far the first line of a paragraph may begin to the right
+SENTENCE_ENDS = tuple(".!?:…\"'”’»)")
+LONG_LINE = 0.6  # of the longest on the page
+MAX_OUT_OF_TURN = 4  # lines at one edge of the page
+
+
+class Place(NamedTuple):
+    """A point on the paper, in points; y grows upwards."""
+
+    x: float
+    y: float
+
+
+class PrintedLine(NamedTuple):
+    """Letters on one line."""
+
+    text: str
+    start: Place  # of the first letter
+    end: Place  # where the last letter begins
+    size: float  # of the first letter, in points
+
+
+def page_text(lines: Sequence[PrintedLine]) -> str:
+    """The text of a page: one line for each printed line, blank ones where the page leaves room."""
+    ordered = in_turn(list(rejoined(upright([line for line in lines if line.text.strip()]))))
+    steps = usual_steps(ordered)
+    longest = max((line.end.x - line.start.x for line in ordered), default=0.0)
+    pieces = [line.text for line in ordered[:1]]
+    for index, (before, line) in enumerate(pairwise(ordered), 1):
+        following = ordered[index + 1] if index + 1 < len(ordered) else None
+        apart = stands_apart(before, line, steps) or is_indented(before, line, following, longest)
+        pieces.append(("\n\n" if apart else "\n") + line.text)
+    return "".join(pieces)
+
+
+def upright(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
+    """The lines turned so that most run from left to right, as on a page that is turned by a quarter."""
+    across = sum(abs(line.end.x - line.start.x) for line in lines)
+    along = [line.end.y - line.start.y for line in lines]
+    if sum(map(abs, along)) <= across:
+        return list(lines)
+    sign = 1.0 if sum(along) > 0 else -1.0
+
+    def turned(place: Place) -> Place:
+        return Place(sign * place.y, -sign * place.x)
+
+    return [line._replace(start=turned(line.start), end=turned(line.end)) for line in lines]
+
+
+def rejoined(lines: Sequence[PrintedLine]) -> Iterator[PrintedLine]:
+    """The lines; those that follow each other at one height, as the cells of a table do, are one."""
+    held: PrintedLine | None = None
+    for line in lines:
+        if held and is_same_line(held, line):
+            held = held._replace(text=f"{held.text.rstrip()} {line.text.lstrip()}", end=line.end)
+            continue
+        if held:
+            yield held
+        held = line
+    if held:
+        yield held
+
+
+def is_same_line(before: PrintedLine, line: PrintedLine) -> bool:
+    """Whether a line goes on to the right of the one before."""
+    step = min(abs(before.start.y - line.start.y), abs(before.end.y - line.start.y))
+    return step < SAME_LINE * max(before.size, line.size) and line.start.x > before.end.x
+
+
+def in_turn(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
+    """The lines; of the first and the last to be drawn, those above all others come first, those below them last."""
+    most = min(MAX_OUT_OF_TURN, (len(lines) - 1) // 3)
+    if most < 1:
+        return list(lines)
+    body = lines[most:-most]
+    highest, lowest = (edge(line.start.y for line in body) for edge in (max, min))
+    above = [line for line in (*lines[:most], *lines[-most:]) if line.start.y > highest + SAME_LINE * line.size]
+    below = [line for line in (*lines[:most], *lines[-most:]) if line.start.y < lowest - SAME_LINE * line.size]
+    between = [line for line in lines if line not in above and line not in below]
+    return [*sorted(above, key=downwards), *between, *sorted(below, key=downwards)]
+
+
+def downwards(line: PrintedLine) -> float:
+    """What grows down the page."""
+    return -line.start.y
+
+
+def usual_steps(lines: Sequence[PrintedLine]) -> Mapping[int, float]:
+    """The usual step down from line to line, by the rounded size of the letters; only where it can be known."""
+    steps: defaultdict[int, list[float]] = defaultdict(list)
+    for before, line in pairwise(lines):
+        step = before.start.y - line.start.y
+        if size_class(before) == size_class(line) and 0 < step < MOST_STEP * line.size:
+            steps[size_class(line)].append(step)
+    return {size: sorted(found)[len(found) // 4] for size, found in steps.items() if len(found) >= 3}
+
+
+def size_class(line: PrintedLine) -> int:
+    """The size of a line's letters in half points."""
+    return round(2 * line.size)
+
+
+def stands_apart(before: PrintedLine, line: PrintedLine, steps: Mapping[int, float]) -> bool:
+    """Whether there is room for more than nothing between two lines."""
+    step = before.start.y - line.start.y
+    usual = steps.get(size_class(line)) if size_class(before) == size_class(line) else None
+    return step > (APART * usual if usual else APART_UNKNOWN * max(before.size, line.size))
+
+
+def is_indented(before: PrintedLine, line: PrintedLine, following: PrintedLine | None, longest: float) -> bool:
+    """Whether a line begins a paragraph by beginning farther to the right than those around it."""
+    if not following or not before.text.rstrip().endswith(SENTENCE_ENDS):  # else it may be a list's second line
+        return False
+    if before.end.x - before.start.x < LONG_LINE * longest or before.start.y <= line.start.y:
+        return False
+    least, most = (line.size * indent for indent in INDENTS)
+    returns = abs(following.start.x - before.start.x) < 0.3 * line.size
+    return returns and least <= line.start.x - before.start.x <= most

@@ -1,0 +1,116 @@
+"""`text` as a user runs it: what the model gets of a file, for programs and for people."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, NameObject
+
+import launch
+from app.documents import read_document
+from core.generation.text import ChatText
+from core.models.hub.catalog import find
+from core.models.loader import load_tokenizer
+from tests.app.documents.conftest import MakeEpub, MakePdf, make_epub, make_pdf, writer
+
+__all__ = ["make_epub", "make_pdf", "writer"]  # fixtures
+PAGES = [
+    ["Chapter 1", "The old pilot stood on the quay and counted the boats that", "came in with the tide."],
+    ["Chapter 2", "On the second day he counted none, for the harbour was", "closed."],
+    ["He went home."],
+]
+
+
+@pytest.fixture
+def book(make_pdf: MakePdf, writer: PdfWriter) -> Path:
+    """Three pages that are called i, 1 and 2, with two chapters."""
+    path = make_pdf(*PAGES)
+    for number, title in enumerate(("Chapter 1", "Chapter 2")):
+        writer.add_outline_item(title=title, page_number=number)
+    writer.set_page_label(0, 0, "/r")
+    writer.set_page_label(1, 2, "/D", start=1)
+    writer.add_metadata({"/Title": "The Pilot"})
+    writer.write(path)
+    return path
+
+
+def text(*arguments: object) -> int:
+    return launch.main(["text", *map(str, arguments), "--no-venv"])
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    document = json.loads(capsys.readouterr().out)
+    assert list(document) == ["files"]
+    files: list[dict[str, Any]] = document["files"]
+    return files
+
+
+def test_programs_get_all_files_as_one_document(
+    book: Path, make_epub: MakeEpub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    epub = make_epub("<h1>Chapter 1</h1><p>A gull.</p>", "<h1>Chapter 2</h1><p>Two gulls.</p>", name="gulls.epub")
+    assert text(book, epub, "--json") == 0
+    first, second = told(capsys)
+    assert {name: first[name] for name in ("name", "format", "title", "warnings")} == {
+        "name": "book.pdf",
+        "format": "pdf",
+        "title": "The Pilot",
+        "warnings": [],
+    }
+    assert [page["label"] for page in first["pages"]] == ["i", "1", "2"]
+    assert first["chapters"] == [{"title": "Chapter 1", "page": "i"}, {"title": "Chapter 2", "page": "1"}]
+    assert (second["name"], second["format"]) == ("gulls.epub", "epub")
+    assert "Two gulls." in "".join(page["text"] for page in second["pages"])
+
+
+def test_pages_and_tokens_are_those_of_the_text_that_the_model_gets(
+    book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert text(book, "--json") == 0
+    pages = told(capsys)[0]["pages"]
+    whole = read_document(book).text
+    assert "".join(page["text"] for page in pages) == whole
+    tokenizer = ChatText(load_tokenizer(find("harbour").target), frozenset())
+    assert sum(page["tokens"] for page in pages) == len(tokenizer.encode(whole))
+    assert all(page["tokens"] > 0 for page in pages)
+
+
+def test_some_pages_are_those_pages_and_their_chapters(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text(book, "--json") == 0
+    whole = told(capsys)[0]
+    assert text(book, "--json", "--pages", "2-3") == 0
+    part = told(capsys)[0]
+    assert part["pages"] == whole["pages"][1:]
+    assert part["chapters"] == whole["chapters"][1:]
+    assert text(book, "--json", "--pages", "3") == 0
+    assert told(capsys)[0]["pages"] == whole["pages"][2:]
+
+
+def test_pages_that_are_not_there_are_refused_in_a_line(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text(book, "--pages", "3-4") == 1
+    captured = capsys.readouterr()
+    assert "book.pdf has 3 pages" in captured.err and "from 1 to 3" in captured.err and not captured.out
+
+
+def test_people_get_page_marks_and_warnings_beside(
+    make_pdf: MakePdf, writer: PdfWriter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_pdf(*PAGES)
+    garbage = DecodedStreamObject()
+    garbage.set_data(b"BT garbage")
+    garbage[NameObject("/Filter")] = NameObject("/Unheard")
+    writer.pages[2][NameObject("/Contents")] = writer._add_object(garbage)
+    writer.write(path)
+    assert text(path) == 0
+    captured = capsys.readouterr()
+    assert "--- page 2, " in captured.out and "On the second day" in captured.out
+    assert captured.err == "book.pdf: Damaged, so that text is missing: pages 3.\n"
+    assert "Damaged" not in captured.out
+
+
+def test_a_file_that_cannot_be_read_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text(tmp_path / "none.pdf", "--json") == 1
+    captured = capsys.readouterr()
+    assert "There is no file none.pdf" in captured.err and captured.err.count("\n") == 1 and not captured.out
