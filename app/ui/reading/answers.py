@@ -1,6 +1,7 @@
 """Handlers of an answer: ask, follow it, and update the components around it when it has ended."""
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from app.runtime.events import Ready, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.throttle import LIVELY, Metronome, Pace, pace_beside, paced
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import Handlers
+from app.ui.handlers import FRAME_SECONDS, Handlers
 from app.ui.reading.chat_view import ChatView, Message, conversation, shown
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import SettingsForm
@@ -90,13 +91,15 @@ class Answers:
         number = current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True) | ({} if question is None else {"value": ""})
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
-        pace = self._pace()
+        began, pace = time.monotonic(), self._pace()
         figures = Metronome(pace.figures)
         for batch in paced(events, pace.text):
             strip.apply(batch)
             written: Updates = {parts.chat: chat.apply(batch).messages()}
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
                 written[parts.strip] = strip.html()
+            if time.monotonic() - began < FRAME_SECONDS:
+                written[parts.box] = box  # else the box may keep the question and show no way to stop
             if current.num_cleared == number:  # otherwise the page shows another conversation by now
                 yield written | parts.where.follow(current, batch)
         if current.num_cleared != number:

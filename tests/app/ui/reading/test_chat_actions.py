@@ -492,3 +492,16 @@ def test_figures_come_less_often_than_words_where_updates_cost_the_decoder_time(
         assert words in str(updates[-1]["chat"]) and "Answer complete" in updates[-1]["strip"]
     often, rare = (sum("Writing" in str(u.get("strip")) for u in updates) for updates in shown.values())
     assert often >= 10 and rare == 1
+
+
+def test_the_box_is_told_again_as_long_as_one_frame_may_hold_both(
+    page: Page, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the browser may drop the first update: the question stays in the box, and Escape finds nothing to stop."""
+    box = page.answers._parts.box
+    for seconds, expected in ((60.0, True), (0.0, False)):
+        monkeypatch.setattr("app.ui.reading.answers.FRAME_SECONDS", seconds)
+        engine.enqueue("One two three.")
+        first, *written, _ = page.answers.ask(page.session_id, "Count!", "triforce", 0, 1, 64)
+        assert first[box]["value"] == "" and first[box]["stop_btn"] and written
+        assert all((update.get(box) == first[box]) is expected for update in written)
