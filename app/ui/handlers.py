@@ -20,11 +20,8 @@ from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import conversation
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import LiveStrip
-from app.ui.updates import Updates
+from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
-
-# Of two updates of one component in one frame Gradio keeps the later, even if that has no new value.
-FRAME_SECONDS = 0.3
 
 WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
 <ol><li><b>Open a book, or several.</b> Drop PDF, EPUB, Word, web page, text or Markdown files, or choose a sample.</li>

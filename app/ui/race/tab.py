@@ -19,7 +19,7 @@ from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
 from app.ui.race.view import RaceView
 from app.ui.reading.settings import SettingsForm
-from app.ui.updates import Updates
+from app.ui.updates import FRAME_SECONDS, Updates
 from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, METHODS, PLAIN, default_method
 from core.errors import CoreError, InvalidSetting
@@ -124,8 +124,11 @@ class RaceHandlers:
             configs = race_configs(lanes, seconds, limit, temperature)
             events = self._worker.race(session_id, question or "", configs, float(seconds) if seconds else None)
             yield self._board(view)
+            began = time.monotonic()
             for batch in paced(events):
-                yield {self.parts.board: view.apply(batch).html()}
+                view.apply(batch)
+                within = time.monotonic() - began < FRAME_SECONDS  # else the browser may drop the buttons' change
+                yield self._board(view) if within else {self.parts.board: view.html()}
             view.end()
         except CoreError as error:
             view.fail(error)

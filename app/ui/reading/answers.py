@@ -11,11 +11,11 @@ from app.runtime.events import Ready, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.throttle import LIVELY, Metronome, Pace, pace_beside, paced
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import FRAME_SECONDS, Handlers
+from app.ui.handlers import Handlers
 from app.ui.reading.chat_view import ChatView, Message, conversation, shown
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import SettingsForm
-from app.ui.updates import Updates
+from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
 from core.generation.events import RoundDone
 
