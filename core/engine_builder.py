@@ -50,7 +50,7 @@ class PairFiles:
 
     @classmethod
     def find(cls, name: str, draft: str) -> "PairFiles":
-        """The files of a model and of its draft, as `pairing.pair` chooses it.
+        """The files of a model and of its draft, as `draft_selection.pair` chooses it.
 
         Raises:
             UnknownModel, ModelNotHere, IncompleteModel, UnsupportedModel, DamagedAssets: see `core.errors`.

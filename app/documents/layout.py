@@ -49,15 +49,15 @@ def page_text(lines: Sequence[PrintedLine]) -> str:
 
 
 def upright(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
-    """The lines turned so that most run from left to right, as on a page that is turned by a quarter."""
-    across = sum(abs(line.end.x - line.start.x) for line in lines)
-    along = [line.end.y - line.start.y for line in lines]
-    if sum(map(abs, along)) <= across:
-        return list(lines)
+    """The lines turned so that most run from left to right, as on a page that is turned by a quarter or a half."""
+    across, along = ([line.end[axis] - line.start[axis] for line in lines] for axis in (0, 1))
+    lying = sum(map(abs, along)) > sum(map(abs, across))
     sign = 1.0 if sum(along) > 0 else -1.0
+    if not lying and not (sum(across) < 0 and is_upwards(lines)):  # Arabic runs to the left, too, but downwards
+        return list(lines)
 
     def turned(place: Place) -> Place:
-        return Place(sign * place.y, -sign * place.x)
+        return Place(sign * place.y, -sign * place.x) if lying else Place(-place.x, -place.y)
 
     return [line._replace(start=turned(line.start), end=turned(line.end)) for line in lines]
 
@@ -83,16 +83,23 @@ def is_same_line(before: PrintedLine, line: PrintedLine) -> bool:
 
 
 def in_turn(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
-    """The lines; of the first and the last to be drawn, those above all others come first, those below them last."""
+    """The lines; of the last to be drawn, those above all before them come first; of the first, those below all last.
+
+    A page whose lines are drawn upwards stays as it is.
+    """
     most = min(MAX_OUT_OF_TURN, (len(lines) - 1) // 3)
-    if most < 1:
+    if most < 1 or is_upwards(lines):
         return list(lines)
-    body = lines[most:-most]
-    highest, lowest = (edge(line.start.y for line in body) for edge in (max, min))
-    above = [line for line in (*lines[:most], *lines[-most:]) if line.start.y > highest + SAME_LINE * line.size]
-    below = [line for line in (*lines[:most], *lines[-most:]) if line.start.y < lowest - SAME_LINE * line.size]
+    highest, lowest = max(line.start.y for line in lines[:-most]), min(line.start.y for line in lines[most:])
+    above = [line for line in lines[-most:] if line.start.y > highest + SAME_LINE * line.size]
+    below = [line for line in lines[:most] if line.start.y < lowest - SAME_LINE * line.size]
     between = [line for line in lines if line not in above and line not in below]
     return [*sorted(above, key=downwards), *between, *sorted(below, key=downwards)]
+
+
+def is_upwards(lines: Sequence[PrintedLine]) -> bool:
+    """Whether most lines stand above the one drawn before."""
+    return 2 * sum(line.start.y > before.start.y for before, line in pairwise(lines)) > len(lines)
 
 
 def downwards(line: PrintedLine) -> float:

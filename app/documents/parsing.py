@@ -38,7 +38,7 @@ CRASHES = tuple(
     for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGTRAP")
     if hasattr(signal, name)
 )
-WINDOWS_CRASHES = 0xC000_0000  # the exit codes of a process that an exception ended begin here
+WINDOWS_CRASHES = 0x8000_0000  # the exit codes of a process that an exception ended begin here
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 

@@ -172,11 +172,15 @@ def text_by_pdfium(page: PageObject, index: int, pdfium: Pdfium, complaints: Com
     drawn: list[StreamObject] = []
     try:
         drawn = contents(page)
-        damaged = not all(map(is_whole, drawn)) and text_by_pypdf(page, complaints)[1]
-        damaged |= "pypdf.filters" in complaints.sources
+        whole = all(map(is_whole, drawn))
     except LimitReachedError:  # a bomb
         return "", True
     except MALFORMED:
+        whole = False
+    try:
+        damaged = not whole and text_by_pypdf(page, complaints)[1]
+        damaged |= "pypdf.filters" in complaints.sources
+    except MALFORMED:  # LimitReachedError is one
         damaged = True
     try:
         text = pdfium.text(index)

@@ -41,7 +41,7 @@ class Answer:
     Args:
         written: the answer's tokens so far, if it continues an earlier one; all counts are of the new part.
         context: tokens that prompt and answer may have together.
-        relief: repeats rounds that ran out of device memory.
+        oom_fallback: repeats rounds that ran out of device memory.
         link_calibration: bytes per second of a plain copy from host memory, where keys and values come from there.
         kv_bytes_per_token: of the target, to compute what plain decoding would have read.
     """

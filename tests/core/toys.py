@@ -122,7 +122,7 @@ def tiny_engine(
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure.
 
-    With `drafting`, passes over the retrieval cache multiply by weights of 4 bits.
+    With `self_draft`, passes over the retrieval cache multiply by weights of 4 bits.
     """
     config = EngineConfig(
         context=context,

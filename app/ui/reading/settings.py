@@ -110,7 +110,7 @@ def seed_of(text: str | None) -> int | None:
     Raises:
         InvalidSetting: not a whole number, or too large.
     """
-    written = (text or "").strip()
+    written = str(text or "").strip()  # a browser may have stored a number
     if not written:
         return None
     if not written.isascii() or not written.isdigit() or int(written[:20]) > MOST_SEED:

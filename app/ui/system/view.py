@@ -37,6 +37,7 @@ PARTS = {
     "landmarks, query log": Part("full", "what chooses chunks of the layers in host memory"),
     "newest rows of offloaded layers": Part("full", "what has not gone to host memory yet"),
     "ring of copies": Part("buffers", "pieces of the full cache on their way from host memory"),
+    "self-draft weights, 4 bit": Part("weights", "the target once more, for passes over the retrieval cache"),
     "retrieval cache": Part("retrieval", "the chunks that level 1 verifies with"),
     "draft weights": Part("draft", "the draft model’s parameters"),
     "streaming cache": Part("draft", "the draft’s own window"),

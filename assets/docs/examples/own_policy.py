@@ -1,6 +1,6 @@
 """A selection policy of your own, beside the one that is built in: the text is the same, the acceptance is not.
 
-python -m assets.docs.examples.own_policy assets/books/harbour.txt "Who keeps the lighthouse?"
+python -m assets.docs.examples.own_policy assets/books/harbour-32k.txt "Who keeps the lighthouse?"
 """
 
 import sys

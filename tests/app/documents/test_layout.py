@@ -78,3 +78,27 @@ def test_a_page_that_is_turned_by_a_quarter_reads_as_one_that_is_not() -> None:
 
 def test_a_page_without_letters_has_no_text() -> None:
     assert page_text([]) == "" == page_text([line("  ", 0, 0)])
+
+
+def words_of(text: str) -> list[str]:
+    return text.split()
+
+
+def test_columns_of_unequal_length_are_read_one_after_the_other() -> None:
+    long, short = [f"l{number}" for number in range(20)], ["r0", "r1", "r2", "r3"]
+    left, right = column(*long), column(*short, x=320)
+    assert words_of(page_text([*left, *right])) == [*long, *short], "the last page of a chapter"
+    below = column(*short, top=700 - 16 * 12)  # under a picture
+    assert words_of(page_text([*below, *column(*long, x=320)])) == [*short, *long]
+
+
+def test_a_page_on_its_head_reads_like_one_that_is_not() -> None:
+    names = [f"w{number}" for number in range(14)]
+    upside_down = [
+        one._replace(start=Place(-one.start.x, -one.start.y), end=Place(-one.end.x, -one.end.y))
+        for one in column(*names)
+    ]
+    assert words_of(page_text(upside_down)) == names
+    to_the_left = [one._replace(start=one.end, end=one.start) for one in column(*names)]  # Arabic, Hebrew
+    assert words_of(page_text(to_the_left)) == names
+    assert words_of(page_text(column(*names)[::-1])) == names[::-1], "drawn from the bottom: as the file has it"

@@ -30,6 +30,7 @@ from core.models.loader import read_dims
 from core.planning.hardware import Gpu, Machine
 from core.planning.machine_spec import HOST_BANDWIDTH
 from core.planning.planner import make_plan
+from core.planning.sizes import DRAFTING_WEIGHTS
 from core.planning.speed_model import PUBLISHED
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, lane_stats, opened, write_book
 from tests.app.ui.race.test_race import raced
@@ -110,7 +111,7 @@ def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
     assert entry.draft is not None
     plan = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(), MACHINE)
     away = make_plan(read_dims(entry.target), read_dims(entry.draft), EngineConfig(placement="offloaded"), GPU_MACHINE)
-    assert {row.name for row in (*plan.rows, *away.rows)} == set(PARTS)
+    assert {row.name for row in (*plan.rows, *away.rows)} | {DRAFTING_WEIGHTS} == set(PARTS)
     styles = "".join(file.read_text(encoding="utf-8") for file in CSS)
     for part in PARTS.values():
         assert re.search(rf"\.fill(\.|:is\([^)]*\.){part.tone}\b", styles), part.tone
