@@ -63,7 +63,7 @@ def retrieval_has_the_last_word() -> AbstractContextManager[Any]:
         judges = right(name, parts)
         return judges[:-1] if len(judges) > 1 and judges[-2] is parts.retrieval else judges
 
-    return patch.object(methods, "judges_of", wrong)
+    return patch.object(methods, "models_of", wrong)
 
 
 def a_rewind_keeps_one_token_too_many() -> AbstractContextManager[Any]:
