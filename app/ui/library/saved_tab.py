@@ -78,7 +78,7 @@ class SavedHandlers:
 
 def build_saved() -> SavedParts:
     """The components, initially folded."""
-    with gr.Accordion("Books on disk", open=False, elem_id="kept"):
+    with gr.Accordion("Saved books", open=False, elem_id="kept"):
         act = gr.Textbox(visible=False, show_label=False)
         keeping = gr.Radio(
             CHOICES,

@@ -68,4 +68,4 @@ def saved_list(books: Sequence[SavedLine], cap_bytes: int, notices: Sequence[str
     body = f'<ul class="kept">{rows}</ul>' if rows else f'<p class="quiet">{NOTHING_KEPT}</p>'
     share = render.bar(total / cap_bytes if cap_bytes else 0.0, "Room taken on disk")
     head = f"{formats.amount(total) if total else 'Nothing'} of {formats.amount(cap_bytes)}"
-    return f'<section class="card kept-books" aria-label="Books on disk"><p>{head}</p>{share}{body}{told}</section>'
+    return f'<section class="card kept-books" aria-label="Saved books"><p>{head}</p>{share}{body}{told}</section>'
