@@ -80,7 +80,7 @@ def in_todays_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """A command line with today's option names, and the old names it contained."""
     words, old = list(argv), {}
     for index, word in enumerate(words):
-        if word in ("--", "test"):  # what follows is for pytest
+        if word == "--" or (word == "test" and all(one.startswith("-") for one in words[:index])):  # then pytest's
             break
         name, equals, value = word.partition("=")
         if name in OLD_OPTIONS:

@@ -110,3 +110,10 @@ def test_help_shows_no_old_name(argv: list[str], capsys: pytest.CaptureFixture[s
         parse_arguments(argv)
     told = capsys.readouterr().out
     assert "--self-draft-bits" in told and not {"shelf", *OLD_OPTIONS} & set(told.replace(",", " ").split())
+
+
+def test_words_for_pytest_stay_as_they_are_and_a_file_may_be_called_test() -> None:
+    args = parse_arguments(["test", "tests/x.py", "--shelf"])
+    assert args.pytest_args == ["tests/x.py", "--shelf"] and not args.notes
+    asked = parse_arguments(["ask", "test", "-q", "Who?", "--shelf"])
+    assert asked.command == "ask" and asked.notes

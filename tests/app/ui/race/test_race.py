@@ -361,3 +361,21 @@ def test_a_report_without_a_race_is_explained(worker: EngineWorker, session_id: 
     parts: Any = SimpleNamespace(board="board", start="start", stop="stop", saves=("a", "b"), saved="saved")
     updates = RaceHandlers(worker, (), parts).report(session_id, "html")
     assert updates[parts.saved] == "" and "There is no finished race." in updates[parts.board]
+
+
+def test_the_buttons_are_told_again_as_long_as_one_frame_may_hold_both(
+    worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: Any = SimpleNamespace(
+        board="board", start="start", stop="stop", saves=("a", "b"), proposal="proposal", prompts=("c", "d", "e")
+    )
+    for seconds, expected in ((60.0, True), (0.0, False)):
+        monkeypatch.setattr("app.ui.race.tab.FRAME_SECONDS", seconds)
+        for _ in PAIR:
+            engine.enqueue("It was dark.")
+        stream = RaceHandlers(worker, (), parts).race(
+            session_id, "How was it?", ["autoregressive", "triforce"], 0, 64, 0
+        )
+        first, *running, _ = stream
+        assert first["stop"]["visible"] and running
+        assert all(("stop" in update) is expected for update in running)
