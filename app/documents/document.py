@@ -43,6 +43,8 @@ class Document:
     pages: tuple[Page, ...]
     has_own_pages: bool  # False: the text had no pages and was cut into pieces of a page's size
     warnings: tuple[str, ...] = ()
+    picture_pages: tuple[int, ...] = ()  # numbers of pages that are only pictures, and unread
+    recognised_pages: tuple[int, ...] = ()  # numbers of pages whose text was recognised on pictures (OCR)
     chapters: tuple[Chapter, ...] = ()  # none, or consecutive ones up to the end of the text
 
     def __post_init__(self) -> None:
@@ -70,6 +72,8 @@ class Extracting:
 
     num_done: int  # pages
     num_pages: int | None  # None until known
+    recognising: bool = False  # text on pictures; counts only such pages
+    seconds_left: float | None = None
 
 
 def stem_of(name: str) -> str:

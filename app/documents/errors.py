@@ -8,6 +8,7 @@ DocumentError
 ├── PasswordProtected      opens only with a password
 ├── DrmProtected           an EPUB that only a shop's software can open
 ├── ScannedDocument        pages that are images of text
+├── OcrMissing             the engine that recognises text on images is not installed
 ├── DamagedDocument        cut off or malformed
 ├── DocumentTooLarge       more than any context could hold
 └── ParsingLimitReached    the parser used up its memory or time
@@ -15,6 +16,7 @@ DocumentError
 
 from core.errors import CoreError
 
+INSTALL_OCR = "python -m pip install -r requirements-ocr.txt"
 SUPPORTED = "PDF, EPUB, Word (.docx), HTML, Markdown or text"
 
 
@@ -66,12 +68,19 @@ class DrmProtected(DocumentError):
 class ScannedDocument(DocumentError):
     """The pages are images, with hardly any text."""
 
-    def __init__(self, name: str, num_pages: int) -> None:
+    def __init__(self, name: str, num_pages: int, num_pictures: int = 0) -> None:
+        """`num_pictures`: pages whose text could be recognised."""
         pages = "its only page is an image" if num_pages == 1 else f"its {num_pages:,} pages are images"
-        super().__init__(
-            f"{name} holds no text: {pages}.",
-            hint="Run it through text recognition (OCR) first and use the result.",
-        )
+        hint = "Let its text be recognised, with --ocr." if num_pictures else "Recognise its text with another program."
+        super().__init__(f"{name} holds no text: {pages}.", hint=hint)
+        self.num_pages, self.num_pictures = num_pages, num_pictures
+
+
+class OcrMissing(DocumentError):
+    """The engine that recognises text on images is not installed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} has pages that are images of text.", hint=f"To recognise it, run: {INSTALL_OCR}")
 
 
 class DamagedDocument(DocumentError):

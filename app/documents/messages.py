@@ -2,7 +2,9 @@
 
 from typing import Literal, NotRequired, TypedDict
 
-Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities"]
+Reason = Literal[
+    "cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities", "no engine"
+]
 
 
 class OutlineEntry(TypedDict):
@@ -40,6 +42,7 @@ class PageRead(TypedDict):
     damaged: bool  # its content is malformed or missing; text is missing or incomplete
     headings: list[Heading]  # those that the format marks as such
     by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
+    recognised: NotRequired[bool]  # its text was recognised on its picture
 
 
 class Done(TypedDict):

@@ -20,6 +20,7 @@ from app.documents.errors import (
     DocumentError,
     DocumentTooLarge,
     DrmProtected,
+    OcrMissing,
     ParsingLimitReached,
     PasswordProtected,
     UnsupportedFormat,
@@ -64,6 +65,7 @@ class Parser(NamedTuple):
 
     module: str  # run with -m; takes FILE MEMORY_BYTES CPU_SECONDS
     what: str  # the format with an article
+    arguments: tuple[str, ...] = ()  # after those
 
 
 class Parsed(NamedTuple):
@@ -97,15 +99,18 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
     return Parsed(opened, pages)
 
 
-def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Opened | PageRead | None]:
+def worker_messages(
+    parser: Parser, file: Path, name: str, limits: ParsingLimits, *, turns: threading.BoundedSemaphore = _turns
+) -> Generator[Opened | PageRead | None]:
     """The worker's messages, and None whenever there is none for a moment. Ends after Done.
 
-    At most MOST_PARSERS run at once; the next one waits.
+    At most as many run at once as `turns` allow; the next one waits.
     """
-    while not _turns.acquire(timeout=HEARTBEAT_SECONDS):
+    while not turns.acquire(timeout=HEARTBEAT_SECONDS):
         yield None
     try:
         arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
+        arguments += parser.arguments
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
         process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
         try:
@@ -113,7 +118,7 @@ def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits
         finally:
             process.close()
     finally:
-        _turns.release()
+        turns.release()
 
 
 def receive(
@@ -160,6 +165,8 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
             return UnsupportedFormat(name, f"{parser.what} that declares XML entities of its own")
         case "memory":
             return out_of_memory(name, limits)
+        case "no engine":
+            return OcrMissing(name)
         case "damaged":
             return DamagedDocument(name, f"is damaged and cannot be read as {parser.what}")
 

@@ -7,9 +7,10 @@ from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
+from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
-from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, num_letters, ranges
+from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, is_picture, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
 
 PDF = Parser("app.documents.pdf_worker", "a PDF")
@@ -17,12 +18,16 @@ PDF_BY_PYPDF = Parser("app.documents.pypdf_worker", "a PDF")  # slower, and it j
 MAX_TITLE = 200
 
 
-def extract_pdf(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
+def extract_pdf(
+    file: Path, name: str, limits: ParsingLimits = LIMITS, ocr: Ocr | None = None
+) -> Iterator[Extracting | Document]:
     """Read a PDF; see `readers.extract_document`."""
     try:
         opened, pages = yield from parse(PDF, file, name, limits)
     except ParserCrashed:
         opened, pages = yield from parse(PDF_BY_PYPDF, file, name, limits)
+    if ocr:
+        pages = yield from ocr.fill(file, name, pages)
     yield to_document(name, stem_of(name), opened, pages)
 
 
@@ -37,20 +42,22 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
     lines = [clean_lines(page["text"]) for page in pages]
     if all(page["damaged"] and not page["text"].strip() for page in pages):
         raise DamagedDocument(name, "is damaged: none of its pages can be read")
-    pictures = [
-        index for index, page in enumerate(pages) if page["has_image"] and num_letters(lines[index]) < FEW_LETTERS
-    ]
+    pictures = [index for index, page in enumerate(pages) if is_picture(page)]
+    recognised = [index for index, page in enumerate(pages) if page.get("recognised")]
     if len(pictures) > len(pages) / 2 and sum(map(num_letters, lines)) < FEW_LETTERS * len(pages):
-        raise ScannedDocument(name, len(pages))
+        raise ScannedDocument(name, len(pages), len(pictures))
     lines = drop_running_lines(lines)
     prose = unwrap(lines)
     if not prose.text:
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")
     damaged = [index for index, page in enumerate(pages) if page["damaged"]]
-    scan = hardly_any_text(list(map(num_letters, lines)), [page["has_image"] for page in pages])
+    scan = hardly_any_text(
+        list(map(num_letters, lines)), [page["has_image"] and not page.get("recognised") for page in pages]
+    )
     poorer = [index for index, page in enumerate(pages) if page.get("by_pypdf") and num_letters(lines[index])]
     flaws = (
         (pictures, "Only images, which are not read"),
+        (recognised, "Recognised on pictures (OCR), so that letters may be wrong"),
         (damaged, "Damaged, so that text is missing"),
         (poorer, "PDFium could not read them and pypdf did, so that words may be run together"),
     )
@@ -66,5 +73,7 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
             *scan,
             *garbled(prose.text, prose.page_starts),
         ),
+        picture_pages=tuple(index + 1 for index in pictures),
+        recognised_pages=tuple(index + 1 for index in recognised),
         chapters=marked_chapters(prose.text, prose.page_starts, opened, pages, prose.page_starts),
     )

@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from app.documents.messages import PageRead
+
 FEW_LETTERS = 20  # a page with fewer is not a text page: blank, a title or a picture
 HARDLY_ANY = 150  # letters: a stamp or a caption on a scanned page
 MIN_LOST, LOST_SHARE = 5, 0.02  # characters without meaning, on one page
@@ -71,6 +73,11 @@ def has_odd_words(page: str) -> bool:
 def is_latin(letter: str) -> bool:
     """Whether a letter is one of the Latin script, accents included."""
     return unicodedata.name(letter, "").startswith("LATIN")
+
+
+def is_picture(page: PageRead) -> bool:
+    """Whether a page shows pictures and no text that could be read."""
+    return page["has_image"] and not page.get("recognised") and num_letters(page["text"]) < FEW_LETTERS
 
 
 def hardly_any_text(num_letters: Sequence[int], has_image: Sequence[bool]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from app.documents.document import Document, Extracting
 from app.documents.epub import extract_epub
 from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
 from app.documents.flowing import extract_html, extract_word
+from app.documents.ocr import Ocr
 from app.documents.office import refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
@@ -26,8 +27,11 @@ READERS: Mapping[Kind, Reader] = {
 }
 
 
-def extract_document(path: str | Path) -> Generator[Extracting | Document]:
+def extract_document(path: str | Path, ocr: Ocr | None = None) -> Generator[Extracting | Document]:
     """Read a file step by step: progress events, then exactly one Document.
+
+    Args:
+        ocr: for pages of a PDF that are only pictures; None: they have no text.
 
     Closing the iterator stops the work at once and leaves nothing running.
 
@@ -40,7 +44,10 @@ def extract_document(path: str | Path) -> Generator[Extracting | Document]:
     kind = sniff(head)
     if kind is None:
         raise UnsupportedFormat(name, describe(head) or "of an unknown format")
-    yield from READERS[kind](file.absolute(), name)
+    if kind == "pdf":
+        yield from extract_pdf(file.absolute(), name, ocr=ocr)
+    else:
+        yield from READERS[kind](file.absolute(), name)
 
 
 def read_document(path: str | Path) -> Document:
