@@ -355,6 +355,7 @@ def add_models_options(parser: argparse.ArgumentParser) -> None:
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The documents a command reads."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, EPUB, text or Markdown")
+    parser.add_argument("--ocr", action="store_true", help="recognise text on pages that are pictures, and keep it")
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

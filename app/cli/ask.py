@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
     if not all(question.strip() for question in questions):
         raise EmptyQuestion
-    documents = read_documents(args.files)
+    documents = list(read_documents(args))
     with closing(open_engine(args)) as engine:
         if args.method is None:
             config = replace(config, method=usual_method(engine.info))

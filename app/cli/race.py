@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.question.strip():
         raise EmptyQuestion
     check_report(args.report, sequential=args.sequential)
-    documents = read_documents(args.files)
+    documents = list(read_documents(args))
     engine = Engine.load(engine_config(args))
     if args.methods is None:
         configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))

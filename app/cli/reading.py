@@ -4,12 +4,16 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from contextlib import closing
 from typing import TextIO
 
 from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
-from app.documents import Document, read_document
+from app.documents import Document, Extracting, extract_document
+from app.documents.ocr import Ocr
+from app.documents.recognised import FOLDER, RecognisedPages
+from app.formats import duration
+from app.runtime.data_folder import data_dir
 from app.runtime.options import engine_config, speculation_config
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import default_method
@@ -49,15 +53,25 @@ def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig
     )
 
 
-def read_documents(files: Sequence[Path]) -> list[Document]:
-    """All files, in order; warnings about their quality go to stderr."""
-    documents = []
-    for file in files:
-        document = read_document(file)
-        for warning in document.warnings:
-            print(f"{document.name}: {warning}", file=sys.stderr)
-        documents.append(document)
-    return documents
+def read_documents(args: argparse.Namespace) -> Iterator[Document]:
+    """The files, in order; progress of recognition and warnings about their quality go to stderr.
+
+    Raises:
+        CoreError: a file cannot be read, or with --ocr: there is no engine.
+    """
+    kept = RecognisedPages(data_dir(args.data_dir) / FOLDER) if args.ocr else None
+    ocr = Ocr(recognise=True, kept=kept) if args.ocr else None
+    progress = ProgressLine(sys.stderr)
+    for file in args.files:
+        with closing(extract_document(file, ocr)) as steps:
+            for step in steps:
+                if not isinstance(step, Document):
+                    progress.show_recognition(step)
+                    continue
+                progress.close()
+                for warning in step.warnings:
+                    print(f"{step.name}: {warning}", file=sys.stderr)
+                yield step
 
 
 def whole_text(documents: Sequence[Document]) -> str:
@@ -105,6 +119,16 @@ class ProgressLine:
             self._open = True
         elif event.done_tokens in (event.reused_tokens, event.total_tokens):
             self._stream.write(f"{line}\n")
+
+    def show_recognition(self, step: Extracting) -> None:
+        """Show how far text on pictures was recognised, on a terminal."""
+        if not step.recognising or step.num_pages is None or not self._terminal:
+            return
+        left = f", {duration(step.seconds_left)} left" if step.seconds_left is not None else ""
+        line = f"Recognising: page {min(step.num_done + 1, step.num_pages):,} of {step.num_pages:,}{left}"
+        self._stream.write(f"\r{line:<79}")
+        self._stream.flush()
+        self._open = True
 
     def close(self) -> None:
         """Clear the line, if there is one."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from app.cli.reading import print_json
 from app.cli.saved_books import FOLDER
+from app.documents.recognised import FOLDER as RECOGNISED
+from app.documents.recognised import RecognisedPages
 from app.formats import duration, plural
 from app.runtime.data_folder import data_dir
 from core.errors import InvalidSetting
@@ -25,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     """
     folder = BookFolder(data_dir(args.data_dir) / FOLDER)
     removed = act(folder, args.action, args.name)
+    if args.action == "clear":
+        RecognisedPages(data_dir(args.data_dir) / RECOGNISED).clear()
     books = folder.books()
     if args.json:
         print_json(document(folder, books, removed))

@@ -1,13 +1,12 @@
 """`python launch.py text FILE...`: what the model gets of each file, page by page. Loads a tokenizer, no weights."""
 
 import argparse
-import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from app.cli.reading import print_json
-from app.documents import Document, read_document
+from app.cli.reading import print_json, read_documents
+from app.documents import Document
 from app.documents.document import Page
 from app.formats import plural
 from app.runtime.options import engine_config
@@ -25,13 +24,10 @@ def run(args: argparse.Namespace) -> int:
     """
     tokenizer = ChatText(load_tokenizer(find(engine_config(args).model).target), eos_ids=frozenset())
     told = []
-    for file in args.files:
-        document = read_document(file)
+    for document in read_documents(args):
         told.append(report(document, chosen(document, args.pages), tokenizer))
         if not args.json:
             print("\n".join(lines(told[-1])))
-            for warning in document.warnings:
-                print(f"{document.name}: {warning}", file=sys.stderr)
     if args.json:
         print_json({"files": told})
     return 0
@@ -63,7 +59,12 @@ def report(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> di
         "format": document.format,
         "title": document.title,
         "pages": [
-            {"label": page.label, "text": document.page_text(page), "tokens": count}
+            {
+                "label": page.label,
+                "text": document.page_text(page),
+                "tokens": count,
+                "recognised": page.number in document.recognised_pages,
+            }
             for page, count in zip(pages, counts, strict=True)
         ],
         "chapters": [
@@ -92,5 +93,6 @@ def lines(told: dict[str, Any]) -> list[str]:
         *(f"  page {chapter['page']}: {chapter['title']}" for chapter in told["chapters"]),
     ]
     for page in told["pages"]:
-        found += ["", f"--- page {page['label']}, {page['tokens']:,} tokens ---", page["text"].rstrip("\n")]
+        how = ", recognised" if page["recognised"] else ""
+        found += ["", f"--- page {page['label']}, {page['tokens']:,} tokens{how} ---", page["text"].rstrip("\n")]
     return [*found, ""]

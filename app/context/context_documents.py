@@ -3,11 +3,12 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from app.context.upload_files import Copy
 from app.documents.document import Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
@@ -117,6 +118,7 @@ class Book:
     choice: Choice = Whole()
     digest: bytes  # of its text: identifies the book under any name
     num_words: int = 0  # separated by white space; counted once, when it is put in a library
+    file: Copy | None = field(default=None, compare=False)  # where text on its pictures can be recognised
 
     @property
     def is_whole(self) -> bool:
@@ -173,7 +175,7 @@ class Library:
         """Whole documents in their order, with duplicates."""
         return cls(tuple(Book(document=document, digest=b"") for document in documents))
 
-    def add(self, document: Document) -> "Library":
+    def add(self, document: Document, file: Copy | None = None) -> "Library":
         """A library with another document at the end, all of it chosen.
 
         Raises:
@@ -183,7 +185,25 @@ class Library:
         for book in self.books:
             if book.digest == digest:
                 raise AlreadyThere(document.name, book.document.name)
-        return Library((*self.books, Book(document=document, digest=digest, num_words=num_words(document.text))))
+        words = num_words(document.text)
+        return Library((*self.books, Book(document=document, digest=digest, num_words=words, file=file)))
+
+    def reread(self, key: str, document: Document) -> "Library":
+        """A library with a book's text read anew. Chosen pages stay chosen; nothing changes if the book is gone.
+
+        Raises:
+            AlreadyThere: another book has the same text.
+        """
+        index = self.index(key)
+        if index is None:
+            return self
+        before = self.books[index]
+        book = self.remove(index).add(document, before.file).books[-1]
+        if book.digest == before.digest:
+            return self
+        if isinstance(before.choice, Pages):
+            book = replace(book, choice=before.choice)
+        return Library((*self.books[:index], book, *self.books[index + 1 :]))
 
     def index(self, key: str) -> int | None:
         """The index of the book with a key; None: it is not in the library."""

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,13 +83,22 @@ def claim(stored: Path) -> Claim:
     return Claim(stored, stored)
 
 
-def forget(claims: Iterable[Claim]) -> None:
-    """Delete the copies. A file stored at the same place since then belongs to another upload and stays."""
+class Copy:
+    """A file that is still needed; an upload's own copy goes when nothing holds this, or the program ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.parent.name.startswith(CLAIMED):
+            weakref.finalize(self, _delete, path)
+
+
+def forget(claims: Iterable[Claim], needed: Collection[Path] = ()) -> None:
+    """Delete the copies that are not needed. A file stored at the same place since then belongs to another upload."""
     for one in claims:
         with suppress(OSError):
-            if one.stored.samefile(one.own):
+            if one.stored.samefile(one.own) and one.stored not in needed:
                 _delete(one.stored)
-        if one.stored != one.own:
+        if one.stored != one.own and one.own not in needed:
             _delete(one.own)
 
 

@@ -7,15 +7,17 @@ A page's handlers change the library and show all this; the engine's thread coun
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from app.context.context_documents import Library
 from app.context.offers import Offer
 from app.context.token_costs import Meter
+from app.context.upload_files import Copy
 from app.documents.document import Document
 from core.errors import CoreError
 
-Stage = Literal["waiting", "extracting", "extracted", "counting", "failed"]
+Stage = Literal["waiting", "extracting", "recognising", "extracted", "counting", "failed"]
 ON_THE_WAY = ("waiting", "extracting")
 
 
@@ -35,13 +37,16 @@ class Upload:
     stage: Stage = "waiting"
     num_done: int = 0  # pages extracted
     num_pages: int | None = None
+    seconds_left: float | None = None  # of recognition
+    file: Copy | None = None  # where text on pictures can be recognised
+    replaces: str = ""  # the key of the book whose text is read anew
     document: Document | None = None
     error: CoreError | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def fail(self, error: CoreError) -> None:
         """The upload has failed with this error."""
-        self.stage, self.error, self.document = "failed", error, None
+        self.stage, self.error, self.document, self.file = "failed", error, None, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,24 +114,68 @@ class Uploads:
             self.pending = tuple(one for one in self.pending if one.stage != "failed")
             self.error, self.note = None, ""
 
-    def add(self, document: Document) -> None:
-        """Add a document to the library.
+    def recognise(self, key: str) -> Upload | None:
+        """Begin to recognise the text of a book, or of an upload that failed because it has no text.
+
+        None: it is gone, or is being recognised.
+        """
+        with self._lock:
+            index = self.library.index(key)
+            if index is not None:
+                book = self.library.books[index]
+                if book.file is None or any(one.replaces == key for one in self.pending if one.stage != "failed"):
+                    return None
+                self._number += 1
+                upload = Upload(self._number, book.document.name, file=book.file, replaces=key)
+                self.pending = (*(one for one in self.pending if one.replaces != key), upload)
+            else:
+                failed = [one for one in self.pending if str(one.number) == key and one.stage == "failed" and one.file]
+                if not failed:
+                    return None
+                upload = failed[0]
+                upload.error = None
+                upload.stop.clear()
+            upload.stage, upload.num_done, upload.num_pages, upload.seconds_left = "recognising", 0, None, None
+            self.error = None
+            return upload
+
+    def add(self, upload: Upload) -> None:
+        """Put an upload's document in the library.
 
         Raises:
             AlreadyThere: the same text is in the library.
         """
         with self._lock:
-            self.library = self.library.add(document)
+            self.library = self.with_document(upload)
 
-    def stop(self) -> None:
-        """Stop extracting."""
+    def with_document(self, upload: Upload) -> Library:
+        """The library with an upload's document. Raises as `add`."""
+        assert upload.document is not None, f"{upload.name} is said to be extracted"
+        if upload.replaces:
+            return self.library.reread(upload.replaces, upload.document)
+        return self.library.add(upload.document, upload.file)
+
+    @property
+    def needed(self) -> frozenset[Path]:
+        """Files that must not be deleted: text on their pictures can be recognised."""
+        held = (*(one.file for one in self.pending), *(book.file for book in self.library.books))
+        return frozenset(file.path for file in held if file)
+
+    def stop(self, number: int | None = None) -> None:
+        """Stop extracting and recognising, or only the upload with a number."""
         for upload in self.pending:
-            upload.stop.set()
+            if number in (None, upload.number):
+                upload.stop.set()
 
     @property
     def extracting(self) -> bool:
         """Some file's text is still being extracted."""
         return any(one.stage in ON_THE_WAY for one in self.pending)
+
+    @property
+    def recognising(self) -> bool:
+        """Text on pictures is being recognised."""
+        return any(one.stage == "recognising" for one in self.pending)
 
     @property
     def extracted(self) -> tuple[Upload, ...]:

@@ -64,20 +64,20 @@ class Ocr:
         texts: dict[int, str] = {}
         if wanted:
             digest = file_digest(file) if self.kept else ""
-            texts = self.kept.load(digest) if self.kept else {}
+            texts = self.kept.load(digest, label(self.engine)) if self.kept else {}
             missing = [index for index in wanted if index not in texts]
             if missing and self.recognise:
                 yield from self._recognise(file, name, missing, texts, digest)
         filled = [page.copy() for page in pages]
         for index in set(wanted) & set(texts):
-            filled[index].update(text=texts[index], recognised=True)
+            filled[index]["text"], filled[index]["recognised"] = texts[index], True
         return filled
 
     def _recognise(
         self, file: Path, name: str, missing: Sequence[int], texts: dict[int, str], digest: str
     ) -> Generator[Extracting]:
         """Add the texts of pages, as they are recognised. A page on which the process dies is left out."""
-        if version(self.engine) is None:
+        if label(self.engine) is None:
             raise OcrMissing(name)
         left, failures = list(missing), 0
         while left and not self.stopped():
@@ -94,7 +94,7 @@ class Ocr:
         self, file: Path, name: str, left: list[int], texts: dict[int, str], digest: str, num_pages: int
     ) -> Generator[Extracting]:
         """Recognise the next pages in one process; removes them from `left`."""
-        now = left[:PAGES_AT_ONCE]
+        now, engine = left[:PAGES_AT_ONCE], label(self.engine)
         parser = Parser("app.documents.ocr_worker", "a PDF", (self.engine, ",".join(map(str, now))))
         limits = replace(self.limits, cpu_seconds=CPU_SECONDS * len(now))
         with closing(worker_messages(parser, file, name, limits, turns=_turn)) as messages:
@@ -107,8 +107,8 @@ class Ocr:
                     begun = time.monotonic()
                     if not message["damaged"]:
                         texts[index] = message["text"]
-                        if self.kept:
-                            self.kept.add(digest, index, message["text"])
+                        if self.kept and engine:
+                            self.kept.add(digest, engine, index, message["text"])
                     if sum(map(len, texts.values())) > limits.chars:
                         raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
                 if self.stopped():
@@ -120,10 +120,16 @@ class Ocr:
                 )
 
 
-def version(engine: str = RAPID_OCR) -> str | None:
-    """The version of an engine; None if it is not installed."""
-    found: str | None = importlib.import_module(engine).version()
-    return found
+def label(engine: str) -> str | None:
+    """The name and version of an engine; None if it is not installed."""
+    module = importlib.import_module(engine)
+    version = module.version()
+    return f"{module.NAME}-{version}" if version else None
+
+
+def is_installed() -> bool:
+    """Whether text can be recognised."""
+    return label(RAPID_OCR) is not None
 
 
 def expected_seconds(num_pages: int) -> float:

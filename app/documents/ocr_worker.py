@@ -35,11 +35,19 @@ LOW_PRIORITY = 10
 
 def main(argv: Sequence[str]) -> None:
     """Send the messages of one file."""
-    with suppress(psutil.Error):
-        psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else LOW_PRIORITY)
+    lower_priority()
     engine, pages = argv[3], [int(index) for index in argv[4].split(",")]
     load: Callable[..., Any] = importlib.import_module(engine).load
     serve(lambda stream: read(stream, lambda: load(num_threads()), pages), MALFORMED, argv[:3])
+
+
+def lower_priority() -> None:
+    """Let other programs, and the answer that this one may be writing, have the processor first."""
+    with suppress(psutil.Error):
+        if sys.platform == "win32":
+            psutil.Process().nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+        else:
+            psutil.Process().nice(LOW_PRIORITY)
 
 
 def num_threads() -> int:

@@ -22,9 +22,10 @@ LEAST_SCORE = 0.5  # of a line: with less it is a drawing
 def version() -> str | None:
     """The engine's version; None if it is not installed. Imports nothing."""
     try:
-        return [metadata.version(package) for package in PACKAGES][0]
+        versions = [metadata.version(package) for package in PACKAGES]
     except metadata.PackageNotFoundError:
         return None
+    return versions[0]
 
 
 def load(num_threads: int) -> "Callable[[np.ndarray[Any, Any]], Sequence[Found]]":

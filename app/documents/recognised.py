@@ -1,7 +1,7 @@
 """Recognised text on disk: a file for each document and engine, a line for each page, readable by its owner alone.
 
-Lines are added as pages are recognised, so that nothing is lost by Stop or a kill. A damaged line is no line: its page is
-recognised again.
+Lines are added as pages are recognised, so that nothing is lost by Stop or a kill. A damaged line is no line: its page
+is recognised again.
 """
 
 import hashlib
@@ -26,30 +26,35 @@ def file_digest(file: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecognisedPages:
-    """The texts that one engine has recognised."""
+    """The folder of recognised texts."""
 
     folder: Path
-    engine: str  # its name and version: another one is asked again
     most_bytes: int = MOST_BYTES
 
-    def load(self, digest: str) -> dict[int, str]:
-        """The texts of a document by the indices of their pages."""
+    def load(self, digest: str, engine: str | None) -> dict[int, str]:
+        """The texts of a document by the indices of their pages.
+
+        Args:
+            engine: its name and version; None: there is none now, so that any engine's texts are taken.
+        """
         texts: dict[int, str] = {}
-        with suppress(OSError):
-            path = self._path(digest)
-            for line in path.read_bytes().splitlines()[: self.most_bytes]:
-                texts |= page_of(line)
-            os.utime(path)
+        paths = [self._path(digest, engine)] if engine else sorted(self._files(digest))
+        for path in paths:
+            with suppress(OSError):
+                for line in path.read_bytes().splitlines():
+                    texts |= page_of(line)
+                os.utime(path)
         return texts
 
-    def add(self, digest: str, index: int, text: str) -> None:
+    def add(self, digest: str, engine: str, index: int, text: str) -> None:
         """Keep the text of a page. What cannot be written is not kept."""
         content = json.dumps([index, text])
         line = f"{zlib.crc32(content.encode())} {content}\n".encode()
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._make_room(len(line), self._path(digest))
-            handle = os.open(self._path(digest), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            path = self._path(digest, engine)
+            self._make_room(len(line), path)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
                 os.write(handle, line)
             finally:
@@ -57,10 +62,9 @@ class RecognisedPages:
 
     def forget(self, digest: str) -> None:
         """Delete what any engine has recognised of a document."""
-        for path in self._files():
-            if path.name.startswith(digest):
-                with suppress(OSError):
-                    path.unlink()
+        for path in self._files(digest):
+            with suppress(OSError):
+                path.unlink()
 
     def clear(self) -> int:
         """Delete everything. Returns the number of documents."""
@@ -70,11 +74,11 @@ class RecognisedPages:
                 path.unlink()
         return len(files)
 
-    def _path(self, digest: str) -> Path:
-        return self.folder / f"{digest}-{self.engine}{ENDING}"
+    def _path(self, digest: str, engine: str) -> Path:
+        return self.folder / f"{digest}-{engine}{ENDING}"
 
-    def _files(self) -> Iterator[Path]:
-        return self.folder.glob(f"*{ENDING}") if self.folder.is_dir() else iter(())
+    def _files(self, digest: str = "") -> Iterator[Path]:
+        return self.folder.glob(f"{digest}*{ENDING}") if self.folder.is_dir() else iter(())
 
     def _make_room(self, num_bytes: int, own: Path) -> None:
         """Delete other files, the oldest first, until as many bytes fit.

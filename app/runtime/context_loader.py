@@ -107,10 +107,8 @@ def _make_way(session: Session) -> None:
 
 
 def _put(upload: Upload, uploads: Uploads, meter: Meter) -> None:
-    document = upload.document
-    assert document is not None, f"{upload.name} is said to be extracted"
-    meter.warm(uploads.library.add(document))
-    uploads.add(document)
+    meter.warm(uploads.with_document(upload))
+    uploads.add(upload)
     uploads.leave(upload)
 
 

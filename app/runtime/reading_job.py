@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import BASELINE_QUESTIONS, mean
+from app.context.upload_files import Copy
 from app.context.uploads import ON_THE_WAY, Interrupted, Upload
 from app.documents.document import Document, Extracting
+from app.documents.errors import ScannedDocument
+from app.documents.ocr import Ocr
 from app.documents.readers import extract_document
+from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
 from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
 from app.runtime.jobs import JobQueue
@@ -26,26 +30,67 @@ from core.generation.events import PrefillProgress
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
     from core.engine_api import TextEngine
 
+FORGOTTEN = "Its recognised text is no longer kept on disk; the open book stays."
+
 
 class Reading:
     """Queues the work on the books of sessions."""
 
-    def __init__(self, jobs: JobQueue, keeping: SavedBooks) -> None:
-        self._jobs, self._keeping = jobs, keeping
+    def __init__(self, jobs: JobQueue, keeping: SavedBooks, recognised: RecognisedPages | None = None) -> None:
+        self._jobs, self._keeping, self._recognised = jobs, keeping, recognised
 
     def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract files into their uploads, in the caller's thread; then `catch_up`."""
         try:
             for upload, file in zip(pending, files, strict=True):
                 try:
-                    yield from extract_one(upload, file)
+                    yield from extract_one(upload, file, Ocr(recognise=False, kept=self._recognised))
                 except CoreError as error:
                     upload.fail(error)
+                    if isinstance(error, ScannedDocument) and error.num_pictures:
+                        upload.file = Copy(file)
         finally:
             for upload in pending:
                 if upload.stage in ON_THE_WAY:
                     upload.fail(Interrupted(upload.name))
         yield from self.catch_up(session)
+
+    def recognise(self, session: Session, key: str) -> Iterator[WorkerEvent]:
+        """Recognise the text on the pictures of a book or a failed upload, in the caller's thread; then `catch_up`.
+
+        What was recognised until Stop is used. If the page is closed, it is there for the next time.
+        """
+        uploads = session.uploads
+        upload = uploads.recognise(key)
+        if upload is None or upload.file is None:
+            return
+        file = upload.file
+
+        def stopped() -> bool:
+            return upload.stop.is_set() or bool(upload.replaces and uploads.library.index(upload.replaces) is None)
+
+        kept = None if session.incognito else self._recognised
+        try:
+            yield from extract_one(upload, file.path, Ocr(recognise=True, kept=kept, stopped=stopped))
+        except CoreError as error:
+            upload.fail(error)
+            upload.file = file
+        finally:
+            if upload.stage == "recognising":  # the page was closed
+                upload.fail(Interrupted(upload.name))
+                upload.file = file
+                if upload.replaces:
+                    uploads.leave(upload)
+        yield from self.catch_up(session)
+
+    def forget(self, session: Session, key: str) -> None:
+        """Delete the recognised text of a book from disk; the open book stays."""
+        uploads = session.uploads
+        index = uploads.library.index(key)
+        file = uploads.library.books[index].file if index is not None else None
+        if file and self._recognised:
+            self._recognised.forget(file_digest(file.path))
+            uploads.note = FORGOTTEN
 
     def catch_up(self, session: Session) -> Iterator[WorkerEvent]:
         """Count, open and read, unless another text is still being extracted: its stream then continues with this."""
@@ -102,17 +147,22 @@ class Reading:
         self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
 
 
-def extract_one(upload: Upload, file: Path) -> Iterator[Extracting]:
+def extract_one(upload: Upload, file: Path, ocr: Ocr) -> Iterator[Extracting]:
     """Extract a file's text into its upload."""
-    upload.stage = "extracting"
-    with closing(extract_document(file)) as steps:
+    if not ocr.recognise:
+        upload.stage = "extracting"
+    with closing(extract_document(file, ocr)) as steps:
         for step in steps:
-            if upload.stop.is_set():
+            if upload.stop.is_set() and not ocr.recognise:
                 raise Interrupted(upload.name)
             if isinstance(step, Document):
+                if upload.file is None and (step.picture_pages or step.recognised_pages):
+                    upload.file = Copy(file)
                 upload.document, upload.stage = step, "extracted"
             else:
-                upload.num_done, upload.num_pages = step.num_done, step.num_pages
+                if step.recognising is ocr.recognise:
+                    upload.num_done, upload.num_pages = step.num_done, step.num_pages
+                    upload.seconds_left = step.seconds_left
                 yield step
 
 

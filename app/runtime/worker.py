@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from app.context.context_documents import Library
 from app.conversations.store import Conversations
 from app.documents.readers import display_name
+from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import AnswerJob
 from app.runtime.context_loader import forget_tokens
 from app.runtime.events import LoadFailed, Loading, ModelState, Pause, Ready, WorkerEvent
@@ -64,6 +65,7 @@ class EngineWorker:
         seed: int = 0,
         conversations: Conversations | None = None,
         keeping: SavedBooks | None = None,
+        recognised: RecognisedPages | None = None,
     ) -> None:
         self.keeping = keeping or SavedBooks()
         self.sessions = Sessions(is_busy=self._is_busy)
@@ -71,7 +73,7 @@ class EngineWorker:
         self._load, self._seed = load, seed
         self._engine: TextEngine | None = None
         self._jobs = JobQueue()
-        self._reading = Reading(self._jobs, self.keeping)
+        self._reading = Reading(self._jobs, self.keeping, recognised)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -------------------- the model
@@ -139,6 +141,18 @@ class EngineWorker:
     def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
         """`open_books` for one file."""
         return self.open_books(session_id, [file])
+
+    def recognise(self, session_id: str, key: str) -> Iterator[WorkerEvent]:
+        """Recognise the text on the pictures of a book, or of the failed upload with that number; then read it.
+
+        Raises:
+            SessionGone: at once.
+        """
+        return self._reading.recognise(self.sessions.get(session_id), key)
+
+    def forget_recognised(self, session_id: str, key: str) -> None:
+        """Delete the recognised text of a book from disk. Raises SessionGone."""
+        self._reading.forget(self.sessions.get(session_id), key)
 
     def arrange(self, session_id: str, change: Callable[[Library], Library]) -> Iterator[WorkerEvent]:
         """Change the session's library, and let the model read its new parts.
@@ -295,7 +309,7 @@ class EngineWorker:
 
     def _is_busy(self, session: Session) -> bool:
         """Work for the page runs or waits: the page must not be forgotten now."""
-        return session.uploads.extracting or self._jobs.is_busy(session)
+        return session.uploads.extracting or session.uploads.recognising or self._jobs.is_busy(session)
 
     def stop_reading(self, session_id: str) -> None:
         """Stop extracting, counting or reading. What was read stays read, and the library stays as it is."""

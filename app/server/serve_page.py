@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from app.context import upload_files
 from app.conversations.store import Conversations
+from app.documents.recognised import FOLDER, RecognisedPages
 from app.remote.addresses import is_loopback
 from app.runtime.data_folder import data_dir
 from app.runtime.downloads import Downloads
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             conversations=Conversations(folder / "conversations"),
             keeping=SavedBooks(folder / "shelf"),
+            recognised=RecognisedPages(folder / FOLDER),
         )
         downloads, page = Downloads(), None
         try:

@@ -103,13 +103,13 @@ class Handlers:
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
         """Open dropped files. Their copies are deleted once their text is in memory, or if they cannot be read."""
         files = [claim(Path(path)) for path in paths or ()]
+        current = self._worker.sessions.enter(session_id)
         try:
             yield {self.parts.drop: None, self.parts.library.drop: None}
-            current = self._worker.sessions.enter(session_id)
             events = self._worker.open_books(current.id, [file.own for file in files])
-            yield from self.watch_library(current, forgetting(events, files))
+            yield from self.watch_library(current, forgetting(events, files, current))
         finally:
-            forget(files)
+            forget(files, current.uploads.needed)
 
     def open_sample(self, sample: Sample) -> Callable[[str], Iterator[Updates]]:
         """The handler of one sample's button."""
@@ -168,9 +168,12 @@ class Handlers:
         }
 
 
-def forgetting(events: Iterator[WorkerEvent], files: Sequence[Claim]) -> Iterator[WorkerEvent]:
-    """Yield the same events; delete the copies after the last extraction, long before the model has read the texts."""
+def forgetting(events: Iterator[WorkerEvent], files: Sequence[Claim], current: Session) -> Iterator[WorkerEvent]:
+    """Yield the same events; delete the copies after the last extraction, long before the model has read the texts.
+
+    A copy with pictures of text stays as long as its book.
+    """
     for event in events:
         if not isinstance(event, Extracting):
-            forget(files)
+            forget(files, current.uploads.needed)
         yield event

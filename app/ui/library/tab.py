@@ -53,6 +53,12 @@ class LibraryHandlers:
                 yield self._page.fresh(session)
             elif verb == "keep":
                 events = self._worker.save_book(session.id)
+            elif verb == "recognise":
+                events = self._worker.recognise(session.id, key)
+            elif verb == "forget-recognised":
+                self._worker.forget_recognised(session.id, key)
+            elif verb == "stop-recognising":
+                session.uploads.stop(int(key) if key.isdecimal() else 0)
             elif verb == "keep-not":
                 disk_state(session).decline()
             elif change is not None:

@@ -6,11 +6,13 @@ A document's text reaches the browser one page at a time, and only on request.
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book, label, page_text
 from app.context.offers import Offer, offers
+from app.documents.ocr import is_installed
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.reading.book_view import FORMATS, extent, failure, offer_button, progress
 from app.ui.reading.budget_view import budget, fit_of
+from app.ui.reading.recognition_view import offer_for_book
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
 EMPTY = """<section class="card empty-shelf"><h3>Nothing in the library yet</h3>
@@ -37,7 +39,8 @@ def listing_state(session: Session) -> tuple[object, ...]:
     """Changes with everything that `listing` draws."""
     uploads, fit = session.uploads, session.uploads.fit
     opened = session.book.parts if session.book else ()
-    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, uploads.extracting)
+    busy = uploads.extracting, uploads.recognising, is_installed()
+    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, busy)
 
 
 def listing(session: Session) -> str:
@@ -70,9 +73,24 @@ def _row(session: Session, index: int, book: Book) -> str:
         f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
         f'<div class="tools">{tools}</div></div>'
         + (f'<ul class="warnings" aria-label="Warnings about {title}">{warned}</ul>' if warned else "")
+        + _recognition(session, book)
         + _choices(session, index, book)
         + "</li>"
     )
+
+
+def _recognition(session: Session, book: Book) -> str:
+    """The offer to recognise text on its pictures, or to forget what was recognised."""
+    if any(one.replaces == book.key for one in session.uploads.pending if one.stage != "failed"):
+        return ""
+    forget = ""
+    if book.file and book.document.recognised_pages:
+        told = "Delete its recognised text from the data folder; the open book stays."
+        forget = (
+            f'<p><button type="button" class="link" data-act="forget-recognised:{book.key}" title="{told}">'
+            "Forget its recognised text on disk</button></p>"
+        )
+    return offer_for_book(book, named=False) + forget
 
 
 def _chapters(book: Book) -> str:

@@ -13,6 +13,7 @@ from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.saved_view import how_read, on_disk
 from app.ui.reading.budget_view import budget, fit_of
+from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
 from core.errors import ContextTooSmall, CoreError
 
 FORMATS = {"pdf": "PDF", "epub": "EPUB", "docx": "DOCX", "html": "HTML", "text": "TXT", "markdown": "MD"}
@@ -74,6 +75,8 @@ class BookView:
         if fit := fit_of(session):
             parts.append(budget(fit, len(uploads.library.books)))
         parts.append(_warnings(self._warned()))
+        books, busy = uploads.library.books, {one.replaces for one in uploads.pending if one.stage != "failed"}
+        parts += [offer_for_book(one, named=len(books) > 1) for one in books[:MOST_TITLES] if one.key not in busy]
         if uploads.library.books:
             parts.append(self._buttons())
         if not any(parts):
@@ -193,7 +196,7 @@ def _running(step: str, detail: str, share: float | None) -> str:
 
 def progress(upload: Upload) -> str:
     """An upload: its name, the current step, its progress."""
-    share, detail = None, ""
+    share, detail, stop = None, "", ""
     match upload.stage:
         case "waiting":
             step = "Waits until the text before it is extracted"
@@ -203,12 +206,15 @@ def progress(upload: Upload) -> str:
                 share, detail = done / max(pages, 1), f"page {min(done + 1, pages):,} of {pages:,}"
             elif done:
                 detail = f"page {done + 1:,}"
+        case "recognising":
+            step, detail, share = progress_of(upload)
+            stop = stop_button(upload)
         case "extracted":
             step = "Waits to be counted"
         case _:
             step = "Counting tokens"
     title = f'<h3 class="book-title">{render.escape(upload.name)}</h3>'
-    return f'<div class="arrival">{title}{_running(step, detail, share)}</div>'
+    return f'<div class="arrival">{title}{_running(step, detail, share)}{stop}</div>'
 
 
 def failure(upload: Upload) -> str:
@@ -217,7 +223,7 @@ def failure(upload: Upload) -> str:
     problem, hint = told(error)
     return (
         f'<div class="problem" role="alert"><strong>{render.escape(problem)}</strong>'
-        f"<span>{render.escape(hint)}</span>"
+        f"{offer_for_upload(upload) or f'<span>{render.escape(hint)}</span>'}"
         f'<button type="button" class="close" data-act="dismiss:{upload.number}" aria-label="Dismiss">×</button></div>'
     )
 

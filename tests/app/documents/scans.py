@@ -2,10 +2,10 @@
 
     python -m tests.app.documents.scans FILE.pdf[:FIRST-LAST[:ANGLE]]... [--dpi 200] [--markdown] [--differences]
 
-Needs requirements-ocr.txt. Pages are drawn in grey at 200 dpi and stored as JPEG, turned by ANGLE degrees. Both texts go
-the program's whole way, headers and columns included. "Right": one minus the fewest letters to change, add or remove
-(Levenshtein), as a share of the letters; white space counts as one space. "Words": the share of the text's words that are
-in the recognised text. Seconds are of one processor core, the engine's start included.
+Needs requirements-ocr.txt. Pages are drawn in grey at 200 dpi and stored as JPEG, turned by ANGLE degrees. Both texts
+go the program's whole way, headers and columns included. "Right": one minus the fewest letters to change, add or remove
+(Levenshtein), as a share of the letters; white space counts as one space. "Words": the share of the text's words that
+are in the recognised text. Seconds are of one processor core, the engine's start included.
 """
 
 import argparse
