@@ -71,8 +71,8 @@ class ScannedDocument(DocumentError):
     def __init__(self, name: str, num_pages: int, num_pictures: int = 0) -> None:
         """`num_pictures`: pages whose text could be recognised."""
         pages = "its only page is an image" if num_pages == 1 else f"its {num_pages:,} pages are images"
-        hint = "Let its text be recognised, with --ocr." if num_pictures else "Recognise its text with another program."
-        super().__init__(f"{name} holds no text: {pages}.", hint=hint)
+        how = "add --ocr" if num_pictures else "use another program for it"
+        super().__init__(f"{name} holds no text: {pages}.", hint=f"Recognise its text (OCR): {how}.")
         self.num_pages, self.num_pictures = num_pages, num_pictures
 
 

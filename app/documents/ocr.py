@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from app.documents.document import Extracting
@@ -18,7 +18,7 @@ from app.documents.parsing import Parser, ParsingLimits, worker_messages
 from app.documents.quality import is_picture
 from app.documents.recognised import RecognisedPages, file_digest
 
-RAPID_OCR = "app.documents.rapid_ocr"
+ENGINE = "app.documents.rapid_ocr"  # has NAME, `version` and `load`
 USUAL_SECONDS = 3.0  # for a page, until some were recognised here
 NEWEST = 0.3  # weight of the newest page in the pace
 PAGES_AT_ONCE = 500  # of one process; a command line is not endless
@@ -50,7 +50,7 @@ class Ocr:
     recognise: bool  # False: only what was recognised before is used
     kept: RecognisedPages | None = None  # None: nothing is kept
     stopped: Callable[[], bool] = lambda: False  # asked again and again; what was recognised until then is used
-    engine: str = RAPID_OCR  # a module: see `rapid_ocr.py`
+    engine: str = field(default_factory=lambda: ENGINE)  # a module
     limits: ParsingLimits = LIMITS
 
     def fill(self, file: Path, name: str, pages: Sequence[PageRead]) -> Generator[Extracting, None, list[PageRead]]:
@@ -129,7 +129,7 @@ def label(engine: str) -> str | None:
 
 def is_installed() -> bool:
     """Whether text can be recognised."""
-    return label(RAPID_OCR) is not None
+    return label(ENGINE) is not None
 
 
 def expected_seconds(num_pages: int) -> float:

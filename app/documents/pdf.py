@@ -54,7 +54,8 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
     scan = hardly_any_text(
         list(map(num_letters, lines)), [page["has_image"] and not page.get("recognised") for page in pages]
     )
-    poorer = [index for index, page in enumerate(pages) if page.get("by_pypdf") and num_letters(lines[index])]
+    by_pypdf = [page.get("by_pypdf") and not page.get("recognised") for page in pages]
+    poorer = [index for index, poor in enumerate(by_pypdf) if poor and num_letters(lines[index])]
     flaws = (
         (pictures, "Only images, which are not read"),
         (recognised, "Recognised on pictures (OCR), so that letters may be wrong"),

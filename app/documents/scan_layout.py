@@ -16,8 +16,9 @@ Corner = tuple[float, float]  # x to the right, y downwards, in pixels
 USUAL_SIZE = 0.25  # letters that differ less from the page's usual ones are as large: boxes are not exact
 LONG = 5.0  # times its height: a line that long shows how the page is turned
 MOST_SKEW = 10.0  # degrees; lines that stand more askew are no lines of the text
+SAME_ROW = 0.4  # of the height: boxes whose middles differ less stand side by side
 MIN_LINES = 4  # in each of two columns
-GUTTER = 0.7  # of the height of a line, between two columns
+GUTTER = 0.3  # of the height of a line, between two columns: boxes are wider than their letters
 MIN_COLUMN = 0.2  # of the width of both: a narrower strip holds numbers or bullets
 MOST_ACROSS = 0.4  # share of the lines that may run across both columns: titles, wide tables
 
@@ -100,7 +101,7 @@ def rows(boxes: Sequence[Box]) -> list[Box]:
     """The boxes from top to bottom, those at one height from left to right."""
     ordered: list[list[Box]] = []
     for box in sorted(boxes, key=lambda box: box.middle):
-        if ordered and box.middle - ordered[-1][0].middle < 0.5 * min(box.height, ordered[-1][0].height):
+        if ordered and box.middle - ordered[-1][0].middle < SAME_ROW * min(box.height, ordered[-1][0].height):
             ordered[-1].append(box)
         else:
             ordered.append([box])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from app.conversations.store import Conversations
+from app.documents.recognised import RecognisedPages
 from app.runtime.events import BookOpened, WorkerEvent
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
@@ -393,10 +394,15 @@ def finished(
 
 
 def worker_of(
-    engine: TextEngine, seed: int = 0, conversations: Conversations | None = None, keeping: SavedBooks | None = None
+    engine: TextEngine,
+    seed: int = 0,
+    conversations: Conversations | None = None,
+    keeping: SavedBooks | None = None,
+    recognised: RecognisedPages | None = None,
 ) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, conversations=conversations, keeping=keeping)
+    stored = {"conversations": conversations, "keeping": keeping, "recognised": recognised}
+    worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, **stored)  # type: ignore[arg-type]
     worker.start()
     return worker
 

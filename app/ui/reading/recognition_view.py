@@ -27,14 +27,12 @@ def offer_for_upload(upload: Upload) -> str:
 
 def _offer(num_pictures: int, num_pages: int, key: str, title: str) -> str:
     """How many pages are pictures, and a button with the time it takes, or what to install."""
-    are = "page is a picture" if num_pages == 1 else f"pages are pictures{'' if num_pictures > 1 else ' alone'}"
-    told = f"{num_pictures:,} of {num_pages:,} {are}"
-    told = f"{render.escape(title)}: {told}." if title else f"{told}."
+    are = "is a picture" if num_pictures == 1 else "are pictures"
+    told = f"{num_pictures:,} of {formats.plural(num_pages, 'page')} {are}."
+    told = render.escape(f"{title}: {told}" if title else told)
     if not is_installed():
-        todo = (
-            f'<span>To recognise their text, run <code class="command">{render.escape(INSTALL_OCR)}</code> once.</span>'
-        )
-        return f'<div class="recognition"><p>{told}</p>{todo}</div>'
+        command = f"<code>{render.escape(INSTALL_OCR)}</code>"
+        return f'<div class="recognition"><p>{told} To recognise their text, run this once: {command}</p></div>'
     took = formats.duration(max(1.0, expected_seconds(num_pictures)))
     return (
         f'<div class="recognition"><p>{told}</p><button type="button" class="offer" data-act="recognise:{key}">'

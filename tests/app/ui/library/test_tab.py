@@ -14,6 +14,7 @@ from app.context.context_documents import AlreadyThere, Chapters, Library, Pages
 from app.context.token_costs import Meter
 from app.context.uploads import Uploads
 from app.documents.document import Chapter, Document, make_pages
+from app.documents.ocr import Ocr
 from app.documents.readers import extract_document
 from app.runtime.context_loader import _book, open_library, talk_tokens
 from app.runtime.sessions import Session
@@ -103,9 +104,9 @@ def test_every_file_has_a_state_of_its_own(worker: EngineWorker, tmp_path: Path,
     files.insert(1, write_book(tmp_path, "", "empty.txt"))
     seen: list[tuple[str, ...]] = []
 
-    def noting(path: Path) -> Iterator[Any]:
+    def noting(path: Path, ocr: Ocr) -> Iterator[Any]:
         seen.append(tuple(one.stage for one in session.uploads.pending))
-        yield from extract_document(path)
+        yield from extract_document(path, ocr)
 
     monkeypatch.setattr("app.runtime.reading_job.extract_document", noting)
     events = worker.open_books(session.id, files)

@@ -1,0 +1,261 @@
+"""Pages that are pictures: recognised, kept, stopped, and what happens where the engine cannot."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+from pypdf import PdfReader, PdfWriter
+
+from app.documents import Document, DocumentError, Extracting, extract_document, ocr
+from app.documents.errors import (
+    DamagedDocument,
+    OcrMissing,
+    ParsingLimitReached,
+    PasswordProtected,
+    ScannedDocument,
+)
+from app.documents.ocr import Ocr
+from app.documents.ocr_worker import MAX_PIXELS, MAX_SIDE, scale_of
+from app.documents.recognised import RecognisedPages, file_digest
+from tests.app.documents import fake_ocr
+from tests.app.documents.conftest import MakePdf
+from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, GATE, MISSING, WAITS, write_scan
+from tests.app.documents.scans import Source, distance, measure
+from tests.app.documents.test_pdf import PAGE, add_image
+
+SAMPLE = Path(__file__).parents[3] / "assets" / "books" / "harbour-8k.pdf"
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> RecognisedPages:
+    return RecognisedPages(tmp_path / "kept")
+
+
+def read(file: Path, how: Ocr | None = None) -> Document:
+    *_, document = extract_document(file, how or Ocr(recognise=True))
+    assert isinstance(document, Document)
+    return document
+
+
+def shades(document: Document) -> list[str]:
+    """What was recognised on each page."""
+    texts = [document.page_text(page) for page in document.pages]
+    return [text.partition("shade ")[2].partition(" ")[0] for text in texts]
+
+
+def test_a_scan_becomes_text_and_says_so(tmp_path: Path) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60, 70, 80)
+    *steps, document = extract_document(scan, Ocr(recognise=True))
+    assert isinstance(document, Document) and shades(document) == ["60", "70", "80"]
+    assert document.recognised_pages == (1, 2, 3) and document.picture_pages == ()
+    assert document.warnings == ("Recognised on pictures (OCR), so that letters may be wrong: pages 1–3.",)
+    assert document.text.startswith("A page of shade 60 lay on the table and measured 1112 by 1556")
+    done = [step for step in steps if isinstance(step, Extracting) and step.recognising]
+    assert [step.num_done for step in done] == sorted(step.num_done for step in done)
+    assert done[-1].num_done == done[-1].num_pages == 3 and done[-1].seconds_left == 0
+
+
+def test_only_pictures_are_recognised_and_pages_keep_their_places(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    path = make_pdf(PAGE, [], PAGE)
+    add_image(writer, 1)
+    writer.write(path)
+    assert read(path, Ocr(recognise=False)).picture_pages == (2,)
+    document = read(path)
+    assert document.recognised_pages == (2,)
+    assert [bool(shade) for shade in shades(document)] == [False, True, False]
+    assert document.page_text(document.pages[2]).split() == document.page_text(document.pages[0]).split()
+
+
+def test_what_was_recognised_once_is_kept_even_where_the_engine_is_gone(
+    tmp_path: Path, kept: RecognisedPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60, 70)
+    first = read(scan, Ocr(recognise=True, kept=kept))
+    (file,) = kept.folder.iterdir()
+    assert file.name == f"{file_digest(scan)}-fake-1.jsonl"
+    if os.name == "posix":
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
+    monkeypatch.setattr(Ocr, "_recognise", None)  # would fail
+    assert read(scan, Ocr(recognise=True, kept=kept)) == first
+    assert read(scan, Ocr(recognise=False, kept=kept)) == first
+    monkeypatch.setenv(MISSING, "1")
+    assert read(scan, Ocr(recognise=False, kept=kept)) == first
+    with pytest.raises(ScannedDocument):
+        read(scan, Ocr(recognise=False))
+
+
+def test_a_damaged_line_is_recognised_again(tmp_path: Path, kept: RecognisedPages) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60, 70, 80)
+    first = read(scan, Ocr(recognise=True, kept=kept))
+    (file,) = kept.folder.iterdir()
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1].replace(b"shade 70", b"shade 99") + lines[2][:20])
+    assert list(kept.load(file_digest(scan), "fake-1")) == [0]
+    steps = list(extract_document(scan, Ocr(recognise=True, kept=kept)))
+    assert {step.num_pages for step in steps if isinstance(step, Extracting) and step.recognising} == {2}
+    assert steps[-1] == first
+
+
+def test_another_version_recognises_again(
+    tmp_path: Path, kept: RecognisedPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60)
+    read(scan, Ocr(recognise=True, kept=kept))
+    monkeypatch.setattr(fake_ocr, "version", lambda: "2")
+    assert kept.load(file_digest(scan), ocr.label(fake_ocr.__name__)) == {}
+
+
+def test_stop_uses_what_was_recognised_until_then_and_leaves_nothing_running(
+    tmp_path: Path, kept: RecognisedPages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    monkeypatch.setenv(GATE, str(gate))
+    scan = write_scan(tmp_path / "scan.pdf", 60, WAITS, 80)
+    stop: list[bool] = []
+    document = None
+    for step in extract_document(scan, Ocr(recognise=True, kept=kept, stopped=lambda: bool(stop))):
+        if isinstance(step, Extracting) and step.recognising and step.num_done == 1:
+            stop.append(True)
+        document = step
+    assert isinstance(document, Document) and document.recognised_pages == (1,) and document.picture_pages == (2, 3)
+    assert list(kept.load(file_digest(scan), "fake-1")) == [0]
+    assert psutil.Process().children() == []
+
+
+def test_a_closed_recognition_leaves_nothing_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    monkeypatch.setenv(GATE, str(gate))
+    steps = extract_document(write_scan(tmp_path / "scan.pdf", WAITS), Ocr(recognise=True))
+    with closing(steps):
+        assert next(step for step in steps if isinstance(step, Extracting) and step.recognising)
+        (process,) = psutil.Process().children()
+        if os.name == "posix":
+            assert any(process.nice() > psutil.Process().nice() for _ in steps)
+    assert psutil.Process().children() == []
+
+
+def test_pages_on_which_the_engine_fails_or_crashes_are_left_out(tmp_path: Path) -> None:
+    document = read(write_scan(tmp_path / "scan.pdf", 60, FAILS, 70, CRASHES, 80, EMPTY))
+    assert shades(document) == ["60", "", "70", "", "80", ""]
+    assert document.picture_pages == (2, 4) and document.recognised_pages == (1, 3, 5, 6)
+
+
+def test_an_engine_that_always_crashes_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(ParsingLimitReached):
+        read(write_scan(tmp_path / "scan.pdf", 60, CRASHES, CRASHES, CRASHES, 70))
+
+
+@pytest.mark.parametrize("how", [MISSING, BROKEN])
+def test_without_an_engine_one_command_is_named(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(how, "1")
+    with pytest.raises(OcrMissing) as caught:
+        read(write_scan(tmp_path / "scan.pdf", 60, 70))
+    assert "pip install -r requirements-ocr.txt" in caught.value.hint and "\n" not in str(caught.value)
+
+
+def test_a_text_without_pictures_asks_for_no_engine(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MISSING, "1")
+    assert read(make_pdf(PAGE)).recognised_pages == ()
+
+
+def test_hostile_scans_are_refused_as_without_recognition(tmp_path: Path) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60, 70)
+    cut = tmp_path / "cut.pdf"
+    cut.write_bytes(scan.read_bytes()[:-600])
+    with pytest.raises(DamagedDocument):
+        read(cut)
+    locked = PdfWriter(clone_from=PdfReader(scan))
+    locked.encrypt("secret")
+    locked.write(tmp_path / "locked.pdf")
+    with pytest.raises(PasswordProtected):
+        read(tmp_path / "locked.pdf")
+
+
+def test_a_picture_bomb_costs_no_more_than_the_limits(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.pdf"
+    write_scan(bomb, 60)
+    content = bomb.read_bytes()
+    assert b"/Width 400" in content
+    bomb.write_bytes(content.replace(b"/Width 400", b"/Width 60000").replace(b"/Height 560", b"/Height 60000"))
+    with pytest.raises(DocumentError):  # nothing half-loaded
+        read(bomb, Ocr(recognise=False))
+    how = Ocr(recognise=True)
+    try:
+        assert read(bomb, how).pages
+    except DocumentError as error:
+        assert "\n" not in str(error)
+    assert psutil.Process().children() == []
+
+
+@pytest.mark.parametrize("size", [(595, 842), (14_173, 14_173), (14_400, 3), (1, 1), (200_000, 10)])
+def test_pictures_of_pages_are_bounded(size: tuple[float, float]) -> None:
+    scale = scale_of(*size)
+    width, height = (side * scale for side in size)
+    assert width * height <= MAX_PIXELS * 1.001 and max(width, height) <= MAX_SIDE * 1.001
+    assert scale <= 200 / 72
+
+
+def test_a_page_of_five_metres_is_drawn_small_enough(tmp_path: Path) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60, size=(14_173, 14_173))
+    assert "measured 2829 by 2829" in read(scan).text
+
+
+# -------------------- what is kept
+
+
+def test_the_oldest_go_when_room_is_short(tmp_path: Path) -> None:
+    kept = RecognisedPages(tmp_path / "kept", most_bytes=250)
+    for number, digest in enumerate(("aa", "bb", "cc")):
+        kept.add(digest, "fake-1", 0, "x" * 60)
+        os.utime(kept.folder / f"{digest}-fake-1.jsonl", (number, number))
+    kept.add("cc", "fake-1", 1, "x" * 60)
+    assert [bool(kept.load(digest, "fake-1")) for digest in ("aa", "bb", "cc")] == [False, True, True]
+    kept.add("cc", "fake-1", 2, "x" * 400)
+    assert sorted(kept.load("cc", "fake-1")) == [0, 1]
+
+
+def test_forgetting_is_for_one_document_and_clearing_for_all(kept: RecognisedPages) -> None:
+    for digest in ("aa", "bb"):
+        kept.add(digest, "fake-1", 0, "one")
+        kept.add(digest, "fake-2", 0, "one")
+    kept.forget("aa")
+    assert kept.load("aa", "fake-1") == {} and kept.load("bb", "fake-2") == {0: "one"}
+    assert kept.clear() == 2 and list(kept.folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kept = RecognisedPages(tmp_path / "file")
+    kept.add("aa", "fake-1", 0, "one")
+    assert kept.load("aa", "fake-1") == {} and kept.clear() == 0
+
+
+# -------------------- the real engine
+
+
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    pytest.importorskip("rapidocr", reason="requirements-ocr.txt is not installed")
+    monkeypatch.setattr(ocr, "ENGINE", "app.documents.rapid_ocr")
+    yield
+
+
+def test_a_scanned_page_of_the_sample_is_read_rightly(real: None, tmp_path: Path) -> None:
+    row = measure(Source(SAMPLE, 4, 4, angle=1.0), 200, tmp_path)
+    assert row.num_letters > 1_000 and row.num_wrong < 0.02 * row.num_letters
+
+
+@pytest.mark.parametrize(("a", "b", "apart"), [("", "abc", 3), ("kitten", "sitting", 3), ("abc", "", 3), ("b", "b", 0)])
+def test_distance(a: str, b: str, apart: int) -> None:
+    assert distance(a, b) == apart

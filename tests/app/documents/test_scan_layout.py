@@ -1,0 +1,80 @@
+"""Lines on a picture get the order in which people read them."""
+
+import math
+
+from app.documents.layout import page_text
+from app.documents.scan_layout import Corner, Found, printed_lines
+
+HEIGHT, LETTER = 20, 9  # pixels
+
+
+def line(text: str, x: float, y: float, width: float | None = None) -> Found:
+    """A line whose upper left corner is at (x, y)."""
+    right = x + (width or LETTER * len(text))
+    return Found(text, [(x, y), (right, y), (right, y + HEIGHT), (x, y + HEIGHT)])
+
+
+def turned(found: Found, degrees: float) -> Found:
+    """The line on a page that lies askew."""
+    across, down = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+
+    def turn(corner: Corner) -> Corner:
+        x, y = corner
+        return x * across - y * down, x * down + y * across
+
+    return Found(found.text, [turn(corner) for corner in found.corners])
+
+
+def order(found: list[Found]) -> list[str]:
+    return [one.text for one in printed_lines(found, 0.36)]
+
+
+def columns(top: int, number: int = 6) -> list[Found]:
+    """Two columns, row by row."""
+    return [
+        line(f"{side}{row} of the column", x, top + 30 * row, 300)
+        for row in range(number)
+        for side, x in (("left", 40), ("right", 380))
+    ]
+
+
+def test_columns_are_read_one_after_the_other() -> None:
+    found = order(columns(100))
+    assert found == [f"{side}{row} of the column" for side in ("left", "right") for row in range(6)]
+
+
+def test_what_runs_across_parts_the_columns() -> None:
+    page = [line("A title across both columns of the page", 40, 40, 640), *columns(100)]
+    page += [line("A heading across both of them once more", 40, 300, 640), *columns(340)]
+    found = order(page)
+    assert found[0].startswith("A title") and found[13].startswith("A heading")
+    assert found[1].startswith("left0") and found[7].startswith("right0") and found[14].startswith("left0")
+
+
+def test_a_page_of_one_column_is_read_downwards_in_any_order_of_its_lines() -> None:
+    page = [line(f"line {row:02} goes on to the right margin", 40, 30 * row, 600) for row in range(12)]
+    assert order(page[::-1]) == [f"line {row:02} goes on to the right margin" for row in range(12)]
+
+
+def test_a_table_with_a_narrow_column_stays_in_rows() -> None:
+    cells = [line(text, x, 30 * row) for row in range(8) for text, x in ((f"entry number {row}", 40), (f"{row}9", 640))]
+    text = page_text(printed_lines(cells, 0.36))
+    assert text.splitlines()[0] == "entry number 0 09" and len(text.splitlines()) == 8
+
+
+def test_a_page_askew_is_set_straight() -> None:
+    straight = [line("The old pilot stood", 40, 30 * row, 300) for row in range(8)]
+    straight += [line(f"{row}", 1_100, 30 * row, 40) for row in range(8)]
+    text = page_text(printed_lines([turned(one, 1.5) for one in straight], 0.36))
+    assert text.splitlines() == [f"The old pilot stood {row}" for row in range(8)]
+
+
+def test_paragraphs_are_parted_though_the_heights_of_boxes_differ() -> None:
+    page = [line(f"line {row} of the first", 40, 30 * row + (40 if row > 3 else 0), 600) for row in range(8)]
+    page = [one._replace(corners=[*one.corners[:2], *((x, y + index % 3) for x, y in one.corners[2:])])
+            for index, one in enumerate(page)]  # fmt: skip
+    assert page_text(printed_lines(page, 0.36)).split("\n\n")[1].startswith("line 4")
+
+
+def test_nothing_found_is_no_text() -> None:
+    assert page_text(printed_lines([], 1.0)) == ""

@@ -1,0 +1,279 @@
+"""Text on pictures becomes text of the library: offered, recognised, stopped, forgotten; no file stays."""
+
+import gc
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import NameObject
+
+from app.context.context_documents import Library, Pages
+from app.context.upload_files import FOLDER, Claim, claim, make_folder
+from app.documents import Extracting, ocr
+from app.documents.errors import OcrMissing, ScannedDocument
+from app.documents.recognised import RecognisedPages
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.ui.handlers import forgetting
+from app.ui.library.view import listing
+from app.ui.reading.book_view import BookView
+from tests.app.documents import fake_ocr
+from tests.app.documents.conftest import MakePdf, make_pdf, writer
+from tests.app.documents.fake_ocr import CRASHES, GATE, MISSING, WAITS, write_scan
+from tests.app.documents.test_pdf import PAGE, add_image
+from tests.app.fakes import FakeEngine, worker_of
+
+__all__ = ["make_pdf", "writer"]  # fixtures
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> RecognisedPages:
+    return RecognisedPages(tmp_path / "kept")
+
+
+@pytest.fixture
+def worker(engine: FakeEngine, kept: RecognisedPages) -> Iterator[EngineWorker]:
+    engine.context = 100_000
+    worker = worker_of(engine, recognised=kept)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def session(worker: EngineWorker) -> Session:
+    return worker.sessions.enter("")
+
+
+@pytest.fixture
+def drop(worker: EngineWorker, session: Session, tmp_path: Path) -> Callable[[Path], Claim]:
+    """Drop a file on the page."""
+
+    def drop_it(file: Path) -> Claim:
+        stored = make_folder(tmp_path) / file.name
+        shutil.copy(file, stored)
+        copy = claim(stored)
+        list(forgetting(worker.open_books(session.id, [copy.own]), [copy], session))
+        return copy
+
+    return drop_it
+
+
+def texts(session: Session) -> list[str]:
+    return [book.document.text for book in session.uploads.library.books]
+
+
+def uploads_left(tmp_path: Path) -> list[Path]:
+    gc.collect()
+    return [file for file in (tmp_path / FOLDER).rglob("*") if file.is_file()]
+
+
+@pytest.fixture
+def mixed(make_pdf: MakePdf, writer: PdfWriter) -> Path:
+    """Three pages, the second a picture."""
+    path = make_pdf(PAGE, [], PAGE)
+    add_image(writer, 1)
+    writer.write(path)
+    return path
+
+
+def test_a_scan_is_refused_offered_recognised_and_read(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
+) -> None:
+    drop(write_scan(tmp_path / "scan.pdf", 60, 70))
+    (upload,) = session.uploads.pending
+    assert isinstance(upload.error, ScannedDocument) and texts(session) == []
+    html = BookView(session).html()
+    assert "2 of 2 pages are pictures." in html and f'data-act="recognise:{upload.number}"' in html
+    events = list(worker.recognise(session.id, str(upload.number)))
+    assert any(isinstance(event, Extracting) and event.recognising for event in events)
+    assert len(texts(session)) == 1 and "shade 70" in texts(session)[0] and session.uploads.pending == ()
+    assert session.is_read
+    assert 'data-act="recognise' not in BookView(session).html() and "OCR" in BookView(session).html()
+    assert len(uploads_left(tmp_path)) == 1
+    list(worker.arrange(session.id, lambda _: Library()))
+    assert uploads_left(tmp_path) == []
+
+
+def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
+) -> None:
+    drop(mixed)
+    (tmp_path / "other.txt").write_text("Another text, about nothing.")
+    drop(tmp_path / "other.txt")
+    list(worker.arrange(session.id, lambda now: now.choose(0, Pages(1, 2))))
+    key = session.uploads.library.books[0].key
+    assert f'data-act="recognise:{key}"' in BookView(session).html()
+    assert f'data-act="recognise:{key}"' in listing(session)
+    list(worker.recognise(session.id, key))
+    first, second = session.uploads.library.books
+    assert "A page of shade" in first.document.text and first.choice == Pages(1, 2)
+    assert second.document.name == "other.txt" and session.uploads.pending == ()
+    assert f"forget-recognised:{first.key}" in listing(session)
+    list(worker.arrange(session.id, lambda now: now.remove(0)))
+    assert uploads_left(tmp_path) == []
+
+
+def test_a_file_without_pictures_leaves_no_copy(
+    drop: Callable[[Path], Claim], make_pdf: MakePdf, tmp_path: Path
+) -> None:
+    drop(make_pdf(PAGE))
+    assert uploads_left(tmp_path) == []
+
+
+def test_dropped_again_it_is_text_at_once_and_forgotten_it_is_a_scan_again(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], kept: RecognisedPages, tmp_path: Path
+) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60)
+    drop(scan)
+    list(worker.recognise(session.id, str(session.uploads.pending[0].number)))
+    before = texts(session)
+    list(worker.arrange(session.id, lambda _: Library()))
+    drop(scan)
+    assert texts(session) == before
+    worker.forget_recognised(session.id, session.uploads.library.books[0].key)
+    assert list(kept.folder.iterdir()) == [] and texts(session) == before
+    list(worker.arrange(session.id, lambda _: Library()))
+    drop(scan)
+    assert texts(session) == []
+
+
+def test_an_incognito_page_keeps_no_text(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], kept: RecognisedPages, tmp_path: Path
+) -> None:
+    session.incognito = True
+    drop(write_scan(tmp_path / "scan.pdf", 60))
+    list(worker.recognise(session.id, str(session.uploads.pending[0].number)))
+    assert len(texts(session)) == 1 and not kept.folder.exists()
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    gate = tmp_path / "gate"
+    gate.touch()
+    monkeypatch.setenv(GATE, str(gate))
+    return gate
+
+
+def until_page(events: Iterator[Any], number: int) -> None:
+    next(event for event in events if isinstance(event, Extracting) and event.recognising and event.num_done == number)
+
+
+def test_stop_uses_the_pages_until_then_and_offers_the_rest(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], gate: Path, tmp_path: Path
+) -> None:
+    drop(write_scan(tmp_path / "scan.pdf", 60, 70, WAITS))
+    events = worker.recognise(session.id, str(session.uploads.pending[0].number))
+    until_page(events, 2)
+    (upload,) = session.uploads.pending
+    html = BookView(session).html()
+    assert "page 3 of 3" in html and "left" in html and f'data-act="stop-recognising:{upload.number}"' in html
+    assert list(worker.recognise(session.id, str(upload.number))) == [], "once at a time"
+    session.uploads.stop(upload.number)
+    list(events)
+    (book,) = session.uploads.library.books
+    assert book.document.recognised_pages == (1, 2) and book.document.picture_pages == (3,)
+    assert "1 of 3 pages is a picture." in BookView(session).html()
+    gate.unlink()
+    list(worker.recognise(session.id, book.key))
+    assert session.uploads.library.books[0].document.recognised_pages == (1, 2, 3)
+
+
+def test_stop_before_the_first_page_changes_nothing(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], gate: Path, mixed: Path
+) -> None:
+    drop(mixed)
+    (book,) = session.uploads.library.books
+    events = worker.recognise(session.id, book.key)
+    next(events)
+    session.uploads.stop()
+    list(events)
+    assert session.uploads.library.books == (book,) and session.uploads.pending == ()
+
+
+@pytest.mark.parametrize("how", ["closed", "removed"])
+def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
+    how: str, worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], gate: Path, tmp_path: Path
+) -> None:
+    drop(write_scan(tmp_path / "scan.pdf", 60, WAITS))
+    number = str(session.uploads.pending[0].number)
+    events: Any = worker.recognise(session.id, number)
+    until_page(events, 1)
+    if how == "removed":
+        session.uploads.stop()
+        list(events)
+        key = session.uploads.library.books[0].key
+        events = worker.recognise(session.id, key)
+        next(event for event in events if isinstance(event, Extracting) and event.recognising)
+        session.uploads.change(lambda _: Library())
+        list(events)
+        assert texts(session) == [] and session.uploads.pending == () and uploads_left(tmp_path) == []
+    else:
+        events.close()
+        (upload,) = session.uploads.pending
+        assert upload.stage == "failed" and "stopped on the way" in str(upload.error)
+        session.uploads.dismiss(upload.number)
+        del upload, events
+        assert uploads_left(tmp_path) == []
+    assert psutil.Process().children() == []
+
+
+def test_an_engine_that_crashes_is_told_and_can_be_tried_again(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
+) -> None:
+    drop(write_scan(tmp_path / "scan.pdf", CRASHES, CRASHES, CRASHES))
+    number = session.uploads.pending[0].number
+    list(worker.recognise(session.id, str(number)))
+    (upload,) = session.uploads.pending
+    assert upload.stage == "failed" and "was stopped" in str(upload.error) and texts(session) == []
+
+
+def test_without_an_engine_the_command_stands_there(
+    worker: EngineWorker,
+    session: Session,
+    drop: Callable[[Path], Claim],
+    mixed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(MISSING, "1")
+    drop(mixed)
+    drop(write_scan(tmp_path / "scan.pdf", 60))
+    for html in (BookView(session).html(), listing(session)):
+        assert "<code>python -m pip install -r requirements-ocr.txt</code>" in html and "recognise:" not in html
+    list(worker.recognise(session.id, str(session.uploads.pending[0].number)))
+    assert isinstance(session.uploads.pending[0].error, OcrMissing)
+
+
+def test_ten_thousand_pages_are_offered_with_their_time(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
+) -> None:
+    one = PdfReader(write_scan(tmp_path / "scan.pdf", 60)).pages[0]
+    many = PdfWriter()
+    first = many.add_page(one)
+    for _ in range(1_999):
+        page = many.add_blank_page(400, 560)
+        page.update({NameObject(name): first.raw_get(name) for name in ("/Resources", "/Contents")})
+    many.write(tmp_path / "many.pdf")
+    drop(tmp_path / "many.pdf")
+    assert "2,000 of 2,000 pages are pictures." in BookView(session).html()
+    assert f"(about {ocr.expected_seconds(2_000) // 3600:.0f} h " in BookView(session).html()
+
+
+def test_names_are_escaped(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
+) -> None:
+    evil = tmp_path / "<b>evil.pdf"
+    shutil.copy(mixed, evil)
+    drop(evil)
+    (tmp_path / "other.txt").write_text("Another text, about nothing.")
+    drop(tmp_path / "other.txt")
+    assert "&lt;b&gt;evil: 1 of 3 pages is a picture." in BookView(session).html()
