@@ -84,12 +84,16 @@ def claim(stored: Path) -> Claim:
 
 
 class Copy:
-    """A file that is still needed; an upload's own copy goes when nothing holds this, or the program ends."""
+    """A file that is still needed. An upload's own copy goes with `delete`, with this object, or with the program."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if path.parent.name.startswith(CLAIMED):
-            weakref.finalize(self, _delete, path)
+        self._end = weakref.finalize(self, _delete, path) if path.parent.name.startswith(CLAIMED) else None
+
+    def delete(self) -> None:
+        """Delete an upload's own copy."""
+        if self._end:
+            self._end()
 
 
 def forget(claims: Iterable[Claim], needed: Collection[Path] = ()) -> None:

@@ -5,7 +5,8 @@ A page's handlers change the library and show all this; the engine's thread coun
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -89,7 +90,7 @@ class Uploads:
 
     def expect(self, names: Sequence[str]) -> tuple[Upload, ...]:
         """Add uploads for new files; earlier errors are forgotten."""
-        with self._lock:
+        with self._lock, self._letting_go():
             coming = tuple(Upload(self._number + at, name) for at, name in enumerate(names, 1))
             self._number += len(names)
             self.pending = (*(one for one in self.pending if one.stage != "failed"), *coming)
@@ -98,7 +99,7 @@ class Uploads:
 
     def leave(self, upload: Upload) -> None:
         """Remove an upload that is in the library or no longer wanted."""
-        with self._lock:
+        with self._lock, self._letting_go():
             self.pending = tuple(one for one in self.pending if one is not upload)
 
     def dismiss(self, number: int) -> None:
@@ -109,7 +110,7 @@ class Uploads:
 
     def change(self, change: Callable[[Library], Library]) -> None:
         """Change the library and forget earlier errors. If `change` raises, nothing changes."""
-        with self._lock:
+        with self._lock, self._letting_go():
             self.library = change(self.library)
             self.pending = tuple(one for one in self.pending if one.stage != "failed")
             self.error, self.note = None, ""
@@ -158,8 +159,21 @@ class Uploads:
     @property
     def needed(self) -> frozenset[Path]:
         """Files that must not be deleted: text on their pictures can be recognised."""
+        return frozenset(file.path for file in self._files())
+
+    def _files(self) -> frozenset[Copy]:
         held = (*(one.file for one in self.pending), *(book.file for book in self.library.books))
-        return frozenset(file.path for file in held if file)
+        return frozenset(file for file in held if file)
+
+    @contextmanager
+    def _letting_go(self) -> Iterator[None]:
+        """Delete files that a change leaves without a book."""
+        before = self._files()
+        try:
+            yield
+        finally:
+            for file in before - self._files():
+                file.delete()
 
     def stop(self, number: int | None = None) -> None:
         """Stop extracting and recognising, or only the upload with a number."""
