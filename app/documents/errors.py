@@ -14,9 +14,15 @@ DocumentError
 └── ParsingLimitReached    the parser used up its memory or time
 """
 
+import os
+import sys
+from pathlib import Path
+
 from core.errors import CoreError
 
-INSTALL_OCR = "python -m pip install -r requirements-ocr.txt"
+ROOT = Path(__file__).parents[2]
+PYTHON = ".venv" + ("\\Scripts\\python" if os.name == "nt" else "/bin/python")  # as seen from there
+INSTALL_OCR = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install -r requirements-ocr.txt"
 SUPPORTED = "PDF, EPUB, Word (.docx), HTML, Markdown or text"
 
 
@@ -80,7 +86,9 @@ class OcrMissing(DocumentError):
     """The engine that recognises text on images is not installed."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} has pages that are images of text.", hint=f"To recognise it, run: {INSTALL_OCR}")
+        super().__init__(
+            f"{name} has pages that are images of text.", hint=f"To recognise it, run this once: {INSTALL_OCR}"
+        )
 
 
 class DamagedDocument(DocumentError):

@@ -3,10 +3,15 @@
 import shutil
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-FOLDER = Path(__file__).resolve().parents[2] / "assets" / "screenshots"
+from app.documents.ocr import is_installed
+from tests.app.documents.scans import make_scan
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+FOLDER, SAMPLE = ASSETS / "screenshots", ASSETS / "books" / "harbour-8k.pdf"
 SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
 INSIDE_HEIGHT = 1260
 FIRST, SECOND = "When was the carved teapot lost?", "Tell everything the book says about Jonas Lovell."
@@ -106,6 +111,27 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     return files
 
 
+def take_recognition(browser: Browser, address: str, scheme: str, scan: Path) -> Path:
+    """A scan whose third page is being recognised. Needs requirements-ocr.txt, and a scan never seen before."""
+    width, height, scale = SIZES["desktop"]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
+    )
+    page = context.new_page()
+    page.set_default_timeout(LONG)
+    page.goto(address)
+    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
+    page.set_input_files("#drop input[type=file]", str(scan))
+    page.locator("#book [data-act^=recognise]").click()
+    page.wait_for_function("document.querySelector('#book .arrival')?.innerText.includes('page 3 of')")
+    away(page)
+    page.wait_for_timeout(300)
+    file = FOLDER / f"recognition-{scheme}.png"
+    page.screenshot(path=file)
+    context.close()
+    return file
+
+
 def main(address: str) -> None:
     """All of them."""
     FOLDER.mkdir(exist_ok=True)
@@ -117,6 +143,12 @@ def main(address: str) -> None:
         for scheme in ("light", "dark"):
             print(*take_race(browser, address, scheme))
             print(*take_library(browser, address, scheme))
+        if is_installed():
+            with TemporaryDirectory() as folder:
+                for dpi, scheme in ((200, "light"), (190, "dark")):
+                    scan = Path(folder) / "scan.pdf"
+                    make_scan(SAMPLE, scan, dpi=dpi)
+                    print(take_recognition(browser, address, scheme, scan))
         browser.close()
 
 

@@ -221,9 +221,10 @@ def failure(upload: Upload) -> str:
     """A file that could not be read, and why."""
     error = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file.")
     problem, hint = told(error)
+    offer = offer_for_upload(upload)
     return (
-        f'<div class="problem" role="alert"><strong>{render.escape(problem)}</strong>'
-        f"{offer_for_upload(upload) or f'<span>{render.escape(hint)}</span>'}"
+        f'<div class="problem{" calm" if offer else ""}" role="alert"><strong>{render.escape(problem)}</strong>'
+        f"{offer or f'<span>{render.escape(hint)}</span>'}"
         f'<button type="button" class="close" data-act="dismiss:{upload.number}" aria-label="Dismiss">×</button></div>'
     )
 

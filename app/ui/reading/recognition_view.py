@@ -36,7 +36,7 @@ def _offer(num_pictures: int, num_pages: int, key: str, title: str) -> str:
     took = formats.duration(max(1.0, expected_seconds(num_pictures)))
     return (
         f'<div class="recognition"><p>{told}</p><button type="button" class="offer" data-act="recognise:{key}">'
-        f"Recognise their text (about {took})</button></div>"
+        f"<span>Recognise their text</span><i>about {took}</i></button></div>"
     )
 
 

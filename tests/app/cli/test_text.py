@@ -9,11 +9,13 @@ from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, NameObject
 
 import launch
-from app.documents import read_document
+from app.documents import ocr, read_document
 from core.generation.text import ChatText
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
+from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakeEpub, MakePdf, make_epub, make_pdf, writer
+from tests.app.documents.fake_ocr import MISSING, write_scan
 
 __all__ = ["make_epub", "make_pdf", "writer"]  # fixtures
 PAGES = [
@@ -114,3 +116,25 @@ def test_a_file_that_cannot_be_read_is_refused_in_a_line(tmp_path: Path, capsys:
     assert text(tmp_path / "none.pdf", "--json") == 1
     captured = capsys.readouterr()
     assert "There is no file none.pdf" in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_scans_are_recognised_on_request_marked_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+    scan = write_scan(tmp_path / "scan.pdf", 60, 70)
+    where = ("--data-dir", tmp_path / "data")
+    assert text(scan, *where) == 1
+    assert "add --ocr" in capsys.readouterr().err
+    assert text(scan, "--ocr", *where) == 0
+    captured = capsys.readouterr()
+    assert "tokens, recognised ---" in captured.out and "A page of shade 70" in captured.out
+    assert captured.err == "scan.pdf: Recognised on pictures (OCR), so that letters may be wrong: pages 1–2.\n"
+    monkeypatch.setenv(MISSING, "1")
+    assert text(scan, "--ocr", "--json", *where) == 0
+    assert [page["recognised"] for page in told(capsys)[0]["pages"]] == [True, True]
+    assert launch.main(["saved", "clear", *map(str, where), "--no-venv"]) == 0
+    capsys.readouterr()
+    assert text(scan, "--ocr", *where) == 1
+    captured = capsys.readouterr()
+    assert "-m pip install -r requirements-ocr.txt" in captured.err and captured.err.count("\n") == 1

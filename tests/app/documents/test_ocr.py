@@ -161,7 +161,7 @@ def test_without_an_engine_one_command_is_named(how: str, tmp_path: Path, monkey
     monkeypatch.setenv(how, "1")
     with pytest.raises(OcrMissing) as caught:
         read(write_scan(tmp_path / "scan.pdf", 60, 70))
-    assert "pip install -r requirements-ocr.txt" in caught.value.hint and "\n" not in str(caught.value)
+    assert " -m pip install -r requirements-ocr.txt" in caught.value.hint and "\n" not in str(caught.value)
 
 
 def test_a_text_without_pictures_asks_for_no_engine(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:
