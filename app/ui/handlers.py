@@ -12,7 +12,7 @@ from app.documents import Extracting
 from app.runtime.conversation_actions import Conversing
 from app.runtime.events import BookOpened, LibraryClosed, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.throttle import paced
+from app.runtime.throttle import in_batches
 from app.runtime.worker import EngineWorker
 from app.ui.library.drawing import LibraryDrawing
 from app.ui.parts import Parts
@@ -136,7 +136,7 @@ class Handlers:
         drawing = LibraryDrawing(self.parts.library, current)
         yield self.book(current) | drawing.updates()
         try:
-            for batch in paced(events):
+            for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
                 yield self.book(current) | drawing.updates() | (self.fresh(current) if changed else {})
         except CoreError as error:

@@ -92,7 +92,7 @@ def build_page(
         listen(documents, session, side.card, parts.of_book, stream)
         library_tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
-        wire_saved(worker.keeping, saved_parts, library_tab, session, at_once, stream)
+        wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
         loaded = entered.then(watch.watch_model, session, parts.of_model, api_name="watch_model", **stream)

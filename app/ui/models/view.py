@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app import formats
 from app.runtime.downloads import Fetch
-from app.runtime.error_text import told
+from app.runtime.error_text import problem_and_hint
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from core.errors import CoreError
@@ -66,8 +66,8 @@ def facts_of(row: ModelRow) -> list[str]:
     licence = f"{row.licence}, gated: accept it on the hub first" if row.gated else row.licence
     if row.is_bundled:
         licence = ""
-    told = (row.family, f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
-    return [fact for fact in told if fact]
+    facts = (row.family, f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
+    return [fact for fact in facts if fact]
 
 
 def fit_line(fit: Fit | None) -> tuple[str, str]:
@@ -119,14 +119,15 @@ def loading(model: str) -> str:
 
 def not_loaded(error: CoreError) -> str:
     """Why the requested model is not the one in use."""
-    problem, hint = told(error)
+    problem, hint = problem_and_hint(error)
     text = f"{problem} The model before it is loaded again. {hint}"
     return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{_close()}</div>'
 
 
 def refused(error: CoreError) -> str:
     """Why an action was refused."""
-    return f'<div class="problem" role="alert"><span>{render.escape(" ".join(told(error)))}</span>{_close()}</div>'
+    text = render.escape(" ".join(problem_and_hint(error)))
+    return f'<div class="problem" role="alert"><span>{text}</span>{_close()}</div>'
 
 
 def download(fetch: Fetch | None) -> str:
