@@ -7,6 +7,7 @@ from app.runtime.downloads import Fetch
 from app.runtime.error_text import problem_and_hint
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
+from app.ui.models.speeds import Speeds
 from core.errors import CoreError
 
 ABOUT = (
@@ -77,13 +78,22 @@ def fit_line(fit: Fit | None) -> tuple[str, str]:
     if fit.weights_refused:
         return f"Does not fit this machine. {fit.weights_refused}", "no"
     if fit.context_refused:
-        return f"{fit.context_refused} It fits with {fit.context:,}.", "partly"
+        return f"{fit.context_refused} It fits with {fit.context:,} tokens{speed_words(fit.speeds)}.", "partly"
     wait = {
         "resident": "",
         "split": ", a part of the full cache in host memory",
         "offloaded": ", the full cache in host memory",
     }[fit.placement]
-    return f"Fits this machine with {fit.context:,} tokens of context{wait}", "yes"
+    return f"Fits this machine with {fit.context:,} tokens of context{wait}{speed_words(fit.speeds)}", "yes"
+
+
+def speed_words(speeds: Speeds | None) -> str:
+    """The expected speeds as the end of a sentence."""
+    if speeds is None:
+        return ""
+    read = f"{formats.plural(speeds.pages, 'page')} read in {formats.duration(speeds.reading_seconds)}"
+    plain, fast = formats.figure(speeds.plain), formats.figure(speeds.triforce)
+    return f". Expected at its full context: {plain} tokens/s plain, {fast} by TriForce; {read}"
 
 
 def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
