@@ -90,7 +90,7 @@ def build_page(
 
         parts = parts_of(side, talk, library, session=session, head=head, banner=banner)
         downloads = downloads or Downloads()
-        offer = ModelOffer(worker, source, downloads)
+        offer = ModelOffer(worker, source, downloads, talk.offer)
         handlers, watch = Handlers(worker, tuple(samples), parts, offer), ModelWatch(worker, parts)
         documents = LibraryHandlers(worker, library, handlers)
         listen(documents, session, side.card, parts.of_book, stream)

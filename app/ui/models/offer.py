@@ -6,7 +6,10 @@ Nothing is asked of the network before that.
 
 import threading
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
 
+import gradio as gr
+from gradio.blocks import Block
 from huggingface_hub import constants
 
 from app import formats
@@ -19,6 +22,9 @@ from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from core.errors import CoreError, UnknownModel
 
+if TYPE_CHECKING:
+    from app.ui.updates import Updates
+
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
 USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
@@ -28,8 +34,10 @@ OTHERS = '<button type="button" class="link" data-tab="System">Other models</but
 class ModelOffer:
     """What the card shows, and its clicks. The model that its button wants is the program's, not a page's."""
 
-    def __init__(self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads) -> None:
-        self._worker, self._source, self._downloads = worker, source, downloads
+    def __init__(
+        self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads, part: gr.HTML | None = None
+    ) -> None:
+        self._worker, self._source, self._downloads, self._part = worker, source, downloads, part
         self._wanted = ""  # the model to change to when its download has ended
         self._taken: Fetch | None = None  # the ended download whose model was asked for
         self._lock = threading.Lock()
@@ -53,7 +61,7 @@ class ModelOffer:
         row = best(model_rows(state, source))
         return _card(refused + (_offer(why, row) if row else _nothing_fits(why)))
 
-    def act(self, session_id: str, action: str | None) -> Iterator[str]:
+    def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
         """A click on the card."""
         verb, _, name = (action or "").partition(":")
         session, problem = self._worker.sessions.enter(session_id), ""
@@ -74,28 +82,31 @@ class ModelOffer:
                 session.declined_offer = True
         except CoreError as error:
             problem = view.refused(error)
-        yield problem + self.html(session)
+        yield self._drawn(problem + self.html(session))
 
-    def resume(self, session_id: str) -> Iterator[str]:
+    def resume(self, session_id: str) -> "Iterator[Updates]":
         """The page was loaded: show the card, and follow a download that an offer has begun."""
         session = self._worker.sessions.enter(session_id)
-        yield self.html(session)
+        yield self._drawn(self.html(session))
         try:
             yield from self._follow(session)
         except CoreError as error:
-            yield view.refused(error) + self.html(session)
+            yield self._drawn(view.refused(error) + self.html(session))
 
-    def _follow(self, session: Session) -> Iterator[str]:
+    def _follow(self, session: Session) -> "Iterator[Updates]":
         """Show the download, and change to its model when it is here. Of several pages, one does that."""
         for fetch in self._downloads.watch():
             if fetch.name != self._wanted:
                 return
-            yield self.html(session)
+            yield self._drawn(self.html(session))
             if fetch.stage == "done":
                 with self._lock:
                     mine, self._taken = fetch is not self._taken, fetch
                 if mine:
                     self._use(fetch.name)
+
+    def _drawn(self, html: str) -> "Updates":
+        return {cast(Block, self._part): html}
 
     def _use(self, name: str) -> None:
         assert self._source is not None, "a card without models"

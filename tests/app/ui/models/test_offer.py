@@ -15,6 +15,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
+from app.ui.updates import Updates
 from core.config import GenerationConfig
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import FakeEngine, write_book
@@ -45,9 +46,13 @@ def opened(worker: EngineWorker, folder: Path) -> Session:
     return session
 
 
+def drawn(updates: "Iterator[Updates]") -> list[str]:
+    return [one[cast(Any, "offer")] for one in updates]
+
+
 def offer_of(worker: EngineWorker, downloads: Downloads | None = None) -> ModelOffer:
     list(worker.states())
-    return ModelOffer(worker, source(), downloads or Downloads())
+    return ModelOffer(worker, source(), downloads or Downloads(), cast(Any, "offer"))
 
 
 def test_the_largest_model_that_is_quick_enough_is_best() -> None:
@@ -112,7 +117,7 @@ def test_one_click_fetches_the_model_and_changes_to_it(
     tmp_path: Path,
 ) -> None:
     offer, session = offer_of(worker), opened(worker, tmp_path)
-    shown = list(offer.act(session.id, "get:tiny"))
+    shown = drawn(offer.act(session.id, "get:tiny"))
     assert "tiny" in text_of(shown[0]) and 'data-act="stop"' in shown[0], "it is under way, and can be stopped"
     *_, state = worker.states()
     assert isinstance(state, Ready) and state.info.model == "tiny" and session.is_stale
@@ -137,7 +142,7 @@ def test_a_page_that_comes_later_finds_the_download_and_one_of_both_changes_the_
     next(first)
     second = offer.resume(worker.sessions.enter("").id)
     next(second)
-    assert "tiny" in next(second)
+    assert "tiny" in next(second)[cast(Any, "offer")]
     gate.set()
     assert list(second) is not None and list(first) is not None
     assert loads == ["tiny"]
@@ -151,10 +156,10 @@ def test_refusals_are_told_above_the_offer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     offer, session = offer_of(worker), opened(worker, tmp_path)
-    *_, shown = offer.act(session.id, "use:tiny")
+    *_, shown = drawn(offer.act(session.id, "use:tiny"))
     assert "tiny is not on this disk. Download it first." in text_of(shown) and "suits this machine" in shown
     toys.gated, toys.token = True, "secret"
-    *_, shown = offer.act(session.id, "get:tiny")
+    *_, shown = drawn(offer.act(session.id, "get:tiny"))
     assert "toys/tiny is gated" in text_of(shown)
     list(offer.act(session.id, "dismiss"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -173,7 +178,7 @@ def test_an_answer_in_progress_is_not_cut_by_the_change(
     demo.writing.clear()
     answer = worker.answer(session.id, "Why?", PLAIN)
     next(answer)
-    *_, shown = offer.act(session.id, "get:tiny")
+    *_, shown = drawn(offer.act(session.id, "get:tiny"))
     assert "Read with tiny" in text_of(shown), "it is here; the reader changes when the answer has ended"
     assert not isinstance(worker.state, Loading)
     demo.writing.set()
