@@ -6,7 +6,7 @@ Everything from a book, a model or a file name passes through `escape` before it
 
 import html
 
-from app.runtime.error_text import told
+from app.runtime.error_text import problem_and_hint
 from core.errors import CoreError
 
 
@@ -26,7 +26,7 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
 
 def problem(error: CoreError) -> str:
     """An error and its action, as a box that screen readers read at once."""
-    what, hint = told(error)
+    what, hint = problem_and_hint(error)
     return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span></div>'
 
 

@@ -397,11 +397,11 @@ def worker_of(
     engine: TextEngine,
     seed: int = 0,
     conversations: Conversations | None = None,
-    keeping: SavedBooks | None = None,
+    saved_books: SavedBooks | None = None,
     recognised: RecognisedPages | None = None,
 ) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    stored = {"conversations": conversations, "keeping": keeping, "recognised": recognised}
+    stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised}
     worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, **stored)  # type: ignore[arg-type]
     worker.start()
     return worker

@@ -6,7 +6,7 @@ from app.context.context_documents import label
 from app.context.offers import Offer
 from app.context.page_ranges import written
 from app.context.uploads import Upload
-from app.runtime.error_text import told
+from app.runtime.error_text import problem_and_hint
 from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
@@ -27,7 +27,7 @@ OWN_JOBS = {
     "reading": "Waits for the reading to pause",
     "counting": "Waits until other texts are counted",
     "survey": "Waits",
-    "keeping": "Waits until the book is on disk",
+    "saving": "Waits until the book is on disk",
 }
 MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" shows all
 
@@ -137,8 +137,8 @@ class BookView:
             note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
             note += " Asking reads the rest first."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
-        told = "Questions cost only their own tokens."
-        return f'<div class="step done" role="status"><p>{how_read(session)} {told}</p></div>{on_disk(session)}'
+        note = "Questions cost only their own tokens."
+        return f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>{on_disk(session)}'
 
     def _warned(self) -> list[str]:
         books = self._uploads.library.books
@@ -181,7 +181,7 @@ def _doing(view: BookView) -> tuple[str, str, float | None]:
 
 def _moving(moving: BookMoving) -> tuple[str, str, float | None]:
     """The progress of rows copied from disk or to disk, in words and as a share."""
-    step = {"opening": "Opening from disk", "keeping": "Keeping on disk"}[moving.what]
+    step = {"opening": "Opening from disk", "saving": "Saving to disk"}[moving.what]
     counts = f"{step} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
     return counts, "", moving.done_tokens / max(moving.total_tokens, 1)
 
@@ -220,7 +220,7 @@ def progress(upload: Upload) -> str:
 def failure(upload: Upload) -> str:
     """A file that could not be read, and why."""
     error = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file.")
-    problem, hint = told(error)
+    problem, hint = problem_and_hint(error)
     offer = offer_for_upload(upload)
     return (
         f'<div class="problem{" calm" if offer else ""}" role="alert"><strong>{render.escape(problem)}</strong>'
