@@ -73,7 +73,7 @@ class EngineWorker:
         self._load, self._seed = load, seed
         self._engine: TextEngine | None = None
         self._jobs = JobQueue()
-        self._reading = Reading(self._jobs, self.saved_books, recognised)
+        self.reading = Reading(self._jobs, self.saved_books, recognised)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -------------------- the model
@@ -136,23 +136,11 @@ class EngineWorker:
             SessionGone: at once. While iterating: the error of the model's loading.
         """
         session = self.sessions.get(session_id)
-        return self._reading.extract(session, session.uploads.expect([display_name(file) for file in files]), files)
+        return self.reading.extract(session, session.uploads.expect([display_name(file) for file in files]), files)
 
     def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
         """`open_books` for one file."""
         return self.open_books(session_id, [file])
-
-    def recognise(self, session_id: str, key: str) -> Iterator[WorkerEvent]:
-        """Recognise the text on the pictures of a book, or of the failed upload with that number; then read it.
-
-        Raises:
-            SessionGone: at once.
-        """
-        return self._reading.recognise(self.sessions.get(session_id), key)
-
-    def forget_recognised(self, session_id: str, key: str) -> None:
-        """Delete the recognised text of a book from disk. Raises SessionGone."""
-        self._reading.forget(self.sessions.get(session_id), key)
 
     def arrange(self, session_id: str, change: Callable[[Library], Library]) -> Iterator[WorkerEvent]:
         """Change the session's library, and let the model read its new parts.
@@ -168,7 +156,7 @@ class EngineWorker:
         if not session.uploads.library.books:
             self.stop_answer(session_id)
             self.stop_race(session_id)
-        return self._reading.catch_up(session)
+        return self.reading.catch_up(session)
 
     def read_book(self, session_id: str) -> Iterator[WorkerEvent]:
         """Open and read what is new in the session's library. Yields nothing if there is nothing new.
@@ -176,7 +164,7 @@ class EngineWorker:
         Raises:
             SessionGone; the error of the model's loading.
         """
-        yield from self._reading.catch_up(self.sessions.get(session_id))
+        yield from self.reading.catch_up(self.sessions.get(session_id))
 
     def save_book(self, session_id: str) -> Iterator[WorkerEvent]:
         """Write the session's book to disk, if that was offered; jobs that come meanwhile go first.
@@ -186,7 +174,7 @@ class EngineWorker:
         """
         session = self.sessions.get(session_id)
         disk_state(session).wanted = True
-        return self._reading.catch_up(session)
+        return self.reading.catch_up(session)
 
     def answer(
         self,
@@ -252,7 +240,7 @@ class EngineWorker:
             conversations=self.conversations,
             saved_books=self.saved_books,
         )
-        return self._reading.after(session, self._jobs.stream(session, "answer", job))
+        return self.reading.after(session, self._jobs.stream(session, "answer", job))
 
     def race(
         self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None

@@ -54,9 +54,9 @@ class LibraryHandlers:
             elif verb == "keep":
                 events = self._worker.save_book(session.id)
             elif verb == "recognise":
-                events = self._worker.recognise(session.id, key)
+                events = self._worker.reading.recognise(session, key)
             elif verb == "forget-recognised":
-                self._worker.forget_recognised(session.id, key)
+                self._worker.reading.forget(session, key)
             elif verb == "stop-recognising":
                 session.uploads.stop(int(key) if key.isdecimal() else 0)
             elif verb == "keep-not":

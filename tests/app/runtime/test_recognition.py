@@ -93,7 +93,7 @@ def test_a_scan_is_refused_offered_recognised_and_read(
     assert isinstance(upload.error, ScannedDocument) and texts(session) == []
     html = BookView(session).html()
     assert "2 of 2 pages are pictures." in html and f'data-act="recognise:{upload.number}"' in html
-    events = list(worker.recognise(session.id, str(upload.number)))
+    events = list(worker.reading.recognise(session, str(upload.number)))
     assert any(isinstance(event, Extracting) and event.recognising for event in events)
     assert len(texts(session)) == 1 and "shade 70" in texts(session)[0] and session.uploads.pending == ()
     assert session.is_read
@@ -113,7 +113,7 @@ def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
     key = session.uploads.library.books[0].key
     assert f'data-act="recognise:{key}"' in BookView(session).html()
     assert f'data-act="recognise:{key}"' in listing(session)
-    list(worker.recognise(session.id, key))
+    list(worker.reading.recognise(session, key))
     first, second = session.uploads.library.books
     assert "A page of shade" in first.document.text and first.choice == Pages(1, 2)
     assert second.document.name == "other.txt" and session.uploads.pending == ()
@@ -134,12 +134,12 @@ def test_dropped_again_it_is_text_at_once_and_forgotten_it_is_a_scan_again(
 ) -> None:
     scan = write_scan(tmp_path / "scan.pdf", 60)
     drop(scan)
-    list(worker.recognise(session.id, str(session.uploads.pending[0].number)))
+    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
     before = texts(session)
     list(worker.arrange(session.id, lambda _: Library()))
     drop(scan)
     assert texts(session) == before
-    worker.forget_recognised(session.id, session.uploads.library.books[0].key)
+    worker.reading.forget(session, session.uploads.library.books[0].key)
     assert list(kept.folder.iterdir()) == [] and texts(session) == before
     list(worker.arrange(session.id, lambda _: Library()))
     drop(scan)
@@ -151,7 +151,7 @@ def test_an_incognito_page_keeps_no_text(
 ) -> None:
     session.incognito = True
     drop(write_scan(tmp_path / "scan.pdf", 60))
-    list(worker.recognise(session.id, str(session.uploads.pending[0].number)))
+    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
     assert len(texts(session)) == 1 and not kept.folder.exists()
 
 
@@ -171,19 +171,19 @@ def test_stop_uses_the_pages_until_then_and_offers_the_rest(
     worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], gate: Path, tmp_path: Path
 ) -> None:
     drop(write_scan(tmp_path / "scan.pdf", 60, 70, WAITS))
-    events = worker.recognise(session.id, str(session.uploads.pending[0].number))
+    events = worker.reading.recognise(session, str(session.uploads.pending[0].number))
     until_page(events, 2)
     (upload,) = session.uploads.pending
     html = BookView(session).html()
     assert "page 3 of 3" in html and "left" in html and f'data-act="stop-recognising:{upload.number}"' in html
-    assert list(worker.recognise(session.id, str(upload.number))) == [], "once at a time"
+    assert list(worker.reading.recognise(session, str(upload.number))) == [], "once at a time"
     session.uploads.stop(upload.number)
     list(events)
     (book,) = session.uploads.library.books
     assert book.document.recognised_pages == (1, 2) and book.document.picture_pages == (3,)
     assert "1 of 3 pages is a picture." in BookView(session).html()
     gate.unlink()
-    list(worker.recognise(session.id, book.key))
+    list(worker.reading.recognise(session, book.key))
     assert session.uploads.library.books[0].document.recognised_pages == (1, 2, 3)
 
 
@@ -192,7 +192,7 @@ def test_stop_before_the_first_page_changes_nothing(
 ) -> None:
     drop(mixed)
     (book,) = session.uploads.library.books
-    events = worker.recognise(session.id, book.key)
+    events = worker.reading.recognise(session, book.key)
     next(events)
     session.uploads.stop()
     list(events)
@@ -205,13 +205,13 @@ def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
 ) -> None:
     drop(write_scan(tmp_path / "scan.pdf", 60, WAITS))
     number = str(session.uploads.pending[0].number)
-    events: Any = worker.recognise(session.id, number)
+    events: Any = worker.reading.recognise(session, number)
     until_page(events, 1)
     if how == "removed":
         session.uploads.stop()
         list(events)
         key = session.uploads.library.books[0].key
-        events = worker.recognise(session.id, key)
+        events = worker.reading.recognise(session, key)
         next(event for event in events if isinstance(event, Extracting) and event.recognising)
         session.uploads.change(lambda _: Library())
         list(events)
@@ -231,7 +231,7 @@ def test_an_engine_that_crashes_is_told_and_can_be_tried_again(
 ) -> None:
     drop(write_scan(tmp_path / "scan.pdf", CRASHES, CRASHES, CRASHES))
     number = session.uploads.pending[0].number
-    list(worker.recognise(session.id, str(number)))
+    list(worker.reading.recognise(session, str(number)))
     (upload,) = session.uploads.pending
     assert upload.stage == "failed" and "was stopped" in str(upload.error) and texts(session) == []
 
@@ -249,7 +249,7 @@ def test_without_an_engine_the_command_stands_there(
     drop(write_scan(tmp_path / "scan.pdf", 60))
     for html in (BookView(session).html(), listing(session)):
         assert f"<code>{escape(INSTALL_OCR)}</code>" in html and "recognise:" not in html
-    list(worker.recognise(session.id, str(session.uploads.pending[0].number)))
+    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
     assert isinstance(session.uploads.pending[0].error, OcrMissing)
 
 
