@@ -132,20 +132,23 @@ def _at_first(offer: Offer) -> Offer:
     )
 
 
-def preview(session: Session, key: str, wanted: int) -> str:
-    """One page of a document's text as the model gets it."""
-    index = session.uploads.library.index(key)
-    if index is None:
+def preview(session: Session, key: str, wanted: int, marked: tuple[int, int] = (0, 0)) -> str:
+    """One page of a document's text as the model gets it, with characters [start, end) of the document marked."""
+    book = session.uploads.open_book(key)
+    if book is None:
         return NO_PAGE
-    book = session.uploads.library.books[index]
     document, meter = book.document, session.uploads.meter
     number = min(max(wanted, 1), len(document.pages))
     page = document.pages[number - 1]
     text = page_text(document, number)
     cut = page.char_end - page.char_start > PREVIEW_CHARS
     named = f" (“{render.escape(page.label)}”)" if page.label != str(number) else ""
-    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter else ""
-    body = render.escape(text) if text.strip() else '<span class="quiet">This page holds no text.</span>'
+    counted = meter is not None and session.uploads.library.index(key) is not None
+    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter and counted else ""
+    first, last = (min(max(char - page.char_start, 0), len(text)) for char in marked)
+    parts = [render.escape(part) for part in (text[:first], text[first:last], text[last:])]
+    body = parts[0] + (f"<mark>{parts[1]}</mark>" if parts[1] else "") + parts[2]
+    body = body if text.strip() else '<span class="quiet">This page holds no text.</span>'
     more = f'<p class="quiet">The page goes on: its first {PREVIEW_CHARS:,} characters are shown.</p>' if cut else ""
     return (
         f'<section class="card preview" aria-label="Preview"><header><h3>{render.escape(document.title)}</h3>'

@@ -155,6 +155,8 @@ class BookView:
             )
         return (
             '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
+            '<button type="button" class="link" data-find-open title="Find words in all open documents (Ctrl+Shift+F)">'
+            "Find</button>"
             f'<button type="button" class="link" data-act="start-over" title="Empty the library{talk}">'
             f"Start over{talk}</button></p>"
         )
