@@ -11,7 +11,7 @@ from app.context.page_ranges import understood
 from app.runtime.events import WorkerEvent
 from app.runtime.saved_books import disk_state
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.find_tab import FindParts, build_find
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
 from app.ui.library.saved_tab import SavedParts, build_saved
@@ -109,7 +109,7 @@ def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts, FindParts]:
             library = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
             kept = build_saved()
         with gr.Column(elem_id="library-page", min_width=300, scale=1):
-            page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS)
+            page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS + REDRAWN)
     return tab, LibraryParts(act, coming, library, page, drop), kept, find
 
 

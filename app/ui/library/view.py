@@ -146,8 +146,8 @@ def preview(session: Session, key: str, wanted: int, marked: tuple[int, int] = (
     counted = meter is not None and session.uploads.library.index(key) is not None
     tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter and counted else ""
     first, last = (min(max(char - page.char_start, 0), len(text)) for char in marked)
-    parts = [render.escape(part) for part in (text[:first], text[first:last], text[last:])]
-    body = parts[0] + (f"<mark>{parts[1]}</mark>" if parts[1] else "") + parts[2]
+    parts = [render.escape(part) for part in (text[:first], text[first:last], text[max(first, last) :])]
+    body = parts[0] + (f"<mark class=quoted>{parts[1]}</mark>" if parts[1] else "") + parts[2]
     body = body if text.strip() else '<span class="quiet">This page holds no text.</span>'
     more = f'<p class="quiet">The page goes on: its first {PREVIEW_CHARS:,} characters are shown.</p>' if cut else ""
     return (

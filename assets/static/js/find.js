@@ -5,7 +5,6 @@
   const find = (selector, from = document) => from.querySelector(selector);
   const field = () => find("#find input[type=search]");
   const hits = () => [...document.querySelectorAll("#found .hit")];
-  const narrow = matchMedia("(max-width: 860px)");
 
   window.triforceFind = (form) => {
     const options = [...form.querySelectorAll(":checked")].map((box) => box.name).join(",");
@@ -29,9 +28,7 @@
     const hit = event.target.closest?.("#found .hit");
     if (more) showMore(find("form.find"), more.dataset.findMore);
     if (event.target.closest?.("[data-find-open]")) open();
-    if (!hit) return;
-    for (const other of hits()) other.toggleAttribute("aria-current", other === hit);
-    if (narrow.matches) find("#library-page")?.scrollIntoView({ block: "start" }); // it stands below everything
+    if (hit) for (const other of hits()) other.toggleAttribute("aria-current", other === hit);
   });
 
   function showMore(form, number) {
