@@ -21,7 +21,16 @@ NUM_CODES = 0x110000
 UNKNOWN = 255  # no character folds to so many
 SPACE = 0x20
 TATWEEL = "\u0640"  # lengthens an Arabic word
-STROKES = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "ı": "i", "æ": "ae", "œ": "oe"}  # Unicode parts none of them
+STROKES = {
+    "ø": "o",
+    "ł": "l",
+    "đ": "d",
+    "ħ": "h",
+    "ŧ": "t",
+    "ı": "i",
+    "æ": "ae",
+    "œ": "oe",
+}  # Unicode parts none of them
 UNSPACED = ((0x2E80, 0x3140), (0x3190, 0xA000), (0xF900, 0xFB00), (0xFF00, 0xFFF0), (0x20000, 0x40000))
 
 

@@ -12,8 +12,8 @@ from app.runtime.events import WorkerEvent
 from app.runtime.saved_books import disk_state
 from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
-from app.ui.library.find_tab import FindParts, build_find
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
+from app.ui.library.find_tab import FindParts, build_find
 from app.ui.library.saved_tab import SavedParts, build_saved
 from app.ui.library.view import EMPTY, NO_PAGE, preview
 from core.errors import CoreError

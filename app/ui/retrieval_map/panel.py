@@ -14,7 +14,6 @@ from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.retrieval_map.view import opened_page, where
 
 
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WhereParts:
     """The components that events change."""

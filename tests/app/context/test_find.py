@@ -13,7 +13,9 @@ from app.context.folding import fold, fold_char, is_unspaced
 from app.documents import stretches
 from app.documents.document import Chapter, Document, make_pages
 
-LETTERS = "aAäÄsSßﬁeéE\u0301\u0308\u00ad\u200b \n\t\u00a0\u3000-–'’\"«1½.京都か\u3099が\u05e9\u05b8\u0644\u0640각İøŒ\ud800_"
+LETTERS = (
+    "aAäÄsSßﬁeéE\u0301\u0308\u00ad\u200b \n\t\u00a0\u3000-–'’\"«1½.京都か\u3099が\u05e9\u05b8\u0644\u0640각İøŒ\ud800_"
+)
 
 
 def slow(words: Words, text: str) -> Iterator[tuple[int, int]]:
