@@ -1,8 +1,8 @@
 """Texts as Find compares them, stretch by stretch: without case and accents, or with both.
 
-Every folded character keeps the offset of the character it comes from. Quotes and dashes are those of `quotes.py`; white
-space of any kind and length is one space, and none between characters of Chinese and Japanese, where a line may end
-anywhere. Cost: a few numpy passes over each stretch, whatever the text is, and memory for one stretch.
+Every folded character keeps the offset of the character it comes from. Quotes and dashes are those of `quotes.py`;
+white space of any kind and length is one space, and none between characters of Chinese and Japanese, where a line may
+end anywhere. Cost: a few numpy passes over each stretch, whatever the text is, and memory for one stretch.
 """
 
 import threading
@@ -21,16 +21,8 @@ NUM_CODES = 0x110000
 UNKNOWN = 255  # no character folds to so many
 SPACE = 0x20
 TATWEEL = "\u0640"  # lengthens an Arabic word
-STROKES = {
-    "ø": "o",
-    "ł": "l",
-    "đ": "d",
-    "ħ": "h",
-    "ŧ": "t",
-    "ı": "i",
-    "æ": "ae",
-    "œ": "oe",
-}  # Unicode parts none of them
+# Unicode parts none of these letters; \u0131 is an i without a dot:
+STROKES = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ŧ": "t", "\u0131": "i", "æ": "ae", "œ": "oe"}
 UNSPACED = ((0x2E80, 0x3140), (0x3190, 0xA000), (0xF900, 0xFB00), (0xFF00, 0xFFF0), (0x20000, 0x40000))
 
 

@@ -1,4 +1,4 @@
-"""Find at the top of the tab "Library": its components, and what a search does. It needs no model and waits for none."""
+"""Find at the top of the tab "Library": its components, and what a search does. It needs no model."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -114,7 +114,8 @@ def test_words_are_found_with_their_pages(book: Path, capsys: pytest.CaptureFixt
     assert text(book, "--find", "HARBOUR") == 0
     assert capsys.readouterr().out.splitlines() == [
         "book.pdf: 1 hit",
-        "  page 1, line 2: … the tide. Chapter 2 On the second day he counted none, for the [harbour] was closed. He went home.",
+        "  page 1, line 2: … the tide. Chapter 2 On the second day he counted none, for the [harbour] was closed. "
+        "He went home.",
     ]
     assert text(book, "--find", "he", "--whole-words", "--json") == 0
     told = json.loads(capsys.readouterr().out)
