@@ -3,18 +3,21 @@
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from app.documents.document import Document, Extracting
 from app.documents.epub import extract_epub
 from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
 from app.documents.flowing import extract_html, extract_word
+from app.documents.language import direction_of, language_of
 from app.documents.office import refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
 from app.documents.sniff import HEAD_BYTES, Kind, describe, sniff
 
-Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its display name)
+Reader = Callable[[Path, str], Generator[Extracting | Document]]  # (file, its display name)
 
 READERS: Mapping[Kind, Reader] = {
     "pdf": extract_pdf,
@@ -40,7 +43,15 @@ def extract_document(path: str | Path) -> Generator[Extracting | Document]:
     kind = sniff(head)
     if kind is None:
         raise UnsupportedFormat(name, describe(head) or "of an unknown format")
-    yield from READERS[kind](file.absolute(), name)
+    with closing(READERS[kind](file.absolute(), name)) as steps:
+        for step in steps:
+            yield with_language(step) if isinstance(step, Document) else step
+
+
+def with_language(document: Document) -> Document:
+    """A document with the language and the direction of its text."""
+    language = language_of(document.text, document.language)
+    return replace(document, language=language, direction=direction_of(document.text))
 
 
 def read_document(path: str | Path) -> Document:
