@@ -11,6 +11,7 @@ from app.context.context_documents import Library
 from app.context.find import Words, excerpt, find
 from app.documents import Document, read_document
 from app.documents.document import Page
+from app.documents.metadata import byline
 from app.formats import plural
 from app.runtime.options import engine_config
 from core.errors import InvalidSetting
@@ -106,6 +107,9 @@ def report(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> di
         "name": document.name,
         "format": document.format,
         "title": document.title,
+        "authors": list(document.authors),
+        "language": document.language,
+        "direction": document.direction,
         "pages": [
             {"label": page.label, "text": document.page_text(page), "tokens": count}
             for page, count in zip(pages, counts, strict=True)
@@ -131,8 +135,9 @@ def lines(told: dict[str, Any]) -> list[str]:
     """One file for people."""
     num_tokens = sum(page["tokens"] for page in told["pages"])
     size = f"{plural(len(told['pages']), 'page')}, {num_tokens:,} tokens"
+    about = (told["title"], byline(tuple(told["authors"])), told["language"])
     found = [
-        f"{told['name']} ({told['format']}): {told['title']}, {size}",
+        f"{told['name']} ({told['format']}): {', '.join(filter(None, about))}, {size}",
         *(f"  page {chapter['page']}: {chapter['title']}" for chapter in told["chapters"]),
     ]
     for page in told["pages"]:

@@ -110,7 +110,8 @@ def by_words(text: str, script: str) -> str:
     words = re.findall(r"[^\W\d_]+", text.lower())
     counts = Counter(words)
     shares = sorted(
-        (sum(counts[word] for word in known) / len(words), language) for language, known in WORDS.get(script, {}).items()
+        (sum(counts[word] for word in known) / len(words), language)
+        for language, known in WORDS.get(script, {}).items()
     )[::-1]
     if len(words) < FEWEST_WORDS or not shares or shares[0][0] < LEAST_SHARE:
         return ""

@@ -5,6 +5,8 @@ The parsing processes find it (`opened`), and a document gets what is left after
 
 import base64
 import io
+import struct
+import zlib
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from typing import TypedDict
@@ -17,6 +19,10 @@ COVER_FORMATS = ("JPEG", "PNG", "WEBP")
 MAX_COVER_BYTES, MAX_COVER_PIXELS = 8_000_000, 50_000_000  # of the picture in the file
 COVER_SIZE = (200, 280)  # pixels, shown at half of that
 MAX_COVER_URL = 60_000  # characters
+# What its decoders raise beside an error of pillow's own.
+BAD_PICTURE = (
+    ArithmeticError, EOFError, LookupError, OSError, SyntaxError, TypeError, ValueError, struct.error, zlib.error,
+)  # fmt: skip
 COVER_START = "data:image/jpeg;base64,"
 HEAD_CHARS = 200_000  # of a web page, which say who wrote it
 
@@ -75,7 +81,7 @@ def cover_url(picture: bytes) -> str:
         small.thumbnail(COVER_SIZE)
         packed = io.BytesIO()
         small.save(packed, "JPEG", quality=75, optimize=True)
-    except (OSError, SyntaxError, ValueError, ArithmeticError, LookupError, TypeError, Image.DecompressionBombError):
+    except (*BAD_PICTURE, Image.DecompressionBombError):
         return ""
     url = COVER_START + base64.b64encode(packed.getvalue()).decode()
     return url if len(url) <= MAX_COVER_URL else ""

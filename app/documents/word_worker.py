@@ -12,8 +12,8 @@ from xml.parsers import expat
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused
 from app.documents.messages import Done, Failed, Message, Opened, PageRead
-from app.documents.numbering import read_numbering
 from app.documents.metadata import MAX_AUTHORS
+from app.documents.numbering import read_numbering
 from app.documents.package import find, texts_of
 from app.documents.parsing_worker import serve
 from app.documents.strict_xml import feed, parse_xml

@@ -56,8 +56,9 @@ def _hit(book: Book, hit: Hit) -> str:
     around = excerpt(book.document, hit)
     apart = "" if hit.chosen else " · not in the context"
     place = f"page {render.escape(hit.page.label)}, line {hit.line:,}{apart}"
+    language = f' lang="{render.escape(book.document.language)}"' if book.document.language else ""
     before, marked, after = map(render.escape, around)
     return (
         f'<button type="button" class="hit" data-act="preview:{book.key}:{hit.page.number}:{hit.start}-{hit.end}">'
-        f'<small>{place}</small><span dir="auto">{before}<mark>{marked}</mark>{after}</span></button>'
+        f'<small>{place}</small><span dir="auto"{language}>{before}<mark>{marked}</mark>{after}</span></button>'
     )

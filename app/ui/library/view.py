@@ -6,6 +6,9 @@ A document's text reaches the browser one page at a time, and only on request.
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book, label, page_text
 from app.context.offers import Offer, offers
+from app.documents.document import Document
+from app.documents.language import language_name
+from app.documents.metadata import byline
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
@@ -57,7 +60,8 @@ def _row(session: Session, index: int, book: Book) -> str:
     title, key = render.escape(document.title), book.key
     tokens = formats.plural(meter.book(book), "token") if meter else ""
     name = document.name if document.title != document.name else ""
-    facts = " · ".join(filter(None, (name, FORMATS[document.format], extent(book), _chapters(book))))
+    authors, language = byline(document.authors), language_name(document.language)
+    facts = " · ".join(filter(None, (authors, name, FORMATS[document.format], extent(book), _chapters(book), language)))
     warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
     tools = (
         _tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
@@ -66,13 +70,19 @@ def _row(session: Session, index: int, book: Book) -> str:
         + _tool(f"remove:{key}", f"Remove {document.title}", "Remove")
     )
     return (
-        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span><div><h4>{title}</h4>'
+        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span>'
+        f'{cover(document)}<div><h4 dir="auto">{title}</h4>'
         f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
         f'<div class="tools">{tools}</div></div>'
         + (f'<ul class="warnings" aria-label="Warnings about {title}">{warned}</ul>' if warned else "")
         + _choices(session, index, book)
         + "</li>"
     )
+
+
+def cover(document: Document) -> str:
+    """The small picture of a document; "" without one."""
+    return f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
 
 
 def _chapters(book: Book) -> str:
@@ -157,5 +167,5 @@ def preview(session: Session, key: str, wanted: int, marked: tuple[int, int] = (
         "</label>"
         f'<span class="quiet">of {len(document.pages):,}{named}{tokens}</span>'
         f"{_tool(f'preview:{key}:{number + 1}', 'Next page', '&gt;', off=number == len(document.pages))}</nav></header>"
-        f'<div class="page-text" tabindex="0">{body}</div>{more}</section>'
+        f'<div class="page-text" tabindex="0"{render.written(document)}>{body}</div>{more}</section>'
     )
