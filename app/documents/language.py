@@ -109,13 +109,11 @@ def by_words(text: str, script: str) -> str:
     """The language whose frequent words a text has; "": none clearly."""
     words = re.findall(r"[^\W\d_]+", text.lower())
     counts = Counter(words)
-    shares = sorted(
-        (sum(counts[word] for word in known) / len(words), language)
-        for language, known in WORDS.get(script, {}).items()
-    )[::-1]
-    if len(words) < FEWEST_WORDS or not shares or shares[0][0] < LEAST_SHARE:
+    found = {language: sum(counts[word] for word in known) for language, known in WORDS.get(script, {}).items()}
+    if len(words) < FEWEST_WORDS or not found:
         return ""
-    return shares[0][1] if len(shares) == 1 or shares[0][0] >= LEAD * shares[1][0] else ""
+    (best, most), (_, second) = sorted(found.items(), key=lambda item: -item[1])[:2]
+    return best if most >= max(LEAST_SHARE * len(words), LEAD * second) else ""
 
 
 def language_name(tag: str) -> str:

@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
 from app.documents.sniff import HEAD_BYTES, Kind, describe, sniff
 
-Reader = Callable[[Path, str], Generator[Extracting | Document]]  # (file, its display name)
+Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its display name)
 
 READERS: Mapping[Kind, Reader] = {
     "pdf": extract_pdf,
@@ -43,15 +42,14 @@ def extract_document(path: str | Path) -> Generator[Extracting | Document]:
     kind = sniff(head)
     if kind is None:
         raise UnsupportedFormat(name, describe(head) or "of an unknown format")
-    with closing(READERS[kind](file.absolute(), name)) as steps:
-        for step in steps:
-            yield with_language(step) if isinstance(step, Document) else step
+    yield from map(with_language, READERS[kind](file.absolute(), name))
 
 
-def with_language(document: Document) -> Document:
-    """A document with the language and the direction of its text."""
-    language = language_of(document.text, document.language)
-    return replace(document, language=language, direction=direction_of(document.text))
+def with_language(step: Extracting | Document) -> Extracting | Document:
+    """A document with the language and the direction of its text; progress as it is."""
+    if isinstance(step, Extracting):
+        return step
+    return replace(step, language=language_of(step.text, step.language), direction=direction_of(step.text))
 
 
 def read_document(path: str | Path) -> Document:

@@ -163,7 +163,8 @@ def _page(book: Book, index: int, placed: Placed, marks: list[tuple[int, int, st
         f"<h3>{named(book, index, short=False)}</h3><nav>{tools}"
         '<button type="button" data-act="close" aria-label="Close the page" title="Close the page">×</button>'
         "</nav></header>"
-        f'<p class="quiet">{line}</p><div class="page-text" tabindex="0"{render.written(document)}>{text}</div></section>'
+        f'<p class="quiet">{line}</p><div class="page-text" tabindex="0"{render.written(document)}>'
+        f"{text}</div></section>"
     )
 
 
