@@ -58,10 +58,6 @@ class Archive:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def size(self, name: str) -> int:
-        """The bytes of an unpacked file as the directory states them, which reading never exceeds; 0: missing."""
-        return self._entries[name].file_size if name in self._entries else 0
-
     def read(self, name: str) -> bytes:
         """Read one whole file.
 

@@ -12,7 +12,7 @@ from app.documents.archive import Archive, BadEntry, Refused
 from app.documents.charset import decode_markup
 from app.documents.contents import read_contents
 from app.documents.messages import Done, Failed, Message, Opened, PageRead
-from app.documents.metadata import MAX_COVER_BYTES, cover_url
+from app.documents.metadata import cover_url
 from app.documents.package import Section, read_package
 from app.documents.parsing_worker import serve
 from app.documents.xhtml import EntitiesDeclared, read_markup
@@ -46,10 +46,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
 
 def read_cover(archive: Archive, name: str) -> str:
     """A thumbnail of the cover, or ""; nothing about it ends the book."""
-    if not 0 < archive.size(name) <= MAX_COVER_BYTES:
-        return ""
     try:
-        return cover_url(archive.read(name))
+        return cover_url(archive.read(name)) if name else ""
     except (BadEntry, Refused):
         return ""
 

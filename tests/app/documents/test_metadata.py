@@ -49,7 +49,7 @@ XMP = """<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.o
 </x:xmpmeta>"""
 
 
-@pytest.mark.parametrize(("packet", "authors"), [(XMP, ("Ann Reed",)), (XMP[:300], ()), ("<x" + "y" * 300_000, ())])
+@pytest.mark.parametrize(("packet", "authors"), [(XMP, ("Ann Reed",)), (XMP[:300], ()), (XMP + " " * 300_000, ())])
 def test_pdfs_may_tell_it_in_xmp_and_damage_there_hides_nothing(
     make_pdf: MakePdf, writer: PdfWriter, packet: str, authors: tuple[str, ...]
 ) -> None:
