@@ -11,7 +11,8 @@ from app.runtime.events import BookOpened
 from app.runtime.sessions import Session
 from app.ui.library.find_tab import searched
 from app.ui.library.find_view import MOST_SHOWN, STEP
-from app.ui.library.view import preview
+from app.ui.library.view import listing, preview
+from app.ui.reading.book_view import BookView
 from tests.app.fakes import FakeEngine, worker_held, write_book
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -129,3 +130,16 @@ def test_open_books_keep_their_order() -> None:
     for upload, text in zip(uploads.expect(["b", "c"]), ("two", "three"), strict=True):
         upload.document, upload.stage = a_document(text), "extracted"
     assert [book.document.text for book in uploads.open_books] == ["one", "two", "three"]
+
+
+def test_what_a_file_says_of_itself_is_escaped_and_its_text_has_language_and_direction() -> None:
+    document = replace(
+        a_document("שלום", title=EVIL), authors=(EVIL, "B", "C"), language='x" onload="', direction="rtl", cover='"><b>'
+    )
+    session = a_session(document)
+    key = session.uploads.library.books[0].key
+    row, card, page = listing(session), BookView(session).html(), preview(session, key, 1)
+    for html in (row, card, page):
+        assert "<img src=x" not in html and 'onload="' not in html and '"><b>' not in html
+    assert "by &lt;img" in row and "by &lt;img" in card and "and 1 more" in row
+    assert 'dir="rtl"' in page and "lang=" in page
