@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.cli.reading import print_json
-from app.documents import Document, read_document
+from app.documents import Document, read_documents
 from app.documents.document import Page
 from app.formats import plural
 from app.runtime.options import engine_config
@@ -25,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """
     tokenizer = ChatText(load_tokenizer(find(engine_config(args).model).target), eos_ids=frozenset())
     told = []
-    for file in args.files:
-        document = read_document(file)
+    for document in (document for file in args.files for document in read_documents(file)):
         told.append(report(document, chosen(document, args.pages), tokenizer))
         if not args.json:
             print("\n".join(lines(told[-1])))

@@ -1,5 +1,6 @@
 """A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
 
+from collections.abc import Iterator
 from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities"]
@@ -29,6 +30,7 @@ class Opened(TypedDict):
     title: str
     labels: list[str]  # one for each page
     outline: list[OutlineEntry]
+    warning: NotRequired[str]  # about the whole file
 
 
 class PageRead(TypedDict):
@@ -56,3 +58,19 @@ class Failed(TypedDict):
 
 
 Message = Opened | PageRead | Done | Failed
+
+
+def whole(
+    title: str,
+    text: str,
+    headings: list[Heading],
+    *,
+    has_image: bool,
+    damaged: bool = False,
+    warning: str | None = None,
+) -> Iterator[Message]:
+    """The messages of a file without pages of its own."""
+    opened = Opened(kind="opened", title=title, labels=["1"], outline=[])
+    yield {**opened, "warning": warning} if warning else opened
+    yield PageRead(kind="page", text=text, has_image=has_image, damaged=damaged, headings=headings)
+    yield Done(kind="done")

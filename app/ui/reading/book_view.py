@@ -6,6 +6,7 @@ from app.context.context_documents import label
 from app.context.offers import Offer
 from app.context.page_ranges import written
 from app.context.uploads import Upload
+from app.document_formats import SHORT
 from app.runtime.error_text import told
 from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
@@ -15,7 +16,6 @@ from app.ui.library.saved_view import how_read, on_disk
 from app.ui.reading.budget_view import budget, fit_of
 from core.errors import ContextTooSmall, CoreError
 
-FORMATS = {"pdf": "PDF", "epub": "EPUB", "docx": "DOCX", "html": "HTML", "text": "TXT", "markdown": "MD"}
 WAITING = {
     "loading": "Waits until the model is loaded",
     "another page": "Waits: another page is using the model",
@@ -236,7 +236,7 @@ def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
 def _facts(book: Shelved, num_tokens: str) -> str:
     document = book.document
     chosen = "" if book.is_whole else label(document, book.choice)
-    facts = " · ".join(filter(None, (FORMATS[document.format], extent(book), chosen, num_tokens)))
+    facts = " · ".join(filter(None, (SHORT[document.format], extent(book), chosen, num_tokens)))
     stem = document.name.rpartition(".")[0]
     name = "" if document.title in (document.name, stem) else document.name
     file = f'<p class="quiet file">{render.escape(name)}</p>' if name else ""
