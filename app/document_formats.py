@@ -1,4 +1,4 @@
-"""The formats of documents that are read: one list for the page, the command line and messages. Standard library alone."""
+"""The formats of documents that are read, for the page, the command line and messages. Standard library alone."""
 
 NAMES = {  # by the name in the program: in sentences, and short
     "pdf": ("PDF", "PDF"),

@@ -1,4 +1,4 @@
-"""Several documents at once: the files of a folder or of a ZIP file, each as if it was opened alone, in natural order."""
+"""Several documents at once: the files of a folder or of a ZIP file, each as if opened alone, in natural order."""
 
 import os
 import re
@@ -140,7 +140,7 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
         elif message and message["kind"] == "page":
             inside = names[len(entries)]
             if message["has_image"]:
-                entries.append(Entry(inside, None, UnsupportedFormat(inside, "no text")))
+                entries.append(Entry(inside, None, UnsupportedFormat(inside, "a picture, a sound or a font")))
             elif message["damaged"]:
                 entries.append(Entry(inside, None, DamagedDocument(inside, "is damaged")))
             else:

@@ -13,8 +13,10 @@ DocumentError
 └── ParsingLimitReached    the parser used up its memory or time
 """
 
-from app.document_formats import ONE_OF as SUPPORTED
+from app.document_formats import ONE_OF
 from core.errors import CoreError
+
+SUPPORTED = ONE_OF
 
 
 class DocumentError(CoreError):

@@ -1,4 +1,4 @@
-"""Files without pages of their own to Document: a limited process reads one flowing text, which is cut into pages by size."""
+"""Files without pages of their own to Document: a limited process reads one text, which is cut into pages by size."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -16,4 +16,5 @@ def natural(name: str) -> list[list[tuple[int, str]]]:
 
 def is_hidden(name: str) -> bool:
     """Whether a path, or a folder in it, is hidden or a system's own."""
-    return any(part.startswith(".") or part in NOBODYS for part in name.split("/"))
+    parts = [part for part in name.split("/") if part not in (".", "..")]
+    return any(part.startswith(".") or part in NOBODYS for part in parts)

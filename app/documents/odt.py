@@ -51,7 +51,7 @@ class Text(Elements):
         self._styles = styles
         self._style = ""  # that is being defined
         self._in_body = False
-        self._numbering = Numbering({OUTLINE: styles.lists.get(OUTLINE, ())}, {OUTLINE: OUTLINE})
+        self._numbering = Numbering({}, {OUTLINE: OUTLINE})
         self._lists: list[str] = []  # the open ones, by their numbering
         self._last_list: dict[str, str] = {}  # the last numbering of each list style, and by its identifier
         self._num_lists = 0
@@ -72,6 +72,7 @@ class Text(Elements):
         """An element begins that is read."""
         if not self._in_body:
             self._in_body = tag == "body"
+            self._numbering.levels[OUTLINE] = self._styles.lists.get(OUTLINE, ())
             self._begin_style(tag, attributes)
             return
         match tag:

@@ -5,6 +5,7 @@ It prints one JSON object a line: Opened, one PageRead with the whole text, Done
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO
 from xml.parsers import expat
 
@@ -29,10 +30,8 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     if CONTENT not in archive:
         raise Refused("no container")
     styles = Styles()
-    try:
+    with suppress(BadEntry, expat.ExpatError, ValueError, LookupError):  # only numbers and titles need them
         feed(archive.read(STYLES), Text(styles))
-    except (BadEntry, expat.ExpatError, ValueError, LookupError):
-        pass  # numbers and titles are found without them, the text is there
     body = Text(styles)
     feed(archive.read(CONTENT), body)
     text, headings = body.marked()

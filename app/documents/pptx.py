@@ -1,4 +1,4 @@
-"""PresentationML to lines: what a slide shows, its title first, and what its speaker's notes say (ECMA-376, part 1, 19)."""
+"""PresentationML to lines: what a slide shows, its title apart, and its speaker's notes (ECMA-376, part 1, 19)."""
 
 from typing import ClassVar
 

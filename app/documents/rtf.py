@@ -15,18 +15,26 @@ TOKEN = re.compile(
 )
 STARRED = frozenset(["footnote", "fldrslt", "shpinst", "shppict", "shptxt", "moMath", "moMathPara"])  # \* , but read
 SKIPPED = frozenset(
-    ["annotation", "atnauthor", "atnid", "author", "background", "bkmkend", "bkmkstart", "category", "colortbl", "comment", "company", "datafield", "do", "doccomm", "fldinst", "filetbl", "fontemb", "footer", "footerf", "footerl", "footerr", "formfield", "ftncn", "ftnsep", "ftnsepc", "aftncn", "aftnsep", "aftnsepc", "generator", "header", "headerf", "headerl", "headerr", "keywords", "listoverridetable", "listtable", "manager", "nonshppict", "objclass", "objdata", "objname", "operator", "pntxta", "pntxtb", "revtbl", "rsidtbl", "rxe", "shprslt", "sp", "subject", "tc", "template", "themedata", "txe", "userprops", "xe", "mmathPict"]
-)
+    [
+        "annotation", "atnauthor", "atnid", "author", "background", "bkmkend", "bkmkstart", "category",
+        "colortbl", "comment", "company", "datafield", "do", "doccomm", "fldinst", "filetbl", "fontemb", "footer",
+        "footerf", "footerl", "footerr", "formfield", "ftncn", "ftnsep", "ftnsepc", "aftncn", "aftnsep",
+        "aftnsepc", "generator", "header", "headerf", "headerl", "headerr", "keywords", "listoverridetable",
+        "listtable", "manager", "nonshppict", "objclass", "objdata", "objname", "operator", "pntxta", "pntxtb",
+        "revtbl", "rsidtbl", "rxe", "shprslt", "sp", "subject", "tc", "template", "themedata", "txe", "userprops",
+        "xe", "mmathPict",
+    ]
+)  # fmt: skip
 TEXT_OF = {"listtext": "marker", "pntext": "marker", "title": "title", "fonttbl": "fonts", "stylesheet": "styles"}
 SIGNS = {
-    "emdash": "—", "endash": "–", "bullet": "•", "lquote": "‘", "rquote": "’", "ldblquote": "“", "rdblquote": "”",
-    "tab": " ", "emspace": " ", "enspace": " ", "qmspace": " ",
+    "emdash": "—", "endash": "–", "bullet": "•", "lquote": "\u2018", "rquote": "\u2019",
+    "ldblquote": "“", "rdblquote": "”", "tab": " ", "emspace": " ", "enspace": " ", "qmspace": " ",
 }  # fmt: skip
 ESCAPED = {"{": "{", "}": "}", "\\": "\\", "~": " ", "_": "-", "\t": " "}
 CHARSETS = {  # of fonts
-    77: "mac-roman", 128: "cp932", 129: "cp949", 130: "johab", 134: "gbk", 136: "big5hkscs", 161: "cp1253", 162: "cp1254",
-    163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874", 238: "cp1250", 254: "cp437",
-    255: "cp850", 2: "symbol",
+    2: "symbol", 77: "mac-roman", 128: "cp932", 129: "cp949", 130: "johab", 134: "gbk", 136: "big5hkscs", 161: "cp1253",
+    162: "cp1254", 163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874",
+    238: "cp1250", 254: "cp437", 255: "cp850",
 }  # fmt: skip
 PAGES = {
     **dict.fromkeys((437, 850, 852, 855, 857, 858, 860, 861, 862, 863, 864, 865, 866, 874, 932, 949, 950), ""),

@@ -27,9 +27,7 @@ MOST_LISTED = 1 << 20  # bytes of an archive's list that are looked at
 # Its first entry, uncompressed (OpenDocument 1.3, part 2, 3.3); also its templates and master documents.
 OPEN_TEXT = re.compile(rb"PK\x03\x04.{26}mimetype.{0,64}application/vnd\.oasis\.opendocument\.text", re.DOTALL)
 SLIDES = re.compile(rb"PK\x03\x04.*PK\x03\x04.{26}ppt/", re.DOTALL)
-FICTION = re.compile(
-    r"(?:<\?xml[^>]{0,200}+>)?+(?:\s++|<!--(?:(?!-->).)*+-->)*+<(?:\w{1,20}:)?FictionBook[\s>]", re.DOTALL
-)
+FICTION = re.compile(r"<(?:\w{1,20}:)?FictionBook[\s>]")
 COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 WEB_PAGE = re.compile(
     # possessive: reads nothing twice, so a hundred "<!-- -->" take linear time
@@ -71,7 +69,7 @@ def sniff(head: bytes, names: Sequence[str] = ()) -> Kind | None:
     text = as_text(head)
     if WEB_PAGE.match(text):
         return "html"
-    if FICTION.match(text):
+    if text.lstrip().startswith("<") and FICTION.search(text):
         return "fb2"
     return None if describe(head) else "plain"
 

@@ -62,7 +62,8 @@ def written(rows: Iterator[list[str]]) -> Iterator[str]:
     """One line for each row; the head of the table again at the top of each page."""
     head, num_chars = "", 0
     for number, row in enumerate(rows):
-        line = CELL_BORDER.join(" ".join(cell.split()) for cell in row).rstrip()
+        cells = [" ".join(cell.split()) for cell in row]
+        line = CELL_BORDER.join(cells).rstrip() if any(cells) else ""
         if number == 0 and is_head(row):
             head = line
         elif head and num_chars > CHARS_PER_PAGE:

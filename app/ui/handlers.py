@@ -103,7 +103,10 @@ class Handlers:
     # -------------------- a book
 
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
-        """Open dropped files in natural order. Their copies are deleted once their text is in memory, or if they cannot be read."""
+        """Open dropped files, in natural order.
+
+        Their copies are deleted once their text is in memory, or if they cannot be read.
+        """
         files = [claim(file) for file in sorted(map(Path, paths or ()), key=lambda file: natural(file.name))]
         try:
             yield {self.parts.drop: None, self.parts.library.drop: None}
