@@ -9,7 +9,10 @@ from app.documents import Document, read_document, read_documents
 from app.documents.errors import DamagedDocument, EmptyDocument, UnsupportedFormat
 from tests.hostile.corpus import fb2, fb2_files
 
-NOTES = '<body name="notes"><title><p>Notes</p></title><section id="n1"><title><p>1</p></title><p>Small.</p></section>{}</body>'
+NOTES = (
+    '<body name="notes"><title><p>Notes</p></title><section id="n1"><title><p>1</p></title><p>Small.</p></section>'
+    "{}</body>"
+)
 
 
 def opened(folder: Path, body: str, **options: str) -> Document:

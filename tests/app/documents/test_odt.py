@@ -56,7 +56,10 @@ def test_tables_come_row_by_row(tmp_path: Path) -> None:
 
 
 def test_notes_follow_the_text(tmp_path: Path) -> None:
-    note = "<text:note><text:note-citation>*</text:note-citation><text:note-body><text:p>{}</text:p></text:note-body></text:note>"
+    note = (
+        "<text:note><text:note-citation>*</text:note-citation>"
+        "<text:note-body><text:p>{}</text:p></text:note-body></text:note>"
+    )
     document = opened(tmp_path, f"<text:p>Boats{note.format('Small.')} and ships{note.format('Big.')}.</text:p>")
     assert document.text == "Boats[1] and ships[2].\n\nNotes\n\n[1] Small.\n\n[2] Big."
 
@@ -67,7 +70,8 @@ def test_what_no_reader_sees_is_left_out(tmp_path: Path) -> None:
         "<text:tracked-changes><text:changed-region><text:deletion><text:p>deleted</text:p></text:deletion>"
         "</text:changed-region></text:tracked-changes>"
         '<text:p>Seen<text:span text:style-name="H"> hidden</text:span><office:annotation><text:p>said</text:p>'
-        "</office:annotation> by<text:s/>all<text:tab/>of<text:line-break/>us<text:title>: a field</text:title>.</text:p>"
+        "</office:annotation> by<text:s/>all<text:tab/>of<text:line-break/>us"
+        "<text:title>: a field</text:title>.</text:p>"
         '<text:section text:display="none"><text:p>behind</text:p></text:section>'
     )
     assert opened(tmp_path, body, styles=hidden).text == "Seen by all of\nus: a field."

@@ -31,7 +31,7 @@ def test_headings_are_chapters_by_level_by_style_and_by_its_base(tmp_path: Path)
         (r"\'e9t\'e9", "été"),
         (r"\f0 \'cc\'e8\'f0", "Мир"),  # the font's character set
         (r"\f1 \'93\'8c\'8b\'9e", "東京"),  # two bytes a letter
-        (r"{\f0 \'cc}\'e9", "Ìé".replace("Ì", "М")),
+        (r"{\f0 \'e8}\'e9", "иé"),
         (r"\u26481 ?\u20140 ?", "東京"),
         (r"\uc2\u26481 \'93\'8c\uc0\u20140 x", "東京x"),
         (r"\u55357 ?\u56832 ?", "\N{GRINNING FACE}"),
@@ -73,7 +73,7 @@ def test_notes_follow_the_text(tmp_path: Path, start: str) -> None:
 
 def test_what_no_reader_sees_is_left_out(tmp_path: Path) -> None:
     body = (
-        r"{\header On each page}{\footer 1}\pard Seen by everybody here{\v hidden}{\deleted gone}{\*\annotation said}{\*\unknown x}"
+        r"{\header On each page}{\footer 1}\pard Seen by everybody here{\v hidden}{\deleted gone}{\*\annotation a}{\*\x y}"
         r'{\field{\*\fldinst HYPERLINK "http://x"}{\fldrslt  by all}}{\pict\pngblip ffd8}{\*\bkmkstart a}.\par'
     )
     assert opened(tmp_path, body).text == "Seen by everybody here by all."
