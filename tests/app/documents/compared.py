@@ -3,8 +3,8 @@
     python -m tests.app.documents.compared FOLDER [--markdown]
 
 A file named MAKER-NAME was made of NAME.html, if that is there, and pandoc's plain text of it is the reference, else
-that of the file itself. Libraries that are not installed are left out: odfdo, striprtf, python-pptx, python-docx, mammoth,
-ebooklib, trafilatura, selectolax.
+that of the file itself. Libraries that are not installed are left out: odfdo, striprtf, python-pptx, python-docx,
+mammoth, ebooklib, trafilatura, selectolax.
 """
 
 import argparse
