@@ -2,6 +2,7 @@
 
 import threading
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,10 @@ class PageImage:
         """About what it takes in memory."""
         return len(self.image) + len(self.letters) + self.boxes.itemsize * len(self.boxes)
 
-    def marks(self, page_text: str, start: int, end: int) -> list[Box]:
-        """Where characters [start, end) of the page's text stand; none if that is not certain."""
-        found = locate(self.letters, page_text, start, end)
-        return rectangles(self.letters, self.boxes, found) if found else []
+    def marks(self, page_text: str, spans: Sequence[tuple[int, int]]) -> list[list[Box]]:
+        """Where parts, characters [start, end) of the page's text, stand; none of a part if that is not certain."""
+        found = locate(self.letters, page_text, spans)
+        return [rectangles(self.letters, self.boxes, one) if one else [] for one in found]
 
 
 def draw_page(

@@ -1,8 +1,8 @@
 """Where a part of a page's text stands on the paper. Pure functions.
 
-The text was made from the paper's letters: lines were joined, hyphens and spaces changed, headers dropped. What none of
-this changes is the order of letters and digits, so both are compared by these alone. A part that the paper has more than
-once is told apart by what stands around it; where that does not decide, nothing is marked.
+The text was made from the paper's letters: lines were joined, hyphens and spaces changed, headers dropped. None of this
+changes the order of letters and digits, so both are compared by these alone. A part that the paper has more than once is
+told apart by what stands around it; where that does not decide, nothing is marked.
 """
 
 import unicodedata
@@ -25,25 +25,32 @@ class Box(NamedTuple):
     bottom: int
 
 
-def locate(letters: str, text: str, start: int, end: int) -> range | None:
+def locate(letters: str, text: str, spans: Sequence[tuple[int, int]]) -> list[range | None]:
     """The letters on the paper that characters [start, end) of the text are made of; None: not certain.
 
     Args:
         letters: of the paper, in PDFium's order.
         text: of the whole page.
+        spans: the characters, for each part.
     """
     paper, places = bare(letters)
     page, origins = bare(text)
-    first, last = bisect_left(origins, start), bisect_left(origins, end)
-    if first >= last:
-        return None
+    found: list[range | None] = []
+    for start, end in spans:
+        first, last = bisect_left(origins, start), bisect_left(origins, end)
+        at = place(page, first, last, paper) if first < last else None
+        found.append(None if at is None else range(places[at], places[at + last - first - 1] + 1))
+    return found
+
+
+def place(page: str, first: int, last: int, paper: str) -> int | None:
+    """Where letters [first, last) of a page begin on the paper."""
     for around in AROUND:
         for before, after in ((around, around), (around, 0), (0, around)):
             since = max(0, first - before)
             at = only_place(page[since : last + after], paper)
             if at is not None:
-                at += first - since
-                return range(places[at], places[at + last - first - 1] + 1)
+                return at + first - since
     return None
 
 
@@ -74,7 +81,10 @@ def rectangles(letters: str, boxes: Sequence[int], found: range) -> list[Box]:
         if joined and is_beside(joined[-1], box):
             last = joined.pop()
             box = Box(
-                min(last.left, box.left), min(last.top, box.top), max(last.right, box.right), max(last.bottom, box.bottom)
+                min(last.left, box.left),
+                min(last.top, box.top),
+                max(last.right, box.right),
+                max(last.bottom, box.bottom),
             )
         joined.append(box)
     return joined if len(joined) <= MAX_RECTANGLES else []

@@ -39,6 +39,9 @@ class Reading:
             for upload, file in zip(pending, files, strict=True):
                 try:
                     yield from extract_one(upload, file)
+                    if upload.document and upload.document.format == "pdf":
+                        upload.file = file
+                        session.files.hold(session.id, file)
                 except CoreError as error:
                     upload.fail(error)
         finally:

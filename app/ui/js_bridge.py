@@ -2,3 +2,5 @@
 
 CLICKS = "window.triforceShelf.watch(element, () => trigger('click'));"
 WITH_ACT = "(id, act) => [window.triforceSession(), window.triforceShelf.act]"
+# The script keeps keyboard focus when HTML is redrawn, and scrolls a page to its first mark.
+REDRAWN = "watch('value', () => window.triforceShelf.redrawn(element));"

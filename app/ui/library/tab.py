@@ -11,10 +11,11 @@ from app.context.page_ranges import understood
 from app.runtime.events import WorkerEvent
 from app.runtime.saved_books import disk_state
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
+from app.ui.library.page_viewer import NO_PAGE, Wanted, preview
 from app.ui.library.saved_tab import SavedParts, build_saved
-from app.ui.library.view import EMPTY, NO_PAGE, preview
+from app.ui.library.view import EMPTY
 from core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class LibraryHandlers:
         session = self._worker.sessions.enter(session_id)
         key, _, detail = rest.partition(":")
         if verb == "preview":
-            yield {self._parts.preview: preview(session, key, int(detail) if detail.isdecimal() else 1)}
+            yield {self._parts.preview: preview(session, key, *Wanted.parse(detail))}
             return
         if verb == "dismiss" and key.isdecimal():
             session.uploads.dismiss(int(key))
@@ -102,8 +103,8 @@ def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts]:
             coming = gr.HTML("", elem_id="library-incoming", js_on_load=CLICKS)
             library = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
             kept = build_saved()
-        with gr.Column(elem_id="library-page", min_width=300, scale=1):
-            page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS)
+        with gr.Column(elem_id="library-page", min_width=300, scale=2):
+            page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS + REDRAWN)
     return tab, LibraryParts(act, coming, library, page, drop), kept
 
 

@@ -50,6 +50,7 @@
     const verb = button.value.split(":")[0];
     if (verb === "delete" && !armed(button)) return;
     pressed = button;
+    if (verb === "quote") return press("#act-now", button.value, String(window.triforceShelf.pixels(find("#where-page"))));
     press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value);
   }
 
@@ -154,6 +155,7 @@
       if (find("dialog[open]")) return;
       if (menu) menu.removeAttribute("open");
       else if (shown(stop)) stop.click();
+      else if (shown(find("#where-page [data-act=close]"))) find("#where-page [data-act=close]").click();
       else return;
     } else if (event.altKey && !command && event.code === "KeyN") {
       find('[data-list="new"]')?.click();
