@@ -35,7 +35,7 @@ class OpenFiles:
         self._lock = threading.Lock()
 
     def hold(self, owner: str, file: Path) -> None:
-        """Keep an upload's own copy for a session. If all take too much, the oldest go, and their pages have no images."""
+        """Keep an upload's own copy for a session; if all take too much, the oldest go, and with them their images."""
         if not is_own(file):
             return
         with self._lock:

@@ -1,7 +1,7 @@
 """Where a part of a page's text stands on the paper. Pure functions.
 
 The text was made from the paper's letters: lines were joined, hyphens and spaces changed, headers dropped. None of this
-changes the order of letters and digits, so both are compared by these alone. A part that the paper has more than once is
+changes the order of letters and digits, so both are compared by these alone. A part that the paper has several times is
 told apart by what stands around it; where that does not decide, nothing is marked.
 """
 

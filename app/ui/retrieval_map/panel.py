@@ -59,6 +59,7 @@ def listen_where(
             parts.page,
             api_name="where" if number == 0 else None,
             api_visibility="public" if number == 0 else "private",
+            trigger_mode="multiple",  # accept a sharper image while one is drawn
             **(at_once | {"js": WITH_ACT}),
         )
 

@@ -18,9 +18,10 @@
     // an open page shows what was loaded for the answer before
     if (!before && classes.contains("answering")) find("#where-page [data-act=close]")?.click();
   }
-  addEventListener("DOMContentLoaded", () => {
+  const watched = () =>
     new MutationObserver(state).observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
-  });
+  if (document.body) watched(); // this script may come after the page
+  else addEventListener("DOMContentLoaded", watched);
 
   // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
 
