@@ -20,7 +20,7 @@ from app.documents.parsing_worker import serve
 
 MALFORMED = (pypdfium2.PdfiumError, ArithmeticError, LookupError, OSError, TypeError, ValueError)
 MAX_HEIGHT = 4_000  # pixels
-MAX_PIXELS = 8_000_000
+MAX_PIXELS = 9_000_000  # A4, and a little more, at the greatest width
 MAX_LETTERS = 60_000  # ten times those of a newspaper's page; of more none is marked
 FEW_COLOURS = 8_192  # a page of words and drawings has fewer, photographs and scans have more
 JPEG_QUALITY = 88
@@ -66,7 +66,8 @@ def scale(across: float, down: float, width: int) -> float:
     """
     if not (0 < across < math.inf and 0 < down < math.inf):
         raise ValueError(f"a page of {across} x {down} points")
-    return min(width / across, MAX_HEIGHT / down, math.sqrt(MAX_PIXELS / (across * down)))
+    most = min(width / across, MAX_HEIGHT / down, math.sqrt(MAX_PIXELS / (across * down)))
+    return most * (1 - 1e-6)  # sizes are rounded up
 
 
 def pack(image: Image.Image) -> tuple[str, bytes]:
