@@ -18,8 +18,8 @@
 
   shelf.pixels = (element) => {
     const sheet = [element?.querySelector(".sheet"), ...document.querySelectorAll(".sheet")].find(visible);
-    const usual = ZOOMS[zoom] * (innerWidth > 1100 ? Math.min(640, 0.36 * innerWidth) : innerWidth) - 30;
-    return Math.min(MOST_PIXELS, Math.round((sheet?.offsetWidth || usual) * devicePixelRatio));
+    const beside = innerWidth > 1100 ? Math.max(380, Math.min(640, 0.36 * innerWidth)) - 36 : innerWidth - 52; // as in library.css
+    return Math.min(MOST_PIXELS, Math.round((sheet?.offsetWidth || ZOOMS[zoom] * beside) * devicePixelRatio));
   };
 
   function sized(action, element) {
