@@ -2,9 +2,9 @@
 
     python -m tests.app.documents.drawing FOLDER [--markdown]        every PDF in a folder, up to PAGES pages of each
 
-Each page is drawn as the app draws it, in a new process. "Processor" is the time of a core that this takes, "seconds" the
-wait, which other work on the machine makes longer (medians). "PNG", "JPEG": what the same image would take as
-such a file, in kilobytes. Every sentence of a page's text is then looked for on its image.
+Each page is drawn as the app draws it, in a new process. "Processor" is the time of a core that this takes, "seconds"
+the wait, which other work on the machine makes longer (medians). "PNG", "JPEG": what the same image would take as such
+a file, in kilobytes. Every sentence of a page's text is then looked for on its image.
 """
 
 import argparse
