@@ -6,6 +6,7 @@ import pytest
 
 from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, claim
+from app.documents.readers import read_document
 from app.runtime.sessions import MOST_SESSIONS, Session
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import once_extracted
@@ -94,3 +95,13 @@ def test_copies_are_looked_at_once_the_texts_are_there(worker: EngineWorker, pdf
 def test_sessions_share_one_store_of_files(worker: EngineWorker) -> None:
     one, other = worker.sessions.enter(""), worker.sessions.enter("")
     assert one.files is other.files is worker.sessions.files is not Session("x").files
+
+
+def test_a_copy_that_no_book_uses_goes_even_where_no_model_is_there(
+    worker: EngineWorker, pdf: Path, tmp_path: Path
+) -> None:
+    own, session = dropped(tmp_path, pdf), worker.sessions.enter("")
+    session.uploads.add(read_document(own), own)
+    session.files.hold(session.id, own)
+    worker.arrange(session.id, lambda _: Library())  # nobody follows it to the engine's thread
+    assert not own.exists()
