@@ -94,7 +94,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     asks(page, FIRST)
     page.wait_for_selector("#strip .resting:not(.empty)")
     page.locator("#where .bar-page.most").first.click()
-    page.wait_for_selector("#where-page mark")
+    page.wait_for_selector("#where-page mark", state="attached")  # in the text, which an image may hide
     away(page)
     files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
     page.screenshot(path=files[0])
