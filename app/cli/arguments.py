@@ -15,6 +15,7 @@ from app.cli.argument_types import (
     page_range,
     port_number,
 )
+from app.document_formats import EACH
 
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
@@ -312,6 +313,11 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     """`text`: which files, which of their pages."""
     add_files(parser)
     parser.add_argument("--pages", type=page_range, metavar="A-B", help="only these, counted from 1 (default: all)")
+    parser.add_argument(
+        "--find", metavar="WORDS", help="print where these words are instead, whatever their case and accents"
+    )
+    parser.add_argument("--exact", action="store_true", help="with --find: case and accents as they are")
+    parser.add_argument("--whole-words", action="store_true", help="with --find: no parts of words")
 
 
 def add_saved_options(parser: argparse.ArgumentParser) -> None:
@@ -354,7 +360,7 @@ def add_models_options(parser: argparse.ArgumentParser) -> None:
 
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The documents a command reads."""
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, EPUB, text or Markdown")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=EACH)
     parser.add_argument("--ocr", action="store_true", help="recognise text on pages that are pictures, and keep it")
 
 

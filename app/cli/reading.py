@@ -9,7 +9,7 @@ from typing import TextIO
 
 from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
-from app.documents import Document, Extracting, extract_document
+from app.documents import Document, Extracting, extract_documents
 from app.documents.ocr import Ocr
 from app.documents.recognised import FOLDER, RecognisedPages
 from app.formats import duration
@@ -54,7 +54,7 @@ def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig
 
 
 def read_documents(args: argparse.Namespace) -> Iterator[Document]:
-    """The files, in order; progress of recognition and warnings about their quality go to stderr.
+    """The documents of the files, in order; progress of recognition and warnings about their quality go to stderr.
 
     Raises:
         CoreError: a file cannot be read, or with --ocr: there is no engine.
@@ -63,7 +63,7 @@ def read_documents(args: argparse.Namespace) -> Iterator[Document]:
     ocr = Ocr(recognise=True, kept=kept) if args.ocr else None
     progress = ProgressLine(sys.stderr)
     for file in args.files:
-        with closing(extract_document(file, ocr)) as steps:
+        with closing(extract_documents(file, ocr=ocr)) as steps:
             for step in steps:
                 if not isinstance(step, Document):
                     progress.show_recognition(step)

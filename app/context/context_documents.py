@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-from app.context.upload_files import Copy
 from app.documents.document import Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
@@ -118,7 +118,7 @@ class Book:
     choice: Choice = Whole()
     digest: bytes  # of its text: identifies the book under any name
     num_words: int = 0  # separated by white space; counted once, when it is put in a library
-    file: Copy | None = field(default=None, compare=False)  # where text on its pictures can be recognised
+    file: Path | None = field(default=None, compare=False)  # of a PDF: for images of its pages, and to recognise text
 
     @property
     def is_whole(self) -> bool:
@@ -175,25 +175,26 @@ class Library:
         """Whole documents in their order, with duplicates."""
         return cls(tuple(Book(document=document, digest=b"") for document in documents))
 
-    def add(self, document: Document, file: Copy | None = None) -> "Library":
+    def add(self, document: Document, file: Path | None = None, replaces: str = "") -> "Library":
         """A library with another document at the end, all of it chosen.
 
+        Args:
+            file: see `Book.file`.
+            replaces: the key of a book whose text is read anew; it keeps its place and its file.
         Raises:
             AlreadyThere: the library has the same text, under any name.
         """
-        digest = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest()
+        if replaces:
+            return self._reread(replaces, document)
+        digest = digest_of(document.text)
         for book in self.books:
             if book.digest == digest:
                 raise AlreadyThere(document.name, book.document.name)
-        words = num_words(document.text)
-        return Library((*self.books, Book(document=document, digest=digest, num_words=words, file=file)))
+        book = Book(document=document, digest=digest, num_words=num_words(document.text), file=file)
+        return Library((*self.books, book))
 
-    def reread(self, key: str, document: Document) -> "Library":
-        """A library with a book's text read anew. Chosen pages stay chosen; nothing changes if the book is gone.
-
-        Raises:
-            AlreadyThere: another book has the same text.
-        """
+    def _reread(self, key: str, document: Document) -> "Library":
+        """A library with a book's text read anew. Chosen pages stay chosen; nothing changes if the book is gone."""
         index = self.index(key)
         if index is None:
             return self
@@ -278,6 +279,11 @@ class Library:
                 return piece.start + char - piece.source.start
         return None
 
+    def source(self, placed: Placed) -> int:
+        """The character of its document's text with which a placed page begins."""
+        piece = self.pieces[bisect_right(self.pieces, placed.start, key=lambda piece: piece.start) - 1]
+        return piece.source.start + placed.start - piece.start
+
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The strings that form the joined text. Each is tokenized independently of the others."""
@@ -307,6 +313,11 @@ class Library:
                 yield Placed(piece.book, number, start + offset, end + offset)
 
 
+def digest_of(text: str) -> bytes:
+    """SHA-256 of a text: identifies a book under any name."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
 def end_line(document: Document) -> str:
     """The text after a document that another one follows: it names the first document, which has no title before it."""
     return f"{BETWEEN}[End of: {document.title}]"
@@ -315,12 +326,3 @@ def end_line(document: Document) -> str:
 def title_lines(document: Document) -> str:
     """The text before each document but the first."""
     return f"{BETWEEN}# {document.title}{BETWEEN}"
-
-
-def page_text(document: Document, number: int, max_chars: int = PREVIEW_CHARS) -> str:
-    """The text of a page for a preview, at most `max_chars` characters.
-
-    The number comes from a browser, so it is clamped to the document. Cost: copies the page, never the whole text.
-    """
-    page = document.pages[min(max(number, 1), len(document.pages)) - 1]
-    return document.text[page.char_start : min(page.char_end, page.char_start + max_chars)]

@@ -1,9 +1,11 @@
-"""Copies of dropped files on disk: readable by their owner alone, and deleted once their text is extracted."""
+"""Copies of dropped files on disk: readable by their owner alone, and deleted once their text is extracted.
+
+Those of PDFs stay as long as the document is open, for images of its pages (`open_files.py`).
+"""
 
 import os
 import time
-import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,27 +85,25 @@ def claim(stored: Path) -> Claim:
     return Claim(stored, stored)
 
 
-class Copy:
-    """A file that is still needed. An upload's own copy goes with `delete`, with this object, or with the program."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._end = weakref.finalize(self, _delete, path) if path.parent.name.startswith(CLAIMED) else None
-
-    def delete(self) -> None:
-        """Delete an upload's own copy."""
-        if self._end:
-            self._end()
-
-
-def forget(claims: Iterable[Claim], needed: Collection[Path] = ()) -> None:
-    """Delete the copies that are not needed. A file stored at the same place since then belongs to another upload."""
+def forget(claims: Iterable[Claim], is_kept: Callable[[Path], bool] = lambda _: False) -> None:
+    """Delete the copies, except own ones that are kept. A file stored since then at the same place stays, too."""
     for one in claims:
         with suppress(OSError):
-            if one.stored.samefile(one.own) and one.stored not in needed:
+            if one.stored.samefile(one.own):
                 _delete(one.stored)
-        if one.stored != one.own and one.own not in needed:
+        if one.stored != one.own and not is_kept(one.own):
             _delete(one.own)
+
+
+def is_own(file: Path) -> bool:
+    """Whether a file is an upload's own copy, which this program may delete."""
+    return file.parent.name.startswith(CLAIMED) and file.parent.parent.name == FOLDER
+
+
+def delete(file: Path) -> bool:
+    """Delete an upload's own copy; False: it is still there."""
+    _delete(file)
+    return not file.exists()
 
 
 def drop_unopened(folder: Path, *, older_than_seconds: float = UNOPENED_SECONDS) -> None:

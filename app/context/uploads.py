@@ -5,16 +5,14 @@ A page's handlers change the library and show all this; the engine's thread coun
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from app.context.context_documents import Library
+from app.context.context_documents import Book, Library, digest_of
 from app.context.offers import Offer
 from app.context.token_costs import Meter
-from app.context.upload_files import Copy
 from app.documents.document import Document
 from core.errors import CoreError
 
@@ -29,6 +27,13 @@ class Interrupted(CoreError):
         super().__init__(f"{name} was not opened: it was stopped on the way.", hint="Drop it again.")
 
 
+class NotKept(CoreError):
+    """The copy of a file went because those of other open files took too much."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The file of {name} is no longer kept.", hint="Remove it and open the file again.")
+
+
 @dataclass(slots=True, eq=False)
 class Upload:
     """One file that is being added to the library."""
@@ -39,15 +44,15 @@ class Upload:
     num_done: int = 0  # pages extracted
     num_pages: int | None = None
     seconds_left: float | None = None  # of recognition
-    file: Copy | None = None  # where text on pictures can be recognised
     replaces: str = ""  # the key of the book whose text is read anew
     document: Document | None = None
+    file: Path | None = None  # of a PDF that is extracted, or holds only pictures
     error: CoreError | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def fail(self, error: CoreError) -> None:
-        """The upload has failed with this error."""
-        self.stage, self.error, self.document, self.file = "failed", error, None, None
+    def fail(self, error: CoreError, file: Path | None = None) -> None:
+        """The upload has failed with this error. `file`: of pictures whose text can be recognised."""
+        self.stage, self.error, self.document, self.file = "failed", error, None, file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,16 +95,27 @@ class Uploads:
 
     def expect(self, names: Sequence[str]) -> tuple[Upload, ...]:
         """Add uploads for new files; earlier errors are forgotten."""
-        with self._lock, self._letting_go():
+        with self._lock:
             coming = tuple(Upload(self._number + at, name) for at, name in enumerate(names, 1))
             self._number += len(names)
             self.pending = (*(one for one in self.pending if one.stage != "failed"), *coming)
             self.error, self.note = None, ""
         return coming
 
+    def insert(self, upload: Upload, documents: Sequence[Document]) -> None:
+        """Add uploads behind another one for documents whose text is already extracted."""
+        with self._lock:
+            at = self.pending.index(upload) + 1
+            more = (
+                Upload(self._number + number, document.name, stage="extracted", document=document)
+                for number, document in enumerate(documents, 1)
+            )
+            self.pending = (*self.pending[:at], *more, *self.pending[at:])
+            self._number += len(documents)
+
     def leave(self, upload: Upload) -> None:
         """Remove an upload that is in the library or no longer wanted."""
-        with self._lock, self._letting_go():
+        with self._lock:
             self.pending = tuple(one for one in self.pending if one is not upload)
 
     def dismiss(self, number: int) -> None:
@@ -110,7 +126,7 @@ class Uploads:
 
     def change(self, change: Callable[[Library], Library]) -> None:
         """Change the library and forget earlier errors. If `change` raises, nothing changes."""
-        with self._lock, self._letting_go():
+        with self._lock:
             self.library = change(self.library)
             self.pending = tuple(one for one in self.pending if one.stage != "failed")
             self.error, self.note = None, ""
@@ -140,40 +156,14 @@ class Uploads:
             self.error = None
             return upload
 
-    def add(self, upload: Upload) -> None:
-        """Put an upload's document in the library.
+    def add(self, document: Document, file: Path | None = None, replaces: str = "") -> None:
+        """Add a document to the library; see `Library.add`.
 
         Raises:
             AlreadyThere: the same text is in the library.
         """
         with self._lock:
-            self.library = self.with_document(upload)
-
-    def with_document(self, upload: Upload) -> Library:
-        """The library with an upload's document. Raises as `add`."""
-        assert upload.document is not None, f"{upload.name} is said to be extracted"
-        if upload.replaces:
-            return self.library.reread(upload.replaces, upload.document)
-        return self.library.add(upload.document, upload.file)
-
-    @property
-    def needed(self) -> frozenset[Path]:
-        """Files that must not be deleted: text on their pictures can be recognised."""
-        return frozenset(file.path for file in self._files())
-
-    def _files(self) -> frozenset[Copy]:
-        held = (*(one.file for one in self.pending), *(book.file for book in self.library.books))
-        return frozenset(file for file in held if file)
-
-    @contextmanager
-    def _letting_go(self) -> Iterator[None]:
-        """Delete files that a change leaves without a book."""
-        before = self._files()
-        try:
-            yield
-        finally:
-            for file in before - self._files():
-                file.delete()
+            self.library = self.library.add(document, file, replaces)
 
     def stop(self, number: int | None = None) -> None:
         """Stop extracting and recognising, or only the upload with a number."""
@@ -195,6 +185,21 @@ class Uploads:
     def extracted(self) -> tuple[Upload, ...]:
         """Uploads whose text is extracted but not yet counted."""
         return tuple(one for one in self.pending if one.stage == "extracted")
+
+    @property
+    def open_books(self) -> tuple[Book, ...]:
+        """The library, and texts that wait to be counted: without a model all of them do."""
+        waiting = [
+            Book(document=one.document, digest=digest_of(one.document.text), file=one.file)
+            for one in self.pending
+            if one.stage in ("extracted", "counting") and one.document and not one.replaces
+        ]
+        books = [*self.library.books, *waiting]
+        return tuple({book.digest: book for book in reversed(books)}.values())[::-1]
+
+    def open_book(self, key: str) -> Book | None:
+        """The open book with a key."""
+        return next((book for book in self.open_books if book.key == key), None)
 
     @property
     def behind(self) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-Format = Literal["pdf", "epub", "docx", "html", "text", "markdown"]
+Format = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "csv", "text", "markdown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,10 @@ class Document:
     picture_pages: tuple[int, ...] = ()  # numbers of pages that are only pictures, and unread
     recognised_pages: tuple[int, ...] = ()  # numbers of pages whose text was recognised on pictures (OCR)
     chapters: tuple[Chapter, ...] = ()  # none, or consecutive ones up to the end of the text
+    authors: tuple[str, ...] = ()
+    language: str = ""  # a BCP 47 tag; "": unknown
+    direction: Literal["ltr", "rtl"] = "ltr"  # of most of its letters
+    cover: str = ""  # a data URL of a small JPEG; "": none
 
     def __post_init__(self) -> None:
         bounds = [0, *(page.char_end for page in self.pages)]
@@ -78,8 +82,9 @@ class Extracting:
 
 def stem_of(name: str) -> str:
     """The name of a document without a title: its file's display name without the ending."""
-    stem, dot, _ = name.strip().rpartition(".")
-    return (stem if dot else name).strip() or name.strip() or "Untitled"
+    name = name.rpartition("/")[2].strip()  # of a file in a folder or a ZIP
+    stem, dot, _ = name.rpartition(".")
+    return (stem if dot else name).strip() or name or "Untitled"
 
 
 def make_pages(char_starts: Sequence[int], num_chars: int, labels: Sequence[str] | None = None) -> tuple[Page, ...]:

@@ -18,12 +18,13 @@ import os
 import sys
 from pathlib import Path
 
+from app.document_formats import ONE_OF
 from core.errors import CoreError
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ".venv" + ("\\Scripts\\python" if os.name == "nt" else "/bin/python")  # as seen from there
 INSTALL_OCR = f"{PYTHON if Path(sys.prefix) == ROOT / '.venv' else 'python'} -m pip install -r requirements-ocr.txt"
-SUPPORTED = "PDF, EPUB, Word (.docx), HTML, Markdown or text"
+SUPPORTED = ONE_OF
 
 
 class DocumentError(CoreError):
@@ -48,8 +49,8 @@ class EmptyDocument(DocumentError):
 class UnsupportedFormat(DocumentError):
     """The content has an unsupported format, whatever the file's name says."""
 
-    def __init__(self, name: str, what: str, *, hint: str = f"Use a {SUPPORTED} file.") -> None:
-        super().__init__(f"{name} is {what}, which is not supported.", hint=hint)
+    def __init__(self, name: str, what: str, *, hint: str = "") -> None:
+        super().__init__(f"{name} is {what}, which is not supported.", hint=hint or f"Use a {SUPPORTED} file.")
 
 
 class PasswordProtected(DocumentError):
@@ -77,7 +78,7 @@ class ScannedDocument(DocumentError):
     def __init__(self, name: str, num_pages: int, num_pictures: int = 0) -> None:
         """`num_pictures`: pages whose text could be recognised."""
         pages = "its only page is an image" if num_pages == 1 else f"its {num_pages:,} pages are images"
-        how = "add --ocr" if num_pictures else "use another program for it"
+        how = "open the PDF itself on the page, or add --ocr" if num_pictures else "use another program for it"
         super().__init__(f"{name} holds no text: {pages}.", hint=f"Recognise its text (OCR): {how}.")
         self.num_pages, self.num_pictures = num_pages, num_pictures
 

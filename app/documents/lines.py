@@ -11,9 +11,11 @@ from app.documents.plain import NO_CONTROLS
 from app.documents.prose import LETTER_TABLE, SOFT_HYPHEN, composed
 
 CELL_BORDER = " | "
+LONGEST_PREFIX = 3_000  # characters: a thousand empty cells in succession
 # Mark headings until the text is cleaned, which moves characters. Noncharacters, so they never occur in a text.
 BEGIN, END = "\ufdd0", "\ufdd1"
 NO_MARKS = {ord(BEGIN): None, ord(END): None}
+INDENT = re.compile("[ \t\r\n]*([\xa0\u2002\u2003]{2,})")  # as programs and verse have it after a line break
 MARK = re.compile(f"[{BEGIN}{END}]")
 
 
@@ -36,6 +38,7 @@ class Lines:
         self._mark = ""  # precedes the first word of a heading
         self._in_heading = False
         self._levels: list[int] = []  # of the headings so far
+        self._broken = False  # the next word follows a line break
 
     def marked(self) -> Marked:
         """The whole text in plain letters, with its headings."""
@@ -55,7 +58,7 @@ class Lines:
     def line_break(self) -> None:
         """End a line; two line ends make an empty line."""
         if not self._joined:
-            self._gap, self._space = min(2, self._gap + 1), False
+            self._gap, self._space, self._broken = min(2, self._gap + 1), False, True
 
     def row(self, num_lines: int) -> None:
         """Begin a row of a table."""
@@ -66,7 +69,8 @@ class Lines:
         begins_line = self._joined and self._gap > 0  # the cells before are empty
         if not begins_line:
             self._gap = 0
-        self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
+        if len(self._prefix) < LONGEST_PREFIX:
+            self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
         self._space, self._joined = False, True
 
     def item(self, marker: str) -> None:
@@ -98,8 +102,9 @@ class Lines:
         """Add running text: any white space becomes one space."""
         words = " ".join(text.translate(NO_MARKS).split())
         if words:
+            indent = INDENT.match(text) if self._broken else None
             self._space |= text[0].isspace()
-            self._put(words)
+            self._put(" " * len(indent[1]) + words if indent else words)
         if text and text[-1].isspace():
             self._space = True
 
@@ -117,6 +122,7 @@ class Lines:
             self._pieces.append(" ")
         self._pieces += [self._prefix, self._mark + text]
         self._gap, self._space, self._prefix, self._joined, self._mark = 0, False, "", False, ""
+        self._broken = False
 
 
 class Unmarked(NamedTuple):

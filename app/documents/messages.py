@@ -1,5 +1,9 @@
-"""A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
+"""A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed.
 
+The process that draws a page sends one PageDrawn and Done.
+"""
+
+from collections.abc import Iterator, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal[
@@ -31,6 +35,10 @@ class Opened(TypedDict):
     title: str
     labels: list[str]  # one for each page
     outline: list[OutlineEntry]
+    authors: NotRequired[list[str]]
+    language: NotRequired[str]  # as the file states it
+    cover: NotRequired[str]  # a data URL of a small picture
+    warning: NotRequired[str]  # about the whole file
 
 
 class PageRead(TypedDict):
@@ -43,6 +51,18 @@ class PageRead(TypedDict):
     headings: list[Heading]  # those that the format marks as such
     by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
     recognised: NotRequired[bool]  # its text was recognised on its picture
+
+
+class PageDrawn(TypedDict):
+    """One page as an image, and its letters with their places."""
+
+    kind: Literal["drawn"]
+    image: str  # base64
+    media: str  # its media type
+    width: int  # pixels
+    height: int
+    letters: str  # as PDFium orders them; none if there are too many
+    boxes: list[int]  # left, top, right, bottom of each letter, in pixels of the image
 
 
 class Done(TypedDict):
@@ -58,4 +78,22 @@ class Failed(TypedDict):
     reason: Reason
 
 
-Message = Opened | PageRead | Done | Failed
+Message = Opened | PageRead | PageDrawn | Done | Failed
+
+
+def whole(
+    title: str,
+    text: str,
+    headings: list[Heading],
+    *,
+    has_image: bool,
+    damaged: bool = False,
+    warning: str | None = None,
+    authors: Sequence[str] = (),
+    language: str = "",
+) -> Iterator[Message]:
+    """The messages of a file without pages of its own."""
+    opened = Opened(kind="opened", title=title, labels=["1"], outline=[], authors=list(authors), language=language)
+    yield {**opened, "warning": warning} if warning else opened
+    yield PageRead(kind="page", text=text, has_image=has_image, damaged=damaged, headings=headings)
+    yield Done(kind="done")

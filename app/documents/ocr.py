@@ -95,9 +95,10 @@ class Ocr:
     ) -> Generator[Extracting]:
         """Recognise the next pages in one process; removes them from `left`."""
         now, engine = left[:PAGES_AT_ONCE], label(self.engine)
-        parser = Parser("app.documents.ocr_worker", "a PDF", (self.engine, ",".join(map(str, now))))
+        parser = Parser("app.documents.ocr_worker", "a PDF")
+        more = self.engine, ",".join(map(str, now))
         limits = replace(self.limits, cpu_seconds=CPU_SECONDS * len(now))
-        with closing(worker_messages(parser, file, name, limits, turns=_turn)) as messages:
+        with closing(worker_messages(parser, file, name, limits, more, _turn)) as messages:
             begun: float | None = None
             for message in messages:
                 begun = begun or time.monotonic()

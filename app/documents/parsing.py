@@ -9,7 +9,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from app.documents.errors import (
     PasswordProtected,
     UnsupportedFormat,
 )
-from app.documents.messages import Message, Opened, PageRead, Reason
+from app.documents.messages import Message, Opened, PageDrawn, PageRead, Reason
 from app.documents.process import ParsingProcess
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ CRASHES = tuple(
     if hasattr(signal, name)
 )
 WINDOWS_CRASHES = 0x8000_0000  # the exit codes of a process that an exception ended begin here
+Sent = Opened | PageRead | PageDrawn
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 
@@ -65,7 +66,6 @@ class Parser(NamedTuple):
 
     module: str  # run with -m; takes FILE MEMORY_BYTES CPU_SECONDS
     what: str  # the format with an article
-    arguments: tuple[str, ...] = ()  # after those
 
 
 class Parsed(NamedTuple):
@@ -100,17 +100,23 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
 
 
 def worker_messages(
-    parser: Parser, file: Path, name: str, limits: ParsingLimits, *, turns: threading.BoundedSemaphore = _turns
-) -> Generator[Opened | PageRead | None]:
+    parser: Parser,
+    file: Path,
+    name: str,
+    limits: ParsingLimits,
+    more: Sequence[str] = (),
+    turns: threading.BoundedSemaphore = _turns,
+) -> Generator[Sent | None]:
     """The worker's messages, and None whenever there is none for a moment. Ends after Done.
 
-    At most as many run at once as `turns` allow; the next one waits.
+    Args:
+        more: further arguments of the worker.
+        turns: how many may run at once; the next one waits.
     """
     while not turns.acquire(timeout=HEARTBEAT_SECONDS):
         yield None
     try:
-        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
-        arguments += parser.arguments
+        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds), *more]
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
         process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
         try:
@@ -121,9 +127,7 @@ def worker_messages(
         turns.release()
 
 
-def receive(
-    process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits
-) -> Iterator[Opened | PageRead | None]:
+def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> Iterator[Sent | None]:
     """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises the document's error."""
     heard = time.monotonic()
     while True:

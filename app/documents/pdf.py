@@ -7,6 +7,7 @@ from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
+from app.documents.metadata import about
 from app.documents.ocr import Ocr
 from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
@@ -77,4 +78,5 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
         picture_pages=tuple(index + 1 for index in pictures),
         recognised_pages=tuple(index + 1 for index in recognised),
         chapters=marked_chapters(prose.text, prose.page_starts, opened, pages, prose.page_starts),
+        **about(opened),
     )

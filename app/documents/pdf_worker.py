@@ -13,12 +13,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO, cast
+from xml.parsers.expat import ExpatError
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
 from pypdf.errors import LimitReachedError, PyPdfError
 from pypdf.generic import Destination, DictionaryObject, StreamObject
 
 from app.documents.messages import Done, Failed, Message, Opened, OutlineEntry, PageRead
+from app.documents.metadata import MAX_AUTHORS
 from app.documents.parsing_worker import serve
 from app.documents.pdfium import Pdfium, PdfiumError
 
@@ -41,6 +43,7 @@ MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
 MAX_CONTENT = 75_000_000  # bytes of what draws a page, as in pypdf
 UNPACK_AT_ONCE = 1 << 20  # bytes
 FULL_PAGE = 1_000  # letters, far more than `quality.py` asks of a page that is no picture
+MAX_XMP = 200_000  # bytes
 MAX_LABEL = 20  # characters
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # bookmarks; characters of one
 
@@ -75,7 +78,15 @@ def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True) 
     if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted only to forbid printing, and open with ""
         yield Failed(kind="failed", reason="password")
         return
-    yield Opened(kind="opened", title=title(reader), labels=labels(reader), outline=outline(reader))
+    authors, language = stated(reader)
+    yield Opened(
+        kind="opened",
+        title=title(reader),
+        labels=labels(reader),
+        outline=outline(reader),
+        authors=authors[:MAX_AUTHORS],
+        language=language[:MAX_ENTRY],
+    )
     pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
     for index, page in enumerate(reader.pages):
         yield read_page(page, index, pdfium, complaints)
@@ -103,6 +114,29 @@ def title(reader: PdfReader) -> str:
         return str((reader.metadata and reader.metadata.title) or "")
     except MALFORMED:
         return ""
+
+
+def stated(reader: PdfReader) -> tuple[list[str], str]:
+    """The authors and the language that the file states, in its information, its catalogue or else its XMP packet."""
+    names, language = list[str](), ""
+    try:
+        names = str((reader.metadata and reader.metadata.author) or "").split(";")
+        language = str(reader.root_object.get("/Lang", ""))
+    except MALFORMED:
+        pass
+    if "".join(names).strip() and language:
+        return names, language
+    try:
+        packet = reader.root_object.get("/Metadata")
+        if packet is None or len(packet.get_object().get_data()) > MAX_XMP:
+            return names, language
+        xmp = reader.xmp_metadata
+        if xmp is not None:
+            names = names if "".join(names).strip() else [str(name) for name in xmp.dc_creator or []]
+            language = language or next((str(one) for one in xmp.dc_language or []), "")
+    except (*MALFORMED, ExpatError):
+        pass
+    return names, language
 
 
 def labels(reader: PdfReader) -> list[str]:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import BASELINE_QUESTIONS, mean
-from app.context.upload_files import Copy
-from app.context.uploads import ON_THE_WAY, Interrupted, Upload
+from app.context.uploads import ON_THE_WAY, Interrupted, NotKept, Upload
+from app.documents.bundle import extract_documents
 from app.documents.document import Document, Extracting
 from app.documents.errors import ScannedDocument
 from app.documents.ocr import Ocr
-from app.documents.readers import extract_document
+from app.documents.readers import kind_of
 from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
 from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
@@ -41,14 +41,17 @@ class Reading:
 
     def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract files into their uploads, in the caller's thread; then `catch_up`."""
+        ocr = Ocr(recognise=False, kept=self._recognised)
+        session.drop_files()
         try:
             for upload, file in zip(pending, files, strict=True):
                 try:
-                    yield from extract_one(upload, file, Ocr(recognise=False, kept=self._recognised))
+                    yield from extract_one(upload, file, session.uploads.insert, ocr)
                 except CoreError as error:
-                    upload.fail(error)
-                    if isinstance(error, ScannedDocument) and error.num_pictures:
-                        upload.file = Copy(file)
+                    can_be_read = isinstance(error, ScannedDocument) and error.num_pictures and is_pdf(file)
+                    upload.fail(error, file if can_be_read else None)
+                if upload.file is not None:
+                    session.files.hold(session.id, upload.file)
         finally:
             for upload in pending:
                 if upload.stage in ON_THE_WAY:
@@ -71,26 +74,34 @@ class Reading:
 
         kept = None if session.incognito else self._recognised
         try:
-            yield from extract_one(upload, file.path, Ocr(recognise=True, kept=kept, stopped=stopped))
+            if not file.is_file():
+                raise NotKept(upload.name)
+            yield from extract_one(upload, file, uploads.insert, Ocr(recognise=True, kept=kept, stopped=stopped))
         except CoreError as error:
-            upload.fail(error)
-            upload.file = file
+            upload.fail(error, file)
         finally:
             if upload.stage == "recognising":  # the page was closed
-                upload.fail(Interrupted(upload.name))
-                upload.file = file
+                upload.fail(Interrupted(upload.name), file)
                 if upload.replaces:
                     uploads.leave(upload)
+            session.drop_files()
         yield from self.catch_up(session)
 
     def forget(self, session: Session, key: str) -> None:
-        """Delete the recognised text of a book from disk; the open book stays."""
-        uploads = session.uploads
-        index = uploads.library.index(key)
-        file = uploads.library.books[index].file if index is not None else None
-        if file and self._recognised:
-            self._recognised.forget(file_digest(file.path))
-            uploads.note = FORGOTTEN
+        """Delete the recognised text of a book from disk; the open book stays.
+
+        Raises:
+            NotKept: its file is gone, by which its text is known on disk.
+        """
+        library = session.uploads.library
+        index = library.index(key)
+        book = library.books[index] if index is not None else None
+        if book is None or book.file is None or self._recognised is None:
+            return
+        if not book.file.is_file():
+            raise NotKept(book.document.name)
+        self._recognised.forget(file_digest(book.file))
+        session.uploads.note = FORGOTTEN
 
     def catch_up(self, session: Session) -> Iterator[WorkerEvent]:
         """Count, open and read, unless another text is still being extracted: its stream then continues with this."""
@@ -147,23 +158,33 @@ class Reading:
         self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
 
 
-def extract_one(upload: Upload, file: Path, ocr: Ocr) -> Iterator[Extracting]:
-    """Extract a file's text into its upload."""
+def extract_one(
+    upload: Upload, file: Path, insert: Callable[[Upload, Sequence[Document]], None], ocr: Ocr
+) -> Iterator[Extracting]:
+    """Extract a file's text into its upload; of a ZIP file the first, and the others into new uploads behind it."""
     if not ocr.recognise:
         upload.stage = "extracting"
-    with closing(extract_document(file, ocr)) as steps:
+    found: list[Document] = []
+    with closing(extract_documents(file, ocr=ocr)) as steps:
         for step in steps:
             if upload.stop.is_set() and not ocr.recognise:
                 raise Interrupted(upload.name)
             if isinstance(step, Document):
-                if upload.file is None and (step.picture_pages or step.recognised_pages):
-                    upload.file = Copy(file)
-                upload.document, upload.stage = step, "extracted"
+                found.append(step)
             else:
                 if step.recognising is ocr.recognise:
                     upload.num_done, upload.num_pages = step.num_done, step.num_pages
                     upload.seconds_left = step.seconds_left
                 yield step
+    insert(upload, found[1:])
+    if found[0].format == "pdf" and is_pdf(file):
+        upload.file = file
+    upload.name, upload.document, upload.stage = found[0].name, found[0], "extracted"
+
+
+def is_pdf(file: Path) -> bool:
+    """Whether a file is a PDF itself, not a folder or a ZIP file of one."""
+    return not file.is_dir() and kind_of(file, file.name) == "pdf"
 
 
 def read_opening(

@@ -67,9 +67,8 @@ class EngineWorker:
         saved_books: SavedBooks | None = None,
         recognised: RecognisedPages | None = None,
     ) -> None:
-        self.saved_books = saved_books or SavedBooks()
         self.sessions = Sessions(is_busy=self._is_busy)
-        self.conversations = conversations or Conversations()
+        self.conversations, self.saved_books = conversations or Conversations(), saved_books or SavedBooks()
         self._load, self._seed = load, seed
         self._engine: TextEngine | None = None
         self._jobs = JobQueue()
@@ -93,6 +92,7 @@ class EngineWorker:
         if self._thread.is_alive():
             self._thread.join(min(timeout_seconds, SHORT_END_SECONDS) if loading else timeout_seconds)
         self.conversations.close()
+        self.sessions.files.close()
 
     @property
     def state(self) -> ModelState:
@@ -153,6 +153,7 @@ class EngineWorker:
         """
         session = self.sessions.get(session_id)
         session.uploads.change(change)
+        session.drop_files()
         if not session.uploads.library.books:
             self.stop_answer(session_id)
             self.stop_race(session_id)

@@ -1,14 +1,17 @@
 """Handlers of the page's events: an action of the worker, its events through a view, updates of components."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
 
 from app.context.samples import Sample, open_questions
-from app.context.upload_files import Claim, claim, forget
+from app.context.upload_files import claim, forget
+from app.document_formats import EACH
 from app.documents import Extracting
+from app.documents.natural_order import natural
 from app.runtime.conversation_actions import Conversing
 from app.runtime.downloads import Downloads
 from app.runtime.events import BookOpened, LibraryClosed, WorkerEvent
@@ -25,8 +28,8 @@ from app.ui.reading.live_strip import LiveStrip
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
 
-WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
-<ol><li><b>Open a book, or several.</b> Drop PDF, EPUB, Word, web page, text or Markdown files, or choose a sample.</li>
+WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
+<ol><li><b>Open a book, or several.</b> Drop files ({EACH}), or choose a sample.</li>
 <li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
 <li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
 BOOK_OPEN = """<div class="welcome"><h2>The book is open</h2>
@@ -107,15 +110,19 @@ class Handlers:
     # -------------------- a book
 
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
-        """Open dropped files. Their copies are deleted once their text is in memory, or if they cannot be read."""
-        files = [claim(Path(path)) for path in paths or ()]
-        current = self._worker.sessions.enter(session_id)
+        """Open dropped files, in natural order.
+
+        Their copies are deleted once their text is in memory, or if they cannot be read; of PDFs when they are closed.
+        """
+        files = [claim(file) for file in sorted(map(Path, paths or ()), key=lambda file: natural(file.name))]
+        forgetting = partial(forget, files, self._worker.sessions.files.holds)
         try:
             yield {self.parts.drop: None, self.parts.library.drop: None}
+            current = self._worker.sessions.enter(session_id)
             events = self._worker.open_books(current.id, [file.own for file in files])
-            yield from self.watch_library(current, forgetting(events, files, current))
+            yield from self.watch_library(current, once_extracted(events, forgetting))
         finally:
-            forget(files, current.uploads.needed)
+            forgetting()
 
     def open_sample(self, sample: Sample) -> Callable[[str], Iterator[Updates]]:
         """The handler of one sample's button."""
@@ -174,12 +181,9 @@ class Handlers:
         }
 
 
-def forgetting(events: Iterator[WorkerEvent], files: Sequence[Claim], current: Session) -> Iterator[WorkerEvent]:
-    """Yield the same events; delete the copies after the last extraction, long before the model has read the texts.
-
-    A copy with pictures of text stays as long as its book.
-    """
+def once_extracted(events: Iterator[WorkerEvent], forgetting: Callable[[], None]) -> Iterator[WorkerEvent]:
+    """Yield the same events; delete the copies after the last extraction, long before the model has read the texts."""
     for event in events:
         if not isinstance(event, Extracting):
-            forget(files, current.uploads.needed)
+            forgetting()
         yield event

@@ -15,6 +15,7 @@ from app.ui.handlers import Handlers
 from app.ui.header import masthead, notice
 from app.ui.inside.tab import INTERVAL_SECONDS, build_inside_tab
 from app.ui.js_bridge import WITH_ACT
+from app.ui.library.find_tab import listen_find
 from app.ui.library.saved_tab import wire_saved
 from app.ui.library.tab import LibraryHandlers, build_library_tab, listen
 from app.ui.model_watch import ModelWatch
@@ -80,7 +81,7 @@ def build_page(
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
         with gr.Tabs(elem_id="tabs"):
             read_tab, side, talk = build_read_tab(samples, note)
-            library_tab, library, saved_parts = build_library_tab()
+            library_tab, library, saved_parts, find_parts = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
@@ -93,7 +94,8 @@ def build_page(
         offer = ModelOffer(worker, source, downloads, talk.offer)
         handlers, watch = Handlers(worker, tuple(samples), parts, offer), ModelWatch(worker, parts)
         documents = LibraryHandlers(worker, library, handlers)
-        listen(documents, session, side.card, parts.of_book, stream)
+        listen(documents, session, (side.card, find_parts.hits), parts.of_book, stream)
+        listen_find(worker, find_parts, session, library.act, at_once)
         library_tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)

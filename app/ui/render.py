@@ -6,6 +6,7 @@ Everything from a book, a model or a file name passes through `escape` before it
 
 import html
 
+from app.documents.document import Document
 from app.runtime.error_text import problem_and_hint
 from core.errors import CoreError
 
@@ -13,6 +14,12 @@ from core.errors import CoreError
 def escape(text: str) -> str:
     """Text as HTML, in content and in attributes."""
     return html.escape(text, quote=True)
+
+
+def written(document: Document) -> str:
+    """The attributes of an element that shows a document's text: its language and direction."""
+    language = f' lang="{escape(document.language)}"' if document.language else ""
+    return f'{language} dir="{document.direction}"'
 
 
 def bar(share: float, label: str, *, tone: str = "accent") -> str:

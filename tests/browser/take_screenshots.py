@@ -14,6 +14,7 @@ ASSETS = Path(__file__).resolve().parents[2] / "assets"
 FOLDER, SAMPLE = ASSETS / "screenshots", ASSETS / "books" / "harbour-8k.pdf"
 SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
 INSIDE_HEIGHT = 1260
+QUOTING = "Recite chapter 8 from its beginning."  # its people speak
 FIRST, SECOND = "When was the carved teapot lost?", "Tell everything the book says about Jonas Lovell."
 WRITING = """() => document.querySelector('#strip .status').innerText.startsWith('Writing')
     && parseInt(document.querySelector('#strip .status').innerText.slice(10)) > 24"""
@@ -90,7 +91,7 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
 
 
 def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
-    """Two sample books in the library with a page of one, and where in them an answer was drafted from."""
+    """Two sample books in the library with a page of one, where in them an answer was drafted from, and Find."""
     page = reads(browser, address, "desktop", scheme)
     page.locator("#samples button").nth(1).click()
     page.wait_for_selector("#book .titles li:nth-child(2)")
@@ -98,7 +99,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     asks(page, FIRST)
     page.wait_for_selector("#strip .resting:not(.empty)")
     page.locator("#where .bar-page.most").first.click()
-    page.wait_for_selector("#where-page mark")
+    page.wait_for_selector("#where-page mark", state="attached")  # in the text, which an image may hide
     away(page)
     files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
     page.screenshot(path=files[0])
@@ -107,6 +108,14 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     page.wait_for_selector("#library-preview .page-text")
     page.wait_for_timeout(500)
     page.screenshot(path=files[1])
+    page.keyboard.press("Control+Shift+F")
+    page.keyboard.type("carved teapot")
+    page.keyboard.press("Enter")
+    page.locator("#found .hit").nth(2).click()
+    page.wait_for_selector("#library-preview mark")
+    page.wait_for_timeout(500)
+    files.append(FOLDER / f"find-{scheme}.png")
+    page.screenshot(path=files[2])
     page.context.close()
     return files
 
@@ -132,6 +141,22 @@ def take_recognition(browser: Browser, address: str, scheme: str, scan: Path) ->
     return file
 
 
+def take_page(browser: Browser, address: str, scheme: str) -> Path:
+    """The page of a quotation, marked, beside the answer."""
+    page = reads(browser, address, "desktop", scheme)
+    asks(page, QUOTING)
+    page.wait_for_selector("#strip .running")
+    page.wait_for_selector("#strip .resting:not(.empty)")
+    page.locator("#chat .quote.found").last.click()
+    page.wait_for_selector("#where-page .sheet i.quoted")
+    away(page)
+    page.wait_for_timeout(1500)
+    file = FOLDER / f"page-{scheme}.png"
+    page.screenshot(path=file)
+    page.context.close()
+    return file
+
+
 def main(address: str) -> None:
     """All of them."""
     FOLDER.mkdir(exist_ok=True)
@@ -143,6 +168,7 @@ def main(address: str) -> None:
         for scheme in ("light", "dark"):
             print(*take_race(browser, address, scheme))
             print(*take_library(browser, address, scheme))
+            print(take_page(browser, address, scheme))
         if is_installed():
             with TemporaryDirectory() as folder:
                 for dpi, scheme in ((200, "light"), (190, "dark")):

@@ -1,26 +1,26 @@
-"""The tab "Library": files being uploaded, the library with its choices, and one page of a document.
-
-A document's text reaches the browser one page at a time, and only on request.
-"""
+"""The tab "Library": files being uploaded, and the library with its choices."""
 
 from app import formats
-from app.context.context_documents import PREVIEW_CHARS, Book, label, page_text
+from app.context.context_documents import Book, label
 from app.context.offers import Offer, offers
+from app.document_formats import EACH, SHORT
+from app.documents.document import Document
+from app.documents.language import language_name
+from app.documents.metadata import byline
 from app.documents.ocr import is_installed
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.reading.book_view import FORMATS, extent, failure, offer_button, progress
+from app.ui.library.page_viewer import tool
+from app.ui.reading.book_view import extent, failure, offer_button, progress
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
-EMPTY = """<section class="card empty-shelf"><h3>Nothing in the library yet</h3>
-<p>Drop several files at once, or one after the other: PDF, EPUB, Word, HTML, Markdown, text. They are read in the order
-of the library, as one context. What is too long is never cut by itself: chapters and pages are offered with what they
-cost.</p></section>"""
-NO_PAGE = """<section class="card preview">
-<p class="quiet">Choose “Preview” to see the text as the model gets it.</p></section>"""
+EMPTY = f"""<section class="card empty-shelf"><h3>Nothing in the library yet</h3>
+<p>Drop several files at once, or one after the other: {EACH}. They
+are read in the order of the library, as one context. What is too long is never cut by itself: chapters and pages are
+offered with what they cost.</p></section>"""
 
 
 def incoming(session: Session) -> str:
@@ -60,16 +60,18 @@ def _row(session: Session, index: int, book: Book) -> str:
     title, key = render.escape(document.title), book.key
     tokens = formats.plural(meter.book(book), "token") if meter else ""
     name = document.name if document.title != document.name else ""
-    facts = " · ".join(filter(None, (name, FORMATS[document.format], extent(book), _chapters(book))))
+    authors, language = byline(document.authors), language_name(document.language)
+    facts = " · ".join(filter(None, (authors, name, SHORT[document.format], extent(book), _chapters(book), language)))
     warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
     tools = (
-        _tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
-        + _tool(f"down:{key}", f"Move {document.title} down", "↓", off=index == last)
-        + _tool(f"preview:{key}:1", f"Preview {document.title}", "Preview")
-        + _tool(f"remove:{key}", f"Remove {document.title}", "Remove")
+        tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
+        + tool(f"down:{key}", f"Move {document.title} down", "↓", off=index == last)
+        + tool(f"preview:{key}:1", f"Preview {document.title}", "Preview")
+        + tool(f"remove:{key}", f"Remove {document.title}", "Remove")
     )
     return (
-        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span><div><h4>{title}</h4>'
+        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span>'
+        f'{cover(document)}<div><h4 dir="auto">{title}</h4>'
         f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
         f'<div class="tools">{tools}</div></div>'
         + (f'<ul class="warnings" aria-label="Warnings about {title}">{warned}</ul>' if warned else "")
@@ -93,6 +95,11 @@ def _recognition(session: Session, book: Book) -> str:
     return offer_for_book(book, named=False) + forget
 
 
+def cover(document: Document) -> str:
+    """The small picture of a document; "" without one."""
+    return f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
+
+
 def _chapters(book: Book) -> str:
     return formats.plural(len(book.document.chapters), "chapter") if book.document.chapters else ""
 
@@ -107,11 +114,6 @@ def _state(session: Session, book: Book) -> str:
     if session.is_read:
         return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
     return render.chip("being read", tone="method")
-
-
-def _tool(act: str, name: str, text: str, *, off: bool = False) -> str:
-    name, disabled = render.escape(name), " disabled" if off else ""
-    return f'<button type="button" data-act="{act}" aria-label="{name}" title="{name}"{disabled}>{text}</button>'
 
 
 def _choices(session: Session, index: int, book: Book) -> str:
@@ -147,30 +149,4 @@ def _at_first(offer: Offer) -> Offer:
         num_tokens=offer.num_tokens,
         total_tokens=offer.total_tokens,
         fits=offer.fits,
-    )
-
-
-def preview(session: Session, key: str, wanted: int) -> str:
-    """One page of a document's text as the model gets it."""
-    index = session.uploads.library.index(key)
-    if index is None:
-        return NO_PAGE
-    book = session.uploads.library.books[index]
-    document, meter = book.document, session.uploads.meter
-    number = min(max(wanted, 1), len(document.pages))
-    page = document.pages[number - 1]
-    text = page_text(document, number)
-    cut = page.char_end - page.char_start > PREVIEW_CHARS
-    named = f" (“{render.escape(page.label)}”)" if page.label != str(number) else ""
-    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter else ""
-    body = render.escape(text) if text.strip() else '<span class="quiet">This page holds no text.</span>'
-    more = f'<p class="quiet">The page goes on: its first {PREVIEW_CHARS:,} characters are shown.</p>' if cut else ""
-    return (
-        f'<section class="card preview" aria-label="Preview"><header><h3>{render.escape(document.title)}</h3>'
-        f"<nav>{_tool(f'preview:{key}:{number - 1}', 'Previous page', '&lt;', off=number == 1)}"
-        f'<label>Page <input type="number" min="1" max="{len(document.pages)}" value="{number}" data-preview="{key}">'
-        "</label>"
-        f'<span class="quiet">of {len(document.pages):,}{named}{tokens}</span>'
-        f"{_tool(f'preview:{key}:{number + 1}', 'Next page', '&gt;', off=number == len(document.pages))}</nav></header>"
-        f'<div class="page-text" tabindex="0">{body}</div>{more}</section>'
     )

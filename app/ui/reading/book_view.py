@@ -6,6 +6,9 @@ from app.context.context_documents import label
 from app.context.offers import Offer
 from app.context.page_ranges import written
 from app.context.uploads import Upload
+from app.document_formats import SHORT
+from app.documents.language import language_name
+from app.documents.metadata import byline
 from app.runtime.error_text import problem_and_hint
 from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
@@ -16,7 +19,6 @@ from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
 from core.errors import ContextTooSmall, CoreError
 
-FORMATS = {"pdf": "PDF", "epub": "EPUB", "docx": "DOCX", "html": "HTML", "text": "TXT", "markdown": "MD"}
 WAITING = {
     "loading": "Waits until the model is loaded",
     "another page": "Waits: another page is using the model",
@@ -158,6 +160,8 @@ class BookView:
             )
         return (
             '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
+            '<button type="button" class="link" data-find-open title="Find words in all open documents (Ctrl+Shift+F)">'
+            "Find</button>"
             f'<button type="button" class="link" data-act="start-over" title="Empty the library{talk}">'
             f"Start over{talk}</button></p>"
         )
@@ -243,11 +247,13 @@ def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
 def _facts(book: Shelved, num_tokens: str) -> str:
     document = book.document
     chosen = "" if book.is_whole else label(document, book.choice)
-    facts = " · ".join(filter(None, (FORMATS[document.format], extent(book), chosen, num_tokens)))
+    language = language_name(document.language)
+    facts = " · ".join(filter(None, (SHORT[document.format], extent(book), chosen, num_tokens, language)))
     stem = document.name.rpartition(".")[0]
     name = "" if document.title in (document.name, stem) else document.name
-    file = f'<p class="quiet file">{render.escape(name)}</p>' if name else ""
-    title = f'<h3 class="book-title">{render.escape(document.title)}</h3>'
+    told = " · ".join(filter(None, (byline(document.authors), name)))
+    file = f'<p class="quiet file">{render.escape(told)}</p>' if told else ""
+    title = f'<h3 class="book-title" dir="auto">{render.escape(document.title)}</h3>'
     return f'{title}{file}<p class="facts">{render.escape(facts)}</p>'
 
 

@@ -16,6 +16,7 @@ from core.models.loader import load_tokenizer
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakeEpub, MakePdf, make_epub, make_pdf, writer
 from tests.app.documents.fake_ocr import MISSING, write_scan
+from tests.hostile.corpus import archive, odt, rtf
 
 __all__ = ["make_epub", "make_pdf", "writer"]  # fixtures
 PAGES = [
@@ -112,10 +113,53 @@ def test_people_get_page_marks_and_warnings_beside(
     assert "Damaged" not in captured.out
 
 
+def test_words_are_found_with_their_pages(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text(book, "--find", "HARBOUR") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "book.pdf: 1 hit",
+        "  page 1, line 2: … the tide. Chapter 2 On the second day he counted none, for the [harbour] was closed. "
+        "He went home.",
+    ]
+    assert text(book, "--find", "he", "--whole-words", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    hits, whole = told["files"][0]["hits"], read_document(book).text
+    assert (told["find"], told["files"][0]["name"]) == ("he", "book.pdf")
+    assert [(hit["page"], hit["hit"]) for hit in hits] == [("1", "he"), ("2", "He")]
+    assert all(whole[hit["start"] : hit["end"]] == hit["hit"] for hit in hits)
+    assert text(book, "--find", "he", "--whole-words", "--pages", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["hits"] == hits[1:]
+    assert text(book, "--find", "HARBOUR", "--exact", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["hits"] == []
+
+
+def test_nothing_to_find_is_refused_in_a_line(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text(book, "--find", " ") == 1
+    captured = capsys.readouterr()
+    assert "--find has no words" in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
 def test_a_file_that_cannot_be_read_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert text(tmp_path / "none.pdf", "--json") == 1
     captured = capsys.readouterr()
     assert "There is no file none.pdf" in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_folders_and_zip_files_are_their_documents_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "books").mkdir()
+    for name, content in {
+        "part 10.txt": b"Ten.",
+        "part 2.rtf": rtf("Two."),
+        "part 1.odt": odt("<text:p>One.</text:p>"),
+    }.items():
+        (tmp_path / "books" / name).write_bytes(content)
+    (tmp_path / "more.zip").write_bytes(archive({"b.csv": "Name,Tons\nGull,12\n", "a.png": b"\x89PNG\r\n\x1a\n"}))
+    assert text(tmp_path / "books", tmp_path / "more.zip", "--json") == 0
+    files = told(capsys)
+    assert [file["name"] for file in files] == ["part 1.odt", "part 2.rtf", "part 10.txt", "b.csv"]
+    assert [file["pages"][0]["text"] for file in files] == ["One.", "Two.", "Ten.", "Name | Tons\nGull | 12"]
+    assert files[3]["warnings"] == [
+        "Not all of more.zip was opened. a.png is a picture, a sound or a font, which is not supported."
+    ]
 
 
 def test_scans_are_recognised_on_request_marked_and_kept(

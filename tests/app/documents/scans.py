@@ -84,7 +84,7 @@ def measure(source: Source, dpi: int, folder: Path, *, show: bool = False) -> Ro
     make_scan(pdf, scan, dpi=dpi, angle=source.angle)
     wanted = " ".join(read_document(pdf).text.split())
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    *_, document = extract_document(scan, Ocr(recognise=True))
+    *_, document = extract_document(scan, ocr=Ocr(recognise=True))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert isinstance(document, Document)
     found = " ".join(document.text.split())

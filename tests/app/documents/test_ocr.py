@@ -41,7 +41,7 @@ def kept(tmp_path: Path) -> RecognisedPages:
 
 
 def read(file: Path, how: Ocr | None = None) -> Document:
-    *_, document = extract_document(file, how or Ocr(recognise=True))
+    *_, document = extract_document(file, ocr=how or Ocr(recognise=True))
     assert isinstance(document, Document)
     return document
 
@@ -54,7 +54,7 @@ def shades(document: Document) -> list[str]:
 
 def test_a_scan_becomes_text_and_says_so(tmp_path: Path) -> None:
     scan = write_scan(tmp_path / "scan.pdf", 60, 70, 80)
-    *steps, document = extract_document(scan, Ocr(recognise=True))
+    *steps, document = extract_document(scan, ocr=Ocr(recognise=True))
     assert isinstance(document, Document) and shades(document) == ["60", "70", "80"]
     assert document.recognised_pages == (1, 2, 3) and document.picture_pages == ()
     assert document.warnings == ("Recognised on pictures (OCR), so that letters may be wrong: pages 1–3.",)
@@ -100,7 +100,7 @@ def test_a_damaged_line_is_recognised_again(tmp_path: Path, kept: RecognisedPage
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0] + lines[1].replace(b"shade 70", b"shade 99") + lines[2][:20])
     assert list(kept.load(file_digest(scan), "fake-1")) == [0]
-    steps = list(extract_document(scan, Ocr(recognise=True, kept=kept)))
+    steps = list(extract_document(scan, ocr=Ocr(recognise=True, kept=kept)))
     assert {step.num_pages for step in steps if isinstance(step, Extracting) and step.recognising} == {2}
     assert steps[-1] == first
 
@@ -123,7 +123,7 @@ def test_stop_uses_what_was_recognised_until_then_and_leaves_nothing_running(
     scan = write_scan(tmp_path / "scan.pdf", 60, WAITS, 80)
     stop: list[bool] = []
     document = None
-    for step in extract_document(scan, Ocr(recognise=True, kept=kept, stopped=lambda: bool(stop))):
+    for step in extract_document(scan, ocr=Ocr(recognise=True, kept=kept, stopped=lambda: bool(stop))):
         if isinstance(step, Extracting) and step.recognising and step.num_done == 1:
             stop.append(True)
         document = step
@@ -136,7 +136,7 @@ def test_a_closed_recognition_leaves_nothing_running(tmp_path: Path, monkeypatch
     gate = tmp_path / "gate"
     gate.touch()
     monkeypatch.setenv(GATE, str(gate))
-    steps = extract_document(write_scan(tmp_path / "scan.pdf", WAITS), Ocr(recognise=True))
+    steps = extract_document(write_scan(tmp_path / "scan.pdf", WAITS), ocr=Ocr(recognise=True))
     with closing(steps):
         assert next(step for step in steps if isinstance(step, Extracting) and step.recognising)
         (process,) = psutil.Process().children()

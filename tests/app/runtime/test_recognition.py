@@ -11,13 +11,13 @@ from pypdf import PdfReader, PdfWriter
 from pypdf.generic import NameObject
 
 from app.context.context_documents import Library, Pages
-from app.context.upload_files import FOLDER, Claim, claim, make_folder
+from app.context.upload_files import FOLDER, Claim, claim, forget, make_folder
 from app.documents import Extracting, ocr
 from app.documents.errors import INSTALL_OCR, OcrMissing, ScannedDocument
 from app.documents.recognised import RecognisedPages
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.handlers import forgetting
+from app.ui.handlers import once_extracted
 from app.ui.library.view import listing
 from app.ui.reading.book_view import BookView
 from app.ui.render import escape
@@ -62,7 +62,8 @@ def drop(worker: EngineWorker, session: Session, tmp_path: Path) -> Callable[[Pa
         stored = make_folder(tmp_path) / file.name
         shutil.copy(file, stored)
         copy = claim(stored)
-        list(forgetting(worker.open_books(session.id, [copy.own]), [copy], session))
+        list(once_extracted(worker.open_books(session.id, [copy.own]), lambda: forget([copy], session.files.holds)))
+        forget([copy], session.files.holds)
         return copy
 
     return drop_it
@@ -119,13 +120,6 @@ def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
     assert second.document.name == "other.txt" and session.uploads.pending == ()
     assert f"forget-recognised:{first.key}" in listing(session)
     list(worker.arrange(session.id, lambda now: now.remove(0)))
-    assert uploads_left(tmp_path) == []
-
-
-def test_a_file_without_pictures_leaves_no_copy(
-    drop: Callable[[Path], Claim], make_pdf: MakePdf, tmp_path: Path
-) -> None:
-    drop(make_pdf(PAGE))
     assert uploads_left(tmp_path) == []
 
 
@@ -221,7 +215,7 @@ def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
         (upload,) = session.uploads.pending
         assert upload.stage == "failed" and "stopped on the way" in str(upload.error)
         session.uploads.dismiss(upload.number)
-        del upload, events
+        session.drop_files()
         assert uploads_left(tmp_path) == []
     assert psutil.Process().children() == []
 

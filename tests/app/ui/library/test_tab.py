@@ -20,8 +20,9 @@ from app.runtime.context_loader import _book, open_library, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
+from app.ui.library.page_viewer import preview
 from app.ui.library.tab import changes
-from app.ui.library.view import incoming, listing, preview
+from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.retrieval_map.view import where
 from core.config import GenerationConfig
@@ -104,11 +105,11 @@ def test_every_file_has_a_state_of_its_own(worker: EngineWorker, tmp_path: Path,
     files.insert(1, write_book(tmp_path, "", "empty.txt"))
     seen: list[tuple[str, ...]] = []
 
-    def noting(path: Path, ocr: Ocr) -> Iterator[Any]:
+    def noting(path: Path, *, ocr: Ocr) -> Iterator[Any]:
         seen.append(tuple(one.stage for one in session.uploads.pending))
-        yield from extract_document(path, ocr)
+        yield from extract_document(path, ocr=ocr)
 
-    monkeypatch.setattr("app.runtime.reading_job.extract_document", noting)
+    monkeypatch.setattr("app.runtime.reading_job.extract_documents", noting)
     events = worker.open_books(session.id, files)
     assert [one.stage for one in session.uploads.pending] == ["waiting"] * 3, "at once, before anything is read"
     list(events)
