@@ -182,3 +182,21 @@ def test_scans_are_recognised_on_request_marked_and_kept(
     assert text(scan, "--ocr", *where) == 1
     captured = capsys.readouterr()
     assert "-m pip install -r requirements-ocr.txt" in captured.err and captured.err.count("\n") == 1
+
+
+def test_scans_in_folders_and_zip_files_are_recognised_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ocr, "ENGINE", fake_ocr.__name__)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.txt").write_text("A text.")
+    scan = write_scan(tmp_path / "books" / "scan.pdf", 60)
+    (tmp_path / "more.zip").write_bytes(archive({"other.pdf": scan.read_bytes()}))
+    where = ("--data-dir", tmp_path / "data")
+    assert text(tmp_path / "books", tmp_path / "more.zip", "--ocr", "--json", *where) == 0
+    assert ["A page of shade 60" in file["pages"][0]["text"] for file in told(capsys)] == [False, True, True]
+    assert text(tmp_path / "books", "--ocr", "--find", "shade", "--json", *where) == 0
+    assert [len(file["hits"]) for file in json.loads(capsys.readouterr().out)["files"]] == [0, 1]
+    monkeypatch.setenv(MISSING, "1")
+    assert text(tmp_path / "books", "--ocr", "--data-dir", tmp_path / "other") == 1
+    assert "-m pip install -r requirements-ocr.txt" in capsys.readouterr().err, "nothing is left out silently"

@@ -1,8 +1,11 @@
 """Text on pictures becomes text of the library: offered, recognised, stopped, forgotten; no file stays."""
 
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -12,12 +15,15 @@ from pypdf.generic import NameObject
 
 from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, Claim, claim, forget, make_folder
+from app.context.uploads import NotKept
 from app.documents import Extracting, ocr
 from app.documents.errors import INSTALL_OCR, OcrMissing, ScannedDocument
 from app.documents.recognised import RecognisedPages
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import once_extracted
+from app.ui.library.page_viewer import NOT_PLACED, preview
+from app.ui.library.tab import LibraryHandlers
 from app.ui.library.view import listing
 from app.ui.reading.book_view import BookView
 from app.ui.render import escape
@@ -121,6 +127,72 @@ def test_a_book_is_replaced_where_it_stands_and_chosen_pages_stay_chosen(
     assert f"forget-recognised:{first.key}" in listing(session)
     list(worker.arrange(session.id, lambda now: now.remove(0)))
     assert uploads_left(tmp_path) == []
+
+
+def test_the_page_of_a_recognised_text_is_its_picture_with_the_text_beside_it(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
+) -> None:
+    drop(write_scan(tmp_path / "scan.pdf", 60, 70))
+    list(worker.reading.recognise(session, str(session.uploads.pending[0].number)))
+    (book,) = session.uploads.library.books
+    start = book.document.text.index("shade 70")
+    html = preview(session, book.key, 2, (start, start + 8), 400)
+    assert "data:image/" in html and '<mark class="quoted">shade 70</mark>' in html
+    assert NOT_PLACED in html and '<i class="quoted"' not in html, "PDFium has no text there"
+    assert NOT_PLACED not in preview(session, book.key, 2, width=400)
+
+
+@pytest.mark.parametrize("how", ["dismissed", "another drop"])
+def test_the_copy_of_a_scan_that_nobody_wants_goes(
+    how: str, worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], tmp_path: Path
+) -> None:
+    drop(write_scan(tmp_path / "scan.pdf", 60))
+    assert len(uploads_left(tmp_path)) == 1
+    if how == "dismissed":
+        page: Any = SimpleNamespace(watch_library=lambda *_: iter(()))
+        parts: Any = None
+        list(LibraryHandlers(worker, parts, page).act(session.id, f"dismiss:{session.uploads.pending[0].number}"))
+        assert session.uploads.pending == ()
+    else:
+        (tmp_path / "empty.txt").touch()
+        drop(tmp_path / "empty.txt")
+    assert uploads_left(tmp_path) == []
+
+
+def test_a_copy_that_had_to_go_is_told_in_a_line(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
+) -> None:
+    drop(mixed)
+    (book,) = session.uploads.library.books
+    drop(write_scan(tmp_path / "scan.pdf", 60))
+    session.files.close()
+    for key in (book.key, str(session.uploads.pending[0].number)):
+        list(worker.reading.recognise(session, key))
+        assert str(session.uploads.pending[-1].error).startswith("The file of "), key
+    assert session.uploads.library.books == (book,)
+    assert BookView(session).html().count("Remove it and open the file again.") == 2
+    recognised = replace(book, document=replace(book.document, recognised_pages=(2,)))
+    session.uploads.change(lambda _: Library((recognised,)))
+    with pytest.raises(NotKept):
+        worker.reading.forget(session, recognised.key)
+
+
+def test_inside_a_zip_file_pages_are_not_offered_but_known_ones_are_text(
+    worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], mixed: Path, tmp_path: Path
+) -> None:
+    scan = write_scan(tmp_path / "scan.pdf", 60)
+    for name, file in (("mixed.zip", mixed), ("scan.zip", scan)):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.write(file, file.name)
+        drop(tmp_path / name)
+    html = BookView(session).html()
+    assert "recognise:" not in html and "open the PDF itself" in html and uploads_left(tmp_path) == []
+    drop(scan)
+    list(worker.reading.recognise(session, str(session.uploads.pending[-1].number)))
+    list(worker.arrange(session.id, lambda _: Library()))
+    drop(tmp_path / "scan.zip")
+    (book,) = session.uploads.library.books
+    assert "shade 60" in book.document.text and book.file is None
 
 
 def test_dropped_again_it_is_text_at_once_and_forgotten_it_is_a_scan_again(
