@@ -143,6 +143,7 @@ class Levels:
     def rewind(self, length: int) -> None:
         """Every cache forgets the conversation from `length` on."""
         self.full.truncate(length)
+        length = min(length, self.full.length)
         for model in (self.parts.retrieval, self.parts.draft, *self._evicting.values()):
             if model is not None:
                 model.cache.truncate(length)
@@ -233,5 +234,15 @@ class Levels:
         layers, away = loaded.dims.num_layers, model is self.parts.full
         share = choose_cpu_attention(self._config, device, away=True).value or 0.0
         resident = plan.resident_layers if away else None
-        reads = PassReads.of(layers, weight_bytes, model.cache.nbytes, resident, share)
+        shape, kv = loaded.shape, model.cache.nbytes
+        windows = shape.window_bytes(model.cache.length) if loaded is models.target else 0
+        reads = PassReads.of(
+            layers,
+            weight_bytes,
+            kv - windows,
+            resident,
+            share,
+            windowed=layers - len(shape.full_layers),
+            windows=windows,
+        )
         return pass_cost(device, reads, plan.nominal)

@@ -17,7 +17,9 @@ from core.planning.cost_model import PassReads, fixed_seconds, measure_bandwidth
 from core.planning.hardware import resolve_device
 from core.planning.machine_spec import Bandwidths, Rig
 from core.planning.memory_plan import Plan
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, kv_bytes_per_token
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, streaming_bytes
+
+META = torch.device("meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +97,26 @@ def predict(
     Args:
         plan: of one device, or of the rank with the draft if several share the target.
     """
-    context, layers, kv = plan.context.value, plan.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
+    context, layers, kv = plan.context.value, target.dims.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
+    windowed, windows = layers - plan.num_layers, target.dims.shape(plan.dtype.value, META).window_bytes(context)
     guessing = weights = plan.bytes_of(TARGET_WEIGHTS)
     self_draft = plan.bytes_of(DRAFTING_WEIGHTS)
     if self_draft and plan.device.value == "cuda":  # a processor gains nothing
         guessing = self_draft + target.self_draft_pass_bytes - target.self_draft_bytes
     reads = Reads(
-        full=PassReads.of(layers, weights, kv * context, plan.resident_layers, plan.cpu_attention.value or 0.0),
-        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget)),
+        full=PassReads.of(
+            layers,
+            weights,
+            kv * context,
+            plan.resident_layers,
+            plan.cpu_attention.value or 0.0,
+            windowed=windowed,
+            windows=windows,
+        ),
+        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget) + windows),
     )
     if draft is not None:
-        window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)
+        window = streaming_bytes(draft.dims, config, plan.dtype.value)
         weights = plan.bytes_of(DRAFT_WEIGHTS)
         reads = replace(reads, draft=PassReads.of(draft.dims.num_layers, weights, window))
     return predict_reads(plan.device.value, context, reads, rates, acceptance)

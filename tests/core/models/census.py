@@ -12,7 +12,7 @@ import datetime
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -56,11 +56,17 @@ class Different(Exception):
     """A path gave other numbers than transformers; the message says which."""
 
 
-def judged(family: str, config: PreTrainedConfig | None = None, other: PreTrainedConfig | None = None) -> Found:
+def judged(
+    family: str,
+    config: PreTrainedConfig | None = None,
+    other: PreTrainedConfig | None = None,
+    change: Callable[[nn.Module], None] | None = None,
+) -> Found:
     """The verdict on a family.
 
     Args:
-        config: replaces the family's tiny configuration. other: of the stock model, for negative controls.
+        config: replaces the family's tiny configuration.
+        other: of the stock model, and `change`: what is done to it; for negative controls.
     """
     try:
         own = CONFIG_MAPPING[family]()
@@ -70,7 +76,7 @@ def judged(family: str, config: PreTrainedConfig | None = None, other: PreTraine
         dims = dims_of(config, family, weight_bytes=0)
     except UnsupportedModel as error:
         return _refused(family, error)
-    except Exception as error:  # noqa: BLE001  # a family's own rules
+    except Exception as error:  # a family's own rules
         reason = refusal(SimpleNamespace(model_type=family))  # whatever its fields
         if reason is not None:
             return Found(family, "refused", reason.problem)
@@ -79,14 +85,18 @@ def judged(family: str, config: PreTrainedConfig | None = None, other: PreTraine
         stock, ours = twin_models(config, ATTENTION_NAME)
         if other is not None:
             stock = _with_weights_of(ours, other)
-    except Exception as error:  # noqa: BLE001
+        if change is not None:
+            change(stock)
+    except Exception as error:
         return Found(family, "WRONG", f"accepted, but no tiny model can be made: {_line(error)}")
     try:
         drafts = compare(stock, ours, dims)
     except UnsupportedModel as error:
         return Found(family, "refused", f"in its first pass: {error.problem}")
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return Found(family, "WRONG", _line(error))
+    if drafts != dims.drafts:
+        return Found(family, "WRONG", f"pairing believes drafts={dims.drafts} of its keys")
     return Found(family, "same", "target and draft" if drafts else "target")
 
 
@@ -191,7 +201,11 @@ def table(found: Sequence[Found], *, markdown: bool) -> Iterator[str]:
         yield "| family | verdict | served as, or why not |\n|---|---|---|"
     for one in found:
         about_it = one.about.replace("|", "\\|")
-        yield f"| {one.family} | {one.verdict} | {about_it} |" if markdown else f"{one.family:28}{one.verdict:9}{one.about}"
+        yield (
+            f"| {one.family} | {one.verdict} | {about_it} |"
+            if markdown
+            else f"{one.family:28}{one.verdict:9}{one.about}"
+        )
     if not markdown:
         yield f"{summary} {about}"
 

@@ -54,6 +54,8 @@ MLP_WIDTHS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 OWN: dict[str, dict[str, Any]] = {  # what no rule finds
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
+    "llama4_text": {"floor_scale": 32},  # queries of layers without positions grow with the position
+    "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
 }
@@ -99,7 +101,7 @@ def text_part(config: PreTrainedConfig) -> Any:
 
 
 def _layers_of_each_kind(own: Any, stated: dict[str, Any]) -> list[int]:
-    """Layer numbers with one of each kind that a list of the configuration tells apart; the last layer is one of them."""
+    """Layer numbers with one of each kind that a list of the configuration tells apart, the last layer among them."""
     count = getattr(own, "num_hidden_layers", None) or 2
     lists = [value for value in stated.values() if isinstance(value, list) and len(value) == count]
     kinds = {repr([value[layer] for value in lists]): layer for layer in range(count)}  # the last of its kind
