@@ -65,11 +65,15 @@ class WindowLayer:
         """Write behind the held rows; of a pass without room, keep a reference."""
         count, self._end, self._new = k.shape[2], start, None
         if start + count - self._first > self._room:
-            self._drop(max(self._first, self._reach.first(start) - self._forgettable))
+            self._drop(self._oldest(start))
         if start + count - self._first > self._room:
             self._new = k, v
             return
         self._write(start, k, v)
+
+    def _oldest(self, length: int) -> int:
+        """The oldest token to keep of the first `length`, so that some can be forgotten."""
+        return max(self._first, self._reach.first(max(0, length - self._forgettable)))
 
     def _write(self, start: int, k: Tensor, v: Tensor) -> None:
         at = slice(start - self._first, start - self._first + k.shape[2])
@@ -111,7 +115,7 @@ class WindowLayer:
         if self._new is not None:
             k, v = self._new
             start, self._new = self._end, None
-            first = max(self._first, self._reach.first(length) - self._forgettable)
+            first = self._oldest(length)
             if first < start:
                 self._drop(first)
             else:
@@ -141,7 +145,7 @@ class WindowLayer:
 
     def adopt(self, other: "WindowLayer", length: int) -> None:
         """Hold what another store of this layer holds of the first `length` tokens, as far as there is room."""
-        first = max(other.first, self._reach.first(length) - self._forgettable)
+        first = max(other.first, self._reach.first(max(0, length - self._forgettable)))
         self._first, self._end, self._new = first, length, None
         self._write(first, *other._held(first, length))
 

@@ -234,15 +234,8 @@ class Levels:
         layers, away = loaded.dims.num_layers, model is self.parts.full
         share = choose_cpu_attention(self._config, device, away=True).value or 0.0
         resident = plan.resident_layers if away else None
-        shape, kv = loaded.shape, model.cache.nbytes
-        windows = shape.window_bytes(model.cache.length) if loaded is models.target else 0
-        reads = PassReads.of(
-            layers,
-            weight_bytes,
-            kv - windows,
-            resident,
-            share,
-            windowed=layers - len(shape.full_layers),
-            windows=windows,
-        )
+        windowed, windows, kv = sum(map(bool, loaded.dims.reaches)), 0, model.cache.nbytes
+        if windowed and loaded is models.target:
+            windows = loaded.shape.window_bytes(model.cache.length)
+        reads = PassReads.of(layers, weight_bytes, kv - windows, resident, share, windowed=windowed, windows=windows)
         return pass_cost(device, reads, plan.nominal)

@@ -41,7 +41,7 @@ def feed(layer: WindowLayer, start: int, stop: int, reach: Reach, salt: int = 0)
 @settings(max_examples=60, deadline=None)
 def test_every_pass_is_attention_to_the_tokens_in_reach(steps: list[tuple[int, int]], number: int) -> None:
     """Passes of any length, after each of which some tokens are forgotten again, if they can be."""
-    reach, length = REACHES[number], 0
+    reach, length, most = REACHES[number], 0, 0
     layer = WindowLayer(tiny_shape(), 500, reach, STOCK, FORGETTABLE)
     for count, forgotten in steps:
         found = feed(layer, length, length + count, reach)
@@ -49,10 +49,11 @@ def test_every_pass_is_attention_to_the_tokens_in_reach(steps: list[tuple[int, i
         _, k, v = rows(0, length + count)
         assert torch.allclose(found, attend_as(q, k, v, 0.5, Asked(reach), STOCK), atol=1e-6)
         length += count
-        back = max(0, length - forgotten)
-        assert forgotten > FORGETTABLE or layer.reaches_back_to(back)
+        back, most = max(0, length - forgotten), max(most, length)
+        assert most - back > FORGETTABLE or layer.reaches_back_to(back)
+        layer.stage(length, *rows(length, length + 3, salt=7)[1:])  # wrong guesses, never committed
+        assert most - back > FORGETTABLE or layer.reaches_back_to(back)
         if layer.reaches_back_to(back):
-            layer.stage(length, *rows(length, length + 3, salt=7)[1:])  # wrong guesses, never committed
             layer.truncate(back)
             length = back
 
