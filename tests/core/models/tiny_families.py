@@ -36,6 +36,7 @@ SIZES: dict[str, Any] = {
     "query_pre_attn_scalar": 20,
     "hidden_size_per_layer_input": 8,
     "laurel_rank": 8,
+    "intermediate_size_mlp": 96,
     "num_kv_shared_layers": 0,
     "n_group": 1,
     "topk_group": 1,
@@ -73,6 +74,8 @@ def tiny_family(family: str, **fields: Any) -> PreTrainedConfig:
     kept = _layers_of_each_kind(own, stated)
     small: dict[str, Any] = {}
     for name, value in stated.items():
+        if name == "moe_layers":
+            continue  # numbers of layers, which follow from another field
         if isinstance(value, list) and len(value) == own.num_hidden_layers > 0:
             small[name] = [value[layer] for layer in kept]
         elif name in SIZES and (value is not None or name.startswith("sliding_window")):
@@ -104,6 +107,7 @@ def _layers_of_each_kind(own: Any, stated: dict[str, Any]) -> list[int]:
     """Layer numbers with one of each kind that a list of the configuration tells apart, the last layer among them."""
     count = getattr(own, "num_hidden_layers", None) or 2
     lists = [value for value in stated.values() if isinstance(value, list) and len(value) == count]
+    lists = [value for value in lists if len(set(map(repr, value))) < count]  # else numbers of layers
     kinds = {repr([value[layer] for value in lists]): layer for layer in range(count)}  # the last of its kind
     kept = sorted(kinds.values())
     more = [layer for layer in range(count - 1, -1, -1) if layer not in kept]
