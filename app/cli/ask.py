@@ -75,9 +75,9 @@ def answer_all(
             blank = "" if finished.text.strip() else "The answer is white space alone.\n"
             print(f"\n\n{blank}{summary_line(finished)}", file=sys.stderr, flush=True)
     if args.json:
-        prompts = [conversation.ask(question).prompt_ids(engine.text) for question in questions]
-        shown = prompts if args.token_ids else None
-        print_json(document(engine, questions, answers, opening, shown, many=args.questions is not None))
+        asked = questions if args.token_ids else ()
+        prompts = [conversation.ask(question).prompt_ids(engine.text) for question in asked]
+        print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
     return 0
 
 
@@ -102,13 +102,13 @@ def document(
     questions: list[str],
     answers: list[Finished],
     opening: Opening | None,
-    prompts: list[list[int]] | None,
+    prompts: list[list[int]],
     *,
     many: bool,
 ) -> dict[str, Any]:
-    """The JSON of one answer, or of many; with the tokens of their prompts, if they are given."""
+    """The JSON of one answer, or of many; with the tokens of their prompts, if there are any here."""
     reports = [answer_report(finished) for finished in answers]
-    for report, prompt in zip(reports, prompts or (), strict=bool(prompts)):
+    for report, prompt in zip(reports, prompts, strict=bool(prompts)):
         report["prompt_token_ids"] = prompt
     head = {**engine_report(engine.info), **prefill_report(answers[0]), **(opening.report() if opening else {})}
     if not many:
