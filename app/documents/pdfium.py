@@ -3,16 +3,21 @@
 import ctypes
 import math
 import re
-from typing import BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as raw
 
-from app.documents.layout import Place, PrintedLine, page_text
+from app.documents.layout import page_text
+from app.documents.printed import Place, PrintedLine
 
 PdfiumError = pypdfium2.PdfiumError
 HYPHEN = "\ufffe"  # what PDFium writes for a hyphen at the end of a line; the next line follows at once
 CONTROL_HYPHEN = re.compile(r"(?<=\w)\x02(?=(?:\r?\n)?[^\W\d_])")  # the same, as PDFium names it elsewhere
+SPACE = re.compile(r"(?<=\S) +(?=\S)")
+GAP = 0.9  # of the size of a line's letters: spaces are narrower
+SAMPLED = 3  # each third line tells whether a page has gaps at all, for looking takes time
 LINE = re.compile(rf"[^\r\n{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 
 
@@ -49,20 +54,65 @@ class Pdfium:
 
 
 def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
-    """The lines of a page in the order in which the file draws them."""
+    """The lines of a page in the order in which the file draws them; in pieces where there are gaps as of a table."""
     text = CONTROL_HYPHEN.sub(HYPHEN, letters.get_text_range(errors="surrogatepass"))
-    lines = []
+    found: list[Stretch] = []
     units, before = 0, 0  # PDFium counts UTF-16
-    for found in LINE.finditer(text):
-        units += num_units(text[before : found.start()])
-        before = found.end()
-        length = num_units(found[0])
+    for line in LINE.finditer(text):
+        units += num_units(text[before : line.start()])
+        before = line.end()
+        length = num_units(line[0])
         first = raw.FPDFText_GetCharIndexFromTextIndex(letters, units)
         last = raw.FPDFText_GetCharIndexFromTextIndex(letters, units + length - 1)
         units += length
-        start, size = place_of(letters, first), size_of(letters, first)
-        lines.append(PrintedLine(found[0].replace(HYPHEN, "-"), start, place_of(letters, last), size))
-    return lines
+        found.append(Stretch(line[0], first, last))
+    if any(piece is not line for line in found[::SAMPLED] for piece in pieces(letters, line)):
+        found = [piece for line in found for piece in pieces(letters, line)]
+    return [
+        PrintedLine(
+            one.text.replace(HYPHEN, "-"),
+            place_of(letters, one.first),
+            place_of(letters, one.last),
+            size_of(letters, one.first),
+        )
+        for one in found
+    ]
+
+
+class Stretch(NamedTuple):
+    """Letters of a page, and the numbers PDFium gives the first and the last."""
+
+    text: str
+    first: int
+    last: int
+
+
+def pieces(letters: pypdfium2.PdfTextPage, line: Stretch) -> Iterator[Stretch]:
+    """A line, parted at its gaps; one without gaps as it is."""
+    begun = 0
+    if line.last - line.first == len(line.text) - 1:  # else the numbers of its letters are not known
+        size = size_of(letters, line.first)
+        for space in SPACE.finditer(line.text):
+            before, after = line.first + space.start() - 1, line.first + space.end()
+            if is_gap(letters, before, after, size):
+                yield Stretch(line.text[begun : space.start()], line.first + begun, before)
+                begun = space.end()
+    yield Stretch(line.text[begun:], line.first + begun, line.last) if begun else line
+
+
+def is_gap(letters: pypdfium2.PdfTextPage, before: int, after: int, size: float) -> bool:
+    """Whether there is more room between two letters on a line than between words."""
+    if abs(place_of(letters, after).x - place_of(letters, before).x) < (GAP + 0.2) * size:  # the usual case, in haste
+        return False
+    one, other = box_of(letters, before), box_of(letters, after)
+    return max(one[0], other[0]) - min(one[1], other[1]) > GAP * size
+
+
+def box_of(letters: pypdfium2.PdfTextPage, index: int) -> tuple[float, float]:
+    """The left and the right edge of a letter, in points."""
+    left, right, bottom, top = (ctypes.c_double() for _ in range(4))
+    raw.FPDFText_GetCharBox(letters, index, left, right, bottom, top)
+    return left.value, right.value
 
 
 def num_units(text: str) -> int:
