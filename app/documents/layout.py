@@ -5,12 +5,13 @@ at the edges of the page (headers, footers), for columns drawn line by line (`co
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from app.documents.columns import by_columns
 from app.documents.notes import downwards, notes_last, with_notes, without_side_notes
-from app.documents.printed import SAME_LINE, Place, PrintedLine, is_level
+from app.documents.printed import SAME_LINE, Place, PrintedLine
+from app.documents.tables import joined
 
 APART = 1.25  # times the usual step from line to line: more is a blank line
 APART_UNKNOWN = 1.6  # times the size of the letters, where the usual step is not known
@@ -24,7 +25,7 @@ MAX_OUT_OF_TURN = 4  # lines at one edge of the page
 def page_text(lines: Sequence[PrintedLine]) -> str:
     """The text of a page: one line for each printed line, blank ones where the page leaves room."""
     text, beside = without_side_notes(upright([line for line in lines if line.text.strip()]))
-    ordered = with_notes(notes_last(in_turn(list(rejoined(by_columns(text))))), list(rejoined(beside)))
+    ordered = with_notes(notes_last(in_turn(list(joined(by_columns(text))))), list(joined(beside)))
     steps = usual_steps(ordered)
     longest = max((line.end.x - line.start.x for line in ordered), default=0.0)
     pieces = [line.text for line in ordered[:1]]
@@ -47,25 +48,6 @@ def upright(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
         return Place(sign * place.y, -sign * place.x) if lying else Place(-place.x, -place.y)
 
     return [line._replace(start=turned(line.start), end=turned(line.end)) for line in lines]
-
-
-def rejoined(lines: Sequence[PrintedLine]) -> Iterator[PrintedLine]:
-    """The lines; those that follow each other at one height, as the cells of a table do, are one."""
-    held: PrintedLine | None = None
-    for line in lines:
-        if held and is_same_line(held, line):
-            held = held._replace(text=f"{held.text.rstrip()} {line.text.lstrip()}", end=line.end)
-            continue
-        if held:
-            yield held
-        held = line
-    if held:
-        yield held
-
-
-def is_same_line(before: PrintedLine, line: PrintedLine) -> bool:
-    """Whether a line goes on to the right of the one before."""
-    return is_level(before, line) and line.start.x > before.end.x
 
 
 def in_turn(lines: Sequence[PrintedLine]) -> list[PrintedLine]:

@@ -7,7 +7,10 @@ from app.documents.printed import Lines, PrintedLine, left_edge, right_edge, usu
 
 MIN_LINES = 5  # of text beside which notes can stand
 SMALLER = 0.95  # of the usual size: notes are printed in smaller letters than the text
-MIN_NOTE_LINES, MIN_WORDS = 2, 4  # of a note; less is a label or the number of a line
+MIN_NOTE_LINES = 2  # in a margin; one is a label or the number of a line
+MIN_WORDS = 4  # of a note
+MARKS = ",.;:!?()*†‡“”\"'"  # around words
+WORDS_ON_A_LINE, WORDS_OF_PARTS = 1.7, 0.6  # of a note: lists, code and formulas have fewer
 NEXT_LINE = 1.8  # times the size of a note's letters: the step to its next line is less
 JUMP = 4.0  # times the usual size: how far up the next column begins at least
 NEAR_BOTTOM = 12.0  # times the usual size: footnotes begin lower than that above the last line of the text
@@ -53,9 +56,15 @@ def is_under(above: PrintedLine, line: PrintedLine) -> bool:
 
 
 def is_note(lines: Lines) -> bool:
-    """Whether lines in a margin are a note: some words on some lines, no label or number of a line."""
-    words = [word for line in lines for word in line.text.split() if word.strip(",.;:").isalpha()]
-    return len(lines) >= MIN_NOTE_LINES and len(words) >= MIN_WORDS
+    """Whether lines in a margin are a note: sentences on some lines, no labels, numbers or code."""
+    return len(lines) >= MIN_NOTE_LINES and is_wordy(lines)
+
+
+def is_wordy(lines: Lines) -> bool:
+    """Whether lines are mostly words, more than one on each."""
+    parts = [part.strip(MARKS) for line in lines for part in line.text.split()]
+    words = sum(part.isalpha() for part in parts)
+    return words >= max(MIN_WORDS, WORDS_ON_A_LINE * len(lines), WORDS_OF_PARTS * len(parts))
 
 
 def with_notes(lines: Lines, notes: Lines) -> list[PrintedLine]:
@@ -80,7 +89,7 @@ def notes_last(lines: Lines) -> list[PrintedLine]:
             held = []
         (held if small and text else text).append(line)
     lowest = min((line.start.y for line in text), default=0.0)
-    if not notes or any(line.start.y > lowest + NEAR_BOTTOM * size for line in notes):
+    if not is_wordy(notes) or any(line.start.y > lowest + NEAR_BOTTOM * size for line in notes):
         return list(lines)
     return with_notes([*text, *held], notes)
 
