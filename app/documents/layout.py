@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from app.documents.columns import by_columns
-from app.documents.notes import downwards, notes_last, with_notes, without_side_notes
+from app.documents.notes import downwards, notes_last, with_side_notes, without_side_notes
 from app.documents.printed import SAME_LINE, Place, PrintedLine
 from app.documents.tables import joined
 
@@ -25,7 +25,7 @@ MAX_OUT_OF_TURN = 4  # lines at one edge of the page
 def page_text(lines: Sequence[PrintedLine]) -> str:
     """The text of a page: one line for each printed line, blank ones where the page leaves room."""
     text, beside = without_side_notes(upright([line for line in lines if line.text.strip()]))
-    ordered = with_notes(notes_last(in_turn(list(joined(by_columns(text))))), list(joined(beside)))
+    ordered = with_side_notes(notes_last(in_turn(list(joined(by_columns(text))))), list(joined(beside)))
     steps = usual_steps(ordered)
     longest = max((line.end.x - line.start.x for line in ordered), default=0.0)
     pieces = [line.text for line in ordered[:1]]

@@ -13,6 +13,7 @@ MARKS = ",.;:!?()*†‡“”\"'"  # around words
 WORDS_ON_A_LINE, WORDS_OF_PARTS = 1.7, 0.6  # of a note: lists, code and formulas have fewer
 NEXT_LINE = 1.8  # times the size of a note's letters: the step to its next line is less
 JUMP = 4.0  # times the usual size: how far up the next column begins at least
+FOOTER = 2.5  # times the size: what stands farther below the text is a footer
 NEAR_BOTTOM = 12.0  # times the usual size: footnotes begin lower than that above the last line of the text
 
 
@@ -67,13 +68,10 @@ def is_wordy(lines: Lines) -> bool:
     return words >= max(MIN_WORDS, WORDS_ON_A_LINE * len(lines), WORDS_OF_PARTS * len(parts))
 
 
-def with_notes(lines: Lines, notes: Lines) -> list[PrintedLine]:
-    """The lines with notes behind them, but before what stands below all notes, such as a footer."""
-    if not notes:
-        return list(lines)
-    lowest = min(line.start.y for line in notes)
+def with_side_notes(lines: Lines, notes: Lines) -> list[PrintedLine]:
+    """The lines with notes behind them, but before a last one that stands far below, a footer."""
     end = len(lines)
-    while end and lines[end - 1].start.y < lowest - lines[end - 1].size:
+    if end > 1 and lines[-2].start.y - lines[-1].start.y > FOOTER * lines[-1].size:
         end -= 1
     return [*lines[:end], *notes, *lines[end:]]
 
@@ -88,10 +86,12 @@ def notes_last(lines: Lines) -> list[PrintedLine]:
             (notes if line.start.y > before.start.y + JUMP * size else text).extend(held)
             held = []
         (held if small and text else text).append(line)
-    lowest = min((line.start.y for line in text), default=0.0)
+    bottom = min((line.start.y for line in notes), default=0.0)
+    lowest = min((line.start.y for line in text if line.start.y > bottom), default=0.0)
     if not is_wordy(notes) or any(line.start.y > lowest + NEAR_BOTTOM * size for line in notes):
         return list(lines)
-    return with_notes([*text, *held], notes)
+    footer = [line for line in text if line.start.y < bottom - line.size]
+    return [*(line for line in text if line not in footer), *held, *notes, *footer]
 
 
 def downwards(line: PrintedLine) -> float:

@@ -27,7 +27,7 @@ LETTERS = {  # signs of fonts and typesetters for plain letters
     "\N{ZERO WIDTH NO-BREAK SPACE}": "",
 }
 LETTER_TABLE = str.maketrans(LETTERS)
-SENTENCE_END = re.compile(r"[.!?:…][\"'”’»)\]]*$")
+SENTENCE_END = re.compile("[.!?:…\u3002\uff01\uff1f]" r"[\"'”’»)\]]*$")
 BULLET = re.compile(r"[•‣▪◦●]")
 NUMBER_WORDS = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten|Eleven|Twelve"
 HEADING = re.compile(
@@ -109,7 +109,7 @@ def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
     """
     rows = list(printed_rows(pages))
     widths = usual_widths(pages)
-    words = frozenset(match.group().casefold() for row in rows for match in WORD.finditer(row.line))
+    words = frozenset(WORD.findall("\n".join(row.line for row in rows).casefold()))
     pieces, starts, length = list[str](), dict[int, int](), 0
     for row, following in zip_longest(rows, rows[1:]):
         starts.setdefault(row.page, length)

@@ -30,7 +30,7 @@ def ranges(indices: Sequence[int]) -> str:
 
 def num_letters(lines: Iterable[str]) -> int:
     """Letters and digits on a page."""
-    return sum(char.isalnum() for line in lines for char in line)
+    return sum(sum(map(str.isalnum, line)) for line in lines)
 
 
 def garbled(text: str, page_starts: Sequence[int]) -> tuple[str, ...]:
@@ -64,7 +64,7 @@ def has_odd_words(page: str) -> bool:
     shortest, longest = WORD_LENGTHS
     fewest, most = VOWEL_SHARES
     plain = unicodedata.normalize("NFD", "".join(latin)).lower()
-    vowels = sum(letter in VOWELS for letter in plain) / count
+    vowels = sum(map(plain.count, VOWELS)) / count
     return not (shortest <= count / len(latin) <= longest and fewest <= vowels <= most)
 
 

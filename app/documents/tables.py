@@ -14,7 +14,7 @@ ROW_STEP = 4.0  # times the size: the next row of a table is nearer
 MIN_FIXED = 6  # letters that show whether all are of one width
 FIXED = 0.01  # of the size
 LEADERS = re.compile(r"([.·] ?){4}")  # of a list of contents
-LABEL = re.compile(r"[(\[]?\w{1,5}[.):\]]?|[^\w\s]{1,2}|[\d.]+")  # of a list's item, of a numbered line
+LABEL = re.compile(r"[(\[]?(\d{1,4}|[A-Za-z]|[ivxlc]{1,5})[.):\]]?|[^\w\s]{1,2}|[\d.]+")
 NUMBER = re.compile(r"\(?[\dA-Za-z]{0,2}[\d.–-]+[a-z]?\)?|[ivxlc]+")  # of a page in a list of contents, of a formula
 
 
@@ -57,8 +57,9 @@ def has_cells(row: Lines) -> bool:
     """Whether the pieces of a row may be cells, and not a label and its item, or a title and its page."""
     if any(LEADERS.search(cell.text) for cell in row):
         return False
-    last_is_number = len(row) == 2 and NUMBER.fullmatch(row[1].text.strip()) is not None
-    return len(row) > 1 and not last_is_number and not LABEL.fullmatch(row[0].text.strip())
+    if len(row) == 2 and (LABEL.fullmatch(row[0].text.strip()) or NUMBER.fullmatch(row[1].text.strip())):
+        return False
+    return len(row) > 1
 
 
 def is_fixed(cells: Lines) -> bool:
