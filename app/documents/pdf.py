@@ -12,7 +12,7 @@ from app.documents.prose import clean_lines, unwrap
 from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
 
-PDF = Parser("app.documents.pdf_worker", "a PDF")
+PDF = Parser("app.documents.pdf_worker", "a PDF", can_begin_later=True)
 PDF_BY_PYPDF = Parser("app.documents.pypdf_worker", "a PDF")  # slower, and it joins words, but no native code
 MAX_TITLE = 200
 

@@ -1,4 +1,4 @@
-"""The process in which a PDF is read: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
+"""The process in which a PDF is read: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS [FIRST]`.
 
 PDFium finds the text; pypdf opens the file, says whether it is whole and knows its title, labels and bookmarks. Where
 PDFium fails, pypdf finds the text, too.
@@ -51,7 +51,8 @@ def main(argv: list[str], *, with_pdfium: bool = True) -> None:
     logger = logging.getLogger("pypdf")
     logger.propagate, logger.handlers = False, [complaints]
     overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
-    serve(lambda stream: read(stream, complaints, with_pdfium=with_pdfium), MALFORMED, argv)
+    first = int(argv[3]) if len(argv) > 3 else 0
+    serve(lambda stream: read(stream, complaints, with_pdfium=with_pdfium, first=first), MALFORMED, argv)
 
 
 class Complaints(logging.Handler):
@@ -66,8 +67,12 @@ class Complaints(logging.Handler):
         self.sources.add(record.name)
 
 
-def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True) -> Iterator[Message]:
-    """The messages of a file, the pages as they are read."""
+def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True, first: int = 0) -> Iterator[Message]:
+    """The messages of a file, the pages as they are read.
+
+    Args:
+        first: the index of the page to begin with; if it is not 0, nothing but pages is sent.
+    """
     if is_cut_off(stream):
         yield Failed(kind="failed", reason="cut off")
         return
@@ -75,10 +80,12 @@ def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True) 
     if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted only to forbid printing, and open with ""
         yield Failed(kind="failed", reason="password")
         return
-    yield Opened(kind="opened", title=title(reader), labels=labels(reader), outline=outline(reader))
+    if not first:
+        yield Opened(kind="opened", title=title(reader), labels=labels(reader), outline=outline(reader))
     pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
     for index, page in enumerate(reader.pages):
-        yield read_page(page, index, pdfium, complaints)
+        if index >= first:
+            yield read_page(page, index, pdfium, complaints)
     yield Done(kind="done")
 
 

@@ -28,6 +28,7 @@ LETTERS = {  # signs of fonts and typesetters for plain letters
 }
 LETTER_TABLE = str.maketrans(LETTERS)
 SENTENCE_END = re.compile("[.!?:…\u3002\uff01\uff1f]" r"[\"'”’»)\]]*$")
+LEADERS = re.compile(r"(?:[.·…] ?){4} *\w+$")  # an entry of a list of contents and its page
 BULLET = re.compile(r"[•‣▪◦●]")
 NUMBER_WORDS = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten|Eleven|Twelve"
 HEADING = re.compile(
@@ -124,6 +125,8 @@ def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
     """How `line`, on a page usually `width` characters wide, is joined to the next row."""
     if following.after_blank:
         return Joint(0, "\n\n")
+    if LEADERS.search(line):
+        return Joint(0, "\n")
     if CELL_BORDER in line or CELL_BORDER in following.line:
         return Joint(0, "\n")
     if joint := join_hyphenated(line, following.line, words):

@@ -143,3 +143,12 @@ def test_lines_of_chinese_are_joined_without_spaces_and_korean_with() -> None:
 def test_rows_of_tables_keep_their_lines() -> None:
     rows = ["Boat | Tons", "Gannet | 17 and some more words that fill the line", "Tern | 9"]
     assert unwrap([["Some words of the text before the table that fill", *rows]]).text.split("\n")[1:] == rows
+
+
+def test_entries_of_a_list_of_contents_keep_their_lines() -> None:
+    entries = [
+        "1.1 The quay . . . . . . . . . . . . . . . . 3",
+        "1.2 The tide . . . . . . . . . . . . . . . . xii",
+        "x",
+    ]
+    assert unwrap([entries]).text.split("\n") == entries
