@@ -51,7 +51,7 @@ _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsingLimits:
-    """What reading one file may take. A plain PDF book of 1,000 pages takes about 0.1 GB and six seconds of one core."""
+    """What reading one file may take. A plain PDF book of 1,000 pages takes about 0.1 GB and six seconds."""
 
     memory_bytes: int = 2 << 30  # of RAM, on Linux of address space, where an idle worker maps about 0.3 GB
     cpu_seconds: int = 900
