@@ -26,7 +26,7 @@ from core.parallel.rank_pool import load_shared
 from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.memory_plan import Plan
 from core.planning.planner import make_plan
-from core.planning.tp_planning import one_share, told
+from core.planning.tp_planning import for_one_rank, one_share
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
     unused = machine.unused_gpu
     if unused is not None and unused.known_from == "torch" and config.device == "auto":  # else launch.py reports it
         log.warning("%s %s", unused.because, unused.hint)
-    plan = told(make_plan(dims, files.draft, config, machine, files.counted(config)), config.num_gpus)
+    plan = for_one_rank(make_plan(dims, files.draft, config, machine, files.counted(config)), config.num_gpus)
     device = resolve_device(plan.device.value)
     cap_memory(device, config.gpu_memory_gib)
     if config.num_gpus > 1:

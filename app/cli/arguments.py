@@ -312,6 +312,11 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
     """`text`: which files, which of their pages."""
     add_files(parser)
     parser.add_argument("--pages", type=page_range, metavar="A-B", help="only these, counted from 1 (default: all)")
+    parser.add_argument(
+        "--find", metavar="WORDS", help="print where these words are instead, whatever their case and accents"
+    )
+    parser.add_argument("--exact", action="store_true", help="with --find: case and accents as they are")
+    parser.add_argument("--whole-words", action="store_true", help="with --find: no parts of words")
 
 
 def add_saved_options(parser: argparse.ArgumentParser) -> None:

@@ -69,7 +69,7 @@ def answer_all(
         if shown and len(questions) > 1:
             print(f"\n> {question}\n", flush=True)
         finished = answer(engine, conversation, question, replace(config, seed=args.seed + index), shown=shown)
-        finished = opening.told(finished) if opening and index == 0 else finished
+        finished = opening.added_to(finished) if opening and index == 0 else finished
         answers.append(finished)
         if shown:
             blank = "" if finished.text.strip() else "The answer is white space alone.\n"

@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import Any, TextIO
 
+import torch
+
 from app.cli.reading import print_json
 from app.formats import disk_size
 from core.errors import CoreError, InvalidSetting, UnknownModel
@@ -81,6 +83,8 @@ def show_model(name: str, *, as_json: bool) -> int:
         + ("; gated: accept it on the hub before the download" if row["gated"] else ""),
         f"  context      {row['context']:,} tokens",
         f"  parameters   {row['parameters'] / 1e9:.3g} billion, {row['weight_bytes'] / 1e9:.2f} GB as {row['dtype']}",
+        "  weights      "
+        + ", ".join(f"{size / 1e9:.2f} GB at {bits} bits" for bits, size in row["bits_bytes"].items()),
         f"  KV           {row['kv_bytes_per_token'] / 1024:.0f} KiB a token"
         + "".join(f", {size / GIB:.1f} GiB at {int(c):,}" for c, size in row["kv_bytes"].items()),
         f"  draft        {row['draft'] or 'none: lookup and retrieval draft'}",
@@ -94,6 +98,8 @@ def show_model(name: str, *, as_json: bool) -> int:
     if row["overrides"]:
         shown.append(f"  loaded with  {row['overrides']}")
     here = {"bundled": "comes with this project", "here": row["path"], "none": f"no: {get_command(name)}"}
+    if row["checked"]:
+        shown.append(f"  checked      {row['checked']}, with the model's card")
     shown.append(f"  here         {here.get(row['state'], f'in part: {get_command(name)} goes on')}")
     print("\n".join(shown))
     return 0
@@ -112,6 +118,7 @@ def report(row: Known) -> dict[str, Any]:
         "parameters": size.num_parameters,
         "dtype": dtype,
         "weight_bytes": size.num_parameters * size.dims.disk_dtype.itemsize,
+        "bits_bytes": {str(bits): size.quantised_bytes(bits, torch.bfloat16) for bits in (16, 8, 4)},
         "kv_bytes_per_token": kv,
         "kv_bytes": {str(context): kv * context for context in CONTEXTS if context <= size.dims.max_context},
         "usable_context": min(size.dims.max_context, MOST_CONTEXT),

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     race = None
     if args.sequential:
         finished = in_sequence(engine, conversation, args.question, configs)
-        finished[names[0]] = opening.told(finished[names[0]])
+        finished[names[0]] = opening.added_to(finished[names[0]])
     else:
         race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening)
         finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
@@ -110,7 +110,7 @@ def in_turns(
     board = Scoreboard(sys.stderr, [config.method for config in configs], configs[0].max_new_tokens)
     for event in board.watch(engine.race(prompt, configs)):
         own = event.event
-        race.apply(LaneEvent(event.lane, opening.told(own)) if isinstance(own, Finished) else event)
+        race.apply(LaneEvent(event.lane, opening.added_to(own)) if isinstance(own, Finished) else event)
     race.ended = True
     return race
 

@@ -38,7 +38,7 @@ class Opening:
     read_seconds: float
     kept: Kept | None = None
 
-    def told(self, first: Finished) -> Finished:
+    def added_to(self, first: Finished) -> Finished:
         """The first answer, with this reading added to its figures."""
         return replace(
             first,

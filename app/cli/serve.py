@@ -9,9 +9,9 @@ from app.remote.addresses import is_loopback
 from app.runtime.events import LoadFailed, Ready
 from app.runtime.options import engine_config
 from app.runtime.worker import EngineWorker
-from app.server.doors import Hosts
 from app.server.ending import Ending, leave
 from app.server.openai.api import Api
+from app.server.request_guard import Hosts
 from app.server.serve_page import PortInUse, check_port, load
 from core.errors import InvalidSetting
 

@@ -3,17 +3,20 @@
 import argparse
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from app.cli.reading import print_json
+from app.context.context_documents import Library
+from app.context.find import Words, excerpt, find
 from app.documents import Document, read_document
 from app.documents.document import Page
+from app.documents.metadata import byline
 from app.formats import plural
 from app.runtime.options import engine_config
 from core.errors import InvalidSetting
 from core.generation.text import ChatText
-from core.models.hub.catalog import find
+from core.models.hub import catalog
 from core.models.loader import load_tokenizer
 
 
@@ -23,7 +26,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: the model is unknown, a file cannot be read or has no such pages.
     """
-    tokenizer = ChatText(load_tokenizer(find(engine_config(args).model).target), eos_ids=frozenset())
+    if args.find is not None:
+        return run_find(args)
+    tokenizer = ChatText(load_tokenizer(catalog.find(engine_config(args).model).target), eos_ids=frozenset())
     told = []
     for file in args.files:
         document = read_document(file)
@@ -35,6 +40,46 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"files": told})
     return 0
+
+
+def run_find(args: argparse.Namespace) -> int:
+    """Print where words are in the files. Needs no tokenizer. Returns 0.
+
+    Raises:
+        CoreError: there is nothing to find, a file cannot be read or has no such pages.
+    """
+    words = Words(args.find, exact=args.exact, whole=args.whole_words)
+    if not words.text.strip():
+        raise InvalidSetting("--find has no words.", hint='Name some, such as --find "the old pilot".')
+    told = []
+    for file in args.files:
+        document = read_document(file)
+        pages = chosen(document, args.pages)
+        hits = hits_in(document, words, range(pages[0].number, pages[-1].number + 1))
+        told.append({"name": document.name, "title": document.title, "hits": hits})
+        if not args.json:
+            print("\n".join(hit_lines(document, hits)))
+    if args.json:
+        print_json({"find": words.text, "files": told})
+    return 0
+
+
+def hits_in(document: Document, words: Words, numbers: range) -> list[dict[str, Any]]:
+    """The JSON of all hits that begin on pages with these numbers."""
+    found = find(words, Library.of([document]).books, sys.maxsize)
+    hits = [hit for one in found for hit in one.hits if hit.page.number in numbers]
+    return [
+        {"page": hit.page.label, "line": hit.line, "start": hit.start, "end": hit.end}
+        | excerpt(document, hit)._asdict()
+        for hit in hits
+    ]
+
+
+def hit_lines(document: Document, hits: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Hits for people, each on a line with its words in brackets."""
+    yield f"{document.name}: {plural(len(hits), 'hit')}"
+    for hit in hits:
+        yield f"  page {hit['page']}, line {hit['line']}: {hit['before']}[{hit['hit']}]{hit['after']}"
 
 
 def chosen(document: Document, numbers: tuple[int, int] | None) -> Sequence[Page]:
@@ -62,6 +107,9 @@ def report(document: Document, pages: Sequence[Page], tokenizer: ChatText) -> di
         "name": document.name,
         "format": document.format,
         "title": document.title,
+        "authors": list(document.authors),
+        "language": document.language,
+        "direction": document.direction,
         "pages": [
             {"label": page.label, "text": document.page_text(page), "tokens": count}
             for page, count in zip(pages, counts, strict=True)
@@ -87,8 +135,9 @@ def lines(told: dict[str, Any]) -> list[str]:
     """One file for people."""
     num_tokens = sum(page["tokens"] for page in told["pages"])
     size = f"{plural(len(told['pages']), 'page')}, {num_tokens:,} tokens"
+    about = (told["title"], byline(tuple(told["authors"])), told["language"])
     found = [
-        f"{told['name']} ({told['format']}): {told['title']}, {size}",
+        f"{told['name']} ({told['format']}): {', '.join(filter(None, about))}, {size}",
         *(f"  page {chapter['page']}: {chapter['title']}" for chapter in told["chapters"]),
     ]
     for page in told["pages"]:

@@ -179,7 +179,7 @@ class Library:
         Raises:
             AlreadyThere: the library has the same text, under any name.
         """
-        digest = hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).digest()
+        digest = digest_of(document.text)
         for book in self.books:
             if book.digest == digest:
                 raise AlreadyThere(document.name, book.document.name)
@@ -285,6 +285,11 @@ class Library:
             if start < end:
                 offset = piece.start - piece.source.start
                 yield Placed(piece.book, number, start + offset, end + offset)
+
+
+def digest_of(text: str) -> bytes:
+    """SHA-256 of a text: identifies a book under any name."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def end_line(document: Document) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from app.context.context_documents import Library
+from app.context.context_documents import Book, Library, digest_of
 from app.context.offers import Offer
 from app.context.token_costs import Meter
 from app.documents.document import Document
@@ -132,6 +132,17 @@ class Uploads:
     def extracted(self) -> tuple[Upload, ...]:
         """Uploads whose text is extracted but not yet counted."""
         return tuple(one for one in self.pending if one.stage == "extracted")
+
+    @property
+    def open_books(self) -> tuple[Book, ...]:
+        """The library, and texts that wait to be counted: without a model all of them do."""
+        waiting = [one.document for one in self.pending if one.stage in ("extracted", "counting") and one.document]
+        books = [*self.library.books, *(Book(document=one, digest=digest_of(one.text)) for one in waiting)]
+        return tuple({book.digest: book for book in reversed(books)}.values())[::-1]
+
+    def open_book(self, key: str) -> Book | None:
+        """The open book with a key."""
+        return next((book for book in self.open_books if book.key == key), None)
 
     @property
     def behind(self) -> bool:

@@ -44,6 +44,10 @@ class Document:
     has_own_pages: bool  # False: the text had no pages and was cut into pieces of a page's size
     warnings: tuple[str, ...] = ()
     chapters: tuple[Chapter, ...] = ()  # none, or consecutive ones up to the end of the text
+    authors: tuple[str, ...] = ()
+    language: str = ""  # a BCP 47 tag; "": unknown
+    direction: Literal["ltr", "rtl"] = "ltr"  # of most of its letters
+    cover: str = ""  # a data URL of a small JPEG; "": none
 
     def __post_init__(self) -> None:
         bounds = [0, *(page.char_end for page in self.pages)]

@@ -11,6 +11,7 @@ from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
+from app.documents.metadata import about
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
 from app.documents.pdf import MAX_TITLE
 from app.documents.plain import page_starts
@@ -69,6 +70,7 @@ def to_document(name: str, stem: str, opened: Opened, sections: Sequence[PageRea
             *garbled(text, starts),
         ),
         chapters=marked_chapters(text, starts, opened, sections, section_starts),
+        **about(opened),
     )
 
 

@@ -12,6 +12,7 @@ from app.documents.archive import Archive, BadEntry, Refused
 from app.documents.charset import decode_markup
 from app.documents.contents import read_contents
 from app.documents.messages import Done, Failed, Message, Opened, PageRead
+from app.documents.metadata import cover_url
 from app.documents.package import Section, read_package
 from app.documents.parsing_worker import serve
 from app.documents.xhtml import EntitiesDeclared, read_markup
@@ -27,12 +28,28 @@ def read(stream: BinaryIO) -> Iterator[Message]:
         archive = Archive(stream)
         package = read_package(archive)
         numbers = [str(number) for number in range(1, len(package.sections) + 1)]
-        yield Opened(kind="opened", title=package.title, labels=numbers, outline=read_contents(archive, package))
+        yield Opened(
+            kind="opened",
+            title=package.title,
+            labels=numbers,
+            outline=read_contents(archive, package),
+            authors=list(package.authors),
+            language=package.language,
+            cover=read_cover(archive, package.cover),
+        )
         for section in package.sections:
             yield read_section(archive, section)
         yield Done(kind="done")
     except Refused as refused:
         yield Failed(kind="failed", reason=refused.reason)
+
+
+def read_cover(archive: Archive, name: str) -> str:
+    """A thumbnail of the cover, or ""; nothing about it ends the book."""
+    try:
+        return cover_url(archive.read(name)) if name else ""
+    except (BadEntry, Refused):
+        return ""
 
 
 def read_section(archive: Archive, section: Section) -> PageRead:

@@ -8,6 +8,7 @@ from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import EmptyDocument
 from app.documents.messages import Opened, PageRead
+from app.documents.metadata import about
 from app.documents.parsing import LIMITS, Parser, ParsingLimits, parse
 from app.documents.plain import page_starts
 from app.documents.quality import FEW_LETTERS, garbled, num_letters
@@ -76,4 +77,5 @@ def to_document(kind: Flowing, name: str, stem: str, opened: Opened, part: PageR
         has_own_pages=False,
         warnings=lost + garbled(text, starts),
         chapters=marked_chapters(text, starts, opened, [part], [0]),
+        **about(opened),
     )

@@ -10,6 +10,7 @@ from typing import BinaryIO
 from app.documents.archive import MAX_ENTRY_BYTES
 from app.documents.charset import decode_markup
 from app.documents.messages import Done, Failed, Message, Opened, PageRead
+from app.documents.metadata import MAX_AUTHORS, MarkupHead
 from app.documents.parsing_worker import serve
 from app.documents.xhtml import EntitiesDeclared, read_markup
 
@@ -31,7 +32,10 @@ def read(stream: BinaryIO) -> Iterator[Message]:
     except EntitiesDeclared:
         yield Failed(kind="failed", reason="entities")
         return
-    yield Opened(kind="opened", title=title, labels=["1"], outline=[])
+    head = MarkupHead(markup)
+    yield Opened(
+        kind="opened", title=title, labels=["1"], outline=[], authors=head.authors[:MAX_AUTHORS], language=head.language
+    )
     yield PageRead(kind="page", text=text, has_image=has_image, damaged=False, headings=headings)
     yield Done(kind="done")
 

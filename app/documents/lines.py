@@ -13,6 +13,7 @@ from app.documents.prose import CELL_BORDER, LETTER_TABLE, SOFT_HYPHEN, composed
 # Mark headings until the text is cleaned, which moves characters. Noncharacters, so they never occur in a text.
 BEGIN, END = "\ufdd0", "\ufdd1"
 NO_MARKS = {ord(BEGIN): None, ord(END): None}
+INDENT = re.compile("[ \t\r\n]*([\xa0\u2002\u2003]{2,})")  # as programs and verse have it after a line break
 MARK = re.compile(f"[{BEGIN}{END}]")
 
 
@@ -35,6 +36,7 @@ class Lines:
         self._mark = ""  # precedes the first word of a heading
         self._in_heading = False
         self._levels: list[int] = []  # of the headings so far
+        self._broken = False  # the next word follows a line break
 
     def marked(self) -> Marked:
         """The whole text in plain letters, with its headings."""
@@ -54,7 +56,7 @@ class Lines:
     def line_break(self) -> None:
         """End a line; two line ends make an empty line."""
         if not self._joined:
-            self._gap, self._space = min(2, self._gap + 1), False
+            self._gap, self._space, self._broken = min(2, self._gap + 1), False, True
 
     def row(self, num_lines: int) -> None:
         """Begin a row of a table."""
@@ -97,8 +99,9 @@ class Lines:
         """Add running text: any white space becomes one space."""
         words = " ".join(text.translate(NO_MARKS).split())
         if words:
+            indent = INDENT.match(text) if self._broken else None
             self._space |= text[0].isspace()
-            self._put(words)
+            self._put(" " * len(indent[1]) + words if indent else words)
         if text and text[-1].isspace():
             self._space = True
 
@@ -116,6 +119,7 @@ class Lines:
             self._pieces.append(" ")
         self._pieces += [self._prefix, self._mark + text]
         self._gap, self._space, self._prefix, self._joined, self._mark = 0, False, "", False, ""
+        self._broken = False
 
 
 class Unmarked(NamedTuple):

@@ -29,6 +29,9 @@ class Opened(TypedDict):
     title: str
     labels: list[str]  # one for each page
     outline: list[OutlineEntry]
+    authors: NotRequired[list[str]]
+    language: NotRequired[str]  # as the file states it
+    cover: NotRequired[str]  # a data URL of a small picture
 
 
 class PageRead(TypedDict):

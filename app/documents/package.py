@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 from xml.parsers import expat
 
 from app.documents.archive import Archive, BadEntry, Refused
+from app.documents.metadata import MAX_AUTHORS
 from app.documents.strict_xml import parse_xml, whole_text
 
 CONTAINER, ENCRYPTION = "META-INF/container.xml", "META-INF/encryption.xml"
@@ -33,6 +34,9 @@ class Package:
     title: str
     sections: tuple[Section, ...]
     contents: tuple[str, ...]  # possible lists of contents, the newer format first
+    authors: tuple[str, ...] = ()
+    language: str = ""
+    cover: str = ""  # the name of a picture in the archive
 
 
 def read_package(archive: Archive) -> Package:
@@ -57,8 +61,30 @@ def read_package(archive: Archive) -> Package:
         raise Refused("oversized")
     if any(section.name in encrypted for section in sections):
         raise Refused("protected")
-    title = next((text for element in root.iter("title") if (text := whole_text(element))), "")
-    return Package(title, tuple(sections), tuple(contents_names(archive, posixpath.dirname(name), root)))
+    folder = posixpath.dirname(name)
+    return Package(
+        title=next(iter(texts_of(root, "title")), ""),
+        sections=tuple(sections),
+        contents=tuple(contents_names(archive, folder, root)),
+        authors=tuple(texts_of(root, "creator"))[:MAX_AUTHORS],
+        language=next(iter(texts_of(root, "language")), ""),
+        cover=cover_name(archive, folder, root),
+    )
+
+
+def texts_of(root: ElementTree.Element, tag: str) -> list[str]:
+    """The texts of all elements of a kind that have one."""
+    return [text for element in root.iter(tag) if (text := whole_text(element))]
+
+
+def cover_name(archive: Archive, folder: str, root: ElementTree.Element) -> str:
+    """The name of the cover's picture (EPUB 3, else EPUB 2), or ""."""
+    named = {meta.get("content") for meta in root.iter("meta") if meta.get("name") == "cover"}
+    items = list(root.iter("item"))
+    new = [item for item in items if "cover-image" in item.get("properties", "").split()]
+    old = [item for item in items if item.get("id") in named]
+    pictures = [item for item in (*new, *old) if item.get("media-type", "").startswith("image/")]
+    return next((name for item in pictures if (name := find(archive, folder, item.get("href", "")))), "")
 
 
 def contents_names(archive: Archive, folder: str, root: ElementTree.Element) -> list[str]:

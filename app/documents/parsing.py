@@ -5,18 +5,14 @@ Knows the messages and the limits; of PDF or EPUB only the name of the module th
 
 import json
 import logging
-import os
 import queue
 import signal
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-import psutil
 
 from app.documents.document import Extracting
 from app.documents.errors import (
@@ -35,9 +31,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 0.1
 MOST_PARSERS = 2  # at once in this program: fifty files may be dropped together
-MANY_PAGES = 300  # are read by two processes at once, if the turn of a second is free
-FIRST_PART = 0.6  # of them are for the first, which has begun earlier
-IDLE_SECONDS = 0.01
 BYTES_PER_CHAR = 6  # of a message, at most
 MOST_OTHER_BYTES = 1 << 24  # of a message beside its text
 CRASHES = tuple(
@@ -66,16 +59,11 @@ class ParserCrashed(ParsingLimitReached):
     """A worker ended itself in native code, which it also does when it is given no memory."""
 
 
-class NoTurn(DocumentError):
-    """There is no turn for one more process."""
-
-
 class Parser(NamedTuple):
     """A format's worker process."""
 
     module: str  # run with -m; takes FILE MEMORY_BYTES CPU_SECONDS
     what: str  # the format with an article
-    can_begin_later: bool = False  # takes the index of the first page behind these
 
 
 class Parsed(NamedTuple):
@@ -96,7 +84,7 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
     opened: Opened | None = None
     pages: list[PageRead] = []
     num_chars = 0
-    for message in all_messages(parser, file, name, limits):
+    for message in worker_messages(parser, file, name, limits):
         if message and message["kind"] == "opened":
             opened = message
         if message and message["kind"] == "page":
@@ -109,115 +97,19 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
     return Parsed(opened, pages)
 
 
-class SecondPart:
-    """The later pages of a long document, read in a process of their own and kept until it is their turn."""
-
-    def __init__(self, parser: Parser, file: Path, name: str, limits: ParsingLimits, num_pages: int) -> None:
-        """Begin to read them, if there is a turn for one more process."""
-        self.first = int(FIRST_PART * num_pages)  # index
-        self.failed = self._done = False
-        self._messages = worker_messages(parser, file, name, limits, self.first)
-        self._kept: list[PageRead] = []
-        self._chars, self._most = 0, limits.chars
-
-    def keep(self) -> None:
-        """Keep what has been read by now."""
-        try:
-            while not (self.failed or self._done) and (message := next(self._messages)):
-                if message["kind"] == "page":
-                    self._kept.append(message)
-                    self._chars += len(message["text"])
-                    self.failed = self._chars > self._most
-        except StopIteration:
-            self._done = True
-        except DocumentError:  # the first process goes on, and says so if it fails, too
-            self.failed = True
-
-    def pages(self) -> Iterator[PageRead | None]:
-        """Those kept and then the others, and None while there is none; fewer if it has failed."""
-        while True:
-            yield from self._kept
-            self._kept.clear()
-            if self.failed or self._done:
-                return
-            self._chars = 0  # who takes the pages counts them
-            self.keep()
-            if not self._kept:
-                time.sleep(IDLE_SECONDS)
-                yield None
-
-    def close(self) -> None:
-        """End its process."""
-        self._messages.close()
-
-
-def all_messages(
-    parser: Parser, file: Path, name: str, limits: ParsingLimits
-) -> Generator[Opened | PageRead | None, None, None]:
-    """What `worker_messages` gives; the pages of a long document are read by two processes at once.
-
-    The first waits while the pages of the second are taken, and reads on where the second fails: a document is read, or
-    not, as by one.
-    """
-    second: SecondPart | None = None
-    num_read = num_known = 0  # pages of the first process, of both
-    try:
-        with closing(worker_messages(parser, file, name, limits)) as messages:
-            for message in messages:
-                is_page = message is not None and message["kind"] == "page"
-                num_read += is_page
-                if is_page and num_read <= num_known:
-                    continue
-                num_known += is_page
-                yield message
-                if message and message["kind"] == "opened" and parser.can_begin_later:
-                    second = second_part(parser, file, name, limits, len(message["labels"]))
-                if second:
-                    second.keep()
-                if second and num_read == second.first:
-                    for page in second.pages():
-                        num_known += page is not None
-                        yield page
-                    if not second.failed:
-                        return
-    finally:
-        if second:
-            second.close()
-
-
-def second_part(parser: Parser, file: Path, name: str, limits: ParsingLimits, num_pages: int) -> SecondPart | None:
-    """Begin a second process for a long document, if a core is free."""
-    is_long = num_pages >= MANY_PAGES
-    return SecondPart(parser, file, name, limits, num_pages) if is_long and has_free_core() else None
-
-
-def has_free_core() -> bool:
-    """Whether a core of this machine has had nothing to do in the last minute."""
-    return psutil.getloadavg()[0] <= (os.cpu_count() or 1) - 1
-
-
-def worker_messages(
-    parser: Parser, file: Path, name: str, limits: ParsingLimits, first: int = 0
-) -> Generator[Opened | PageRead | None, None, None]:
+def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Opened | PageRead | None]:
     """The worker's messages, and None whenever there is none for a moment. Ends after Done.
 
     At most MOST_PARSERS run at once; the next one waits.
-
-    Args:
-        first: the index of the page at which it begins. If this is not 0, it does not wait, neither for its turn (which
-            raises NoTurn) nor for a message.
     """
-    while not _turns.acquire(timeout=0.0 if first else HEARTBEAT_SECONDS):
-        if first:
-            raise NoTurn(f"There is no turn for a second process for {name}.", hint="Wait.")
+    while not _turns.acquire(timeout=HEARTBEAT_SECONDS):
         yield None
     try:
-        later = [str(first)] if first else []
-        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds), *later]
+        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
         process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
         try:
-            yield from receive(process, parser, name, limits, 0.0 if first else HEARTBEAT_SECONDS)
+            yield from receive(process, parser, name, limits)
         finally:
             process.close()
     finally:
@@ -225,14 +117,14 @@ def worker_messages(
 
 
 def receive(
-    process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits, heartbeat_seconds: float
+    process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits
 ) -> Iterator[Opened | PageRead | None]:
-    """Messages up to Done; None for every heartbeat without one. Raises the document's error."""
+    """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises the document's error."""
     heard = time.monotonic()
     while True:
         try:
             left = heard + limits.silence_seconds - time.monotonic()
-            line = process.line(min(heartbeat_seconds, max(0.0, left)))
+            line = process.line(min(HEARTBEAT_SECONDS, max(0.0, left)))
         except queue.Empty:
             if time.monotonic() - heard >= limits.silence_seconds:
                 raise ParsingLimitReached(name, f"{limits.silence_seconds:g} seconds for one page") from None

@@ -23,9 +23,9 @@ def serve(
     Args:
         read: yields the messages of an open file, pages as they are read.
         malformed: exceptions that `read` may raise on a malformed file.
-        argv: FILE MEMORY_BYTES CPU_SECONDS, and what else `read` needs.
+        argv: FILE MEMORY_BYTES CPU_SECONDS.
     """
-    file, memory_bytes, cpu_seconds = argv[:3]
+    file, memory_bytes, cpu_seconds = argv
     threading.Thread(target=end_with_parent, daemon=True).start()
     limit_resources(int(memory_bytes), int(cpu_seconds))
     try:

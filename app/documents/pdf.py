@@ -7,12 +7,13 @@ from app.documents.chapters import marked_chapters
 from app.documents.document import Document, Extracting, make_pages, stem_of
 from app.documents.errors import DamagedDocument, EmptyDocument, ScannedDocument
 from app.documents.messages import Opened, PageRead
+from app.documents.metadata import about
 from app.documents.parsing import LIMITS, Parser, ParserCrashed, ParsingLimits, parse
 from app.documents.prose import clean_lines, unwrap
 from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, num_letters, ranges
 from app.documents.running_lines import drop_running_lines
 
-PDF = Parser("app.documents.pdf_worker", "a PDF", can_begin_later=True)
+PDF = Parser("app.documents.pdf_worker", "a PDF")
 PDF_BY_PYPDF = Parser("app.documents.pypdf_worker", "a PDF")  # slower, and it joins words, but no native code
 MAX_TITLE = 200
 
@@ -67,4 +68,5 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
             *garbled(prose.text, prose.page_starts),
         ),
         chapters=marked_chapters(prose.text, prose.page_starts, opened, pages, prose.page_starts),
+        **about(opened),
     )

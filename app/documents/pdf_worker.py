@@ -1,4 +1,4 @@
-"""The process in which a PDF is read: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS [FIRST]`.
+"""The process in which a PDF is read: `python -m app.documents.pdf_worker FILE MEMORY_BYTES CPU_SECONDS`.
 
 PDFium finds the text; pypdf opens the file, says whether it is whole and knows its title, labels and bookmarks. Where
 PDFium fails, pypdf finds the text, too.
@@ -13,12 +13,14 @@ import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO, cast
+from xml.parsers.expat import ExpatError
 
 from pypdf import PageObject, PdfReader, overwrite_configuration
 from pypdf.errors import LimitReachedError, PyPdfError
 from pypdf.generic import Destination, DictionaryObject, StreamObject
 
 from app.documents.messages import Done, Failed, Message, Opened, OutlineEntry, PageRead
+from app.documents.metadata import MAX_AUTHORS
 from app.documents.parsing_worker import serve
 from app.documents.pdfium import Pdfium, PdfiumError
 
@@ -41,6 +43,7 @@ MAX_PAGE = 2_000_000  # characters of a page; a book has fewer
 MAX_CONTENT = 75_000_000  # bytes of what draws a page, as in pypdf
 UNPACK_AT_ONCE = 1 << 20  # bytes
 FULL_PAGE = 1_000  # letters, far more than `quality.py` asks of a page that is no picture
+MAX_XMP = 200_000  # bytes
 MAX_LABEL = 20  # characters
 MAX_ENTRIES, MAX_ENTRY = 5_000, 300  # bookmarks; characters of one
 
@@ -51,8 +54,7 @@ def main(argv: list[str], *, with_pdfium: bool = True) -> None:
     logger = logging.getLogger("pypdf")
     logger.propagate, logger.handlers = False, [complaints]
     overwrite_configuration(jbig2dec_binary=None)  # images are not decoded, so no other program need run
-    first = int(argv[3]) if len(argv) > 3 else 0
-    serve(lambda stream: read(stream, complaints, with_pdfium=with_pdfium, first=first), MALFORMED, argv)
+    serve(lambda stream: read(stream, complaints, with_pdfium=with_pdfium), MALFORMED, argv)
 
 
 class Complaints(logging.Handler):
@@ -67,12 +69,8 @@ class Complaints(logging.Handler):
         self.sources.add(record.name)
 
 
-def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True, first: int = 0) -> Iterator[Message]:
-    """The messages of a file, the pages as they are read.
-
-    Args:
-        first: the index of the page to begin with; if it is not 0, nothing but pages is sent.
-    """
+def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True) -> Iterator[Message]:
+    """The messages of a file, the pages as they are read."""
     if is_cut_off(stream):
         yield Failed(kind="failed", reason="cut off")
         return
@@ -80,12 +78,18 @@ def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True, 
     if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted only to forbid printing, and open with ""
         yield Failed(kind="failed", reason="password")
         return
-    if not first:
-        yield Opened(kind="opened", title=title(reader), labels=labels(reader), outline=outline(reader))
+    authors, language = stated(reader)
+    yield Opened(
+        kind="opened",
+        title=title(reader),
+        labels=labels(reader),
+        outline=outline(reader),
+        authors=authors[:MAX_AUTHORS],
+        language=language[:MAX_ENTRY],
+    )
     pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
     for index, page in enumerate(reader.pages):
-        if index >= first:
-            yield read_page(page, index, pdfium, complaints)
+        yield read_page(page, index, pdfium, complaints)
     yield Done(kind="done")
 
 
@@ -110,6 +114,29 @@ def title(reader: PdfReader) -> str:
         return str((reader.metadata and reader.metadata.title) or "")
     except MALFORMED:
         return ""
+
+
+def stated(reader: PdfReader) -> tuple[list[str], str]:
+    """The authors and the language that the file states, in its information, its catalogue or else its XMP packet."""
+    names, language = list[str](), ""
+    try:
+        names = str((reader.metadata and reader.metadata.author) or "").split(";")
+        language = str(reader.root_object.get("/Lang", ""))
+    except MALFORMED:
+        pass
+    if "".join(names).strip() and language:
+        return names, language
+    try:
+        packet = reader.root_object.get("/Metadata")
+        if packet is None or len(packet.get_object().get_data()) > MAX_XMP:
+            return names, language
+        xmp = reader.xmp_metadata
+        if xmp is not None:
+            names = names if "".join(names).strip() else [str(name) for name in xmp.dc_creator or []]
+            language = language or next((str(one) for one in xmp.dc_language or []), "")
+    except (*MALFORMED, ExpatError):
+        pass
+    return names, language
 
 
 def labels(reader: PdfReader) -> list[str]:

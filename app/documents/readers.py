@@ -3,12 +3,14 @@
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from app.documents.document import Document, Extracting
 from app.documents.epub import extract_epub
 from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
 from app.documents.flowing import extract_html, extract_word
+from app.documents.language import direction_of, language_of
 from app.documents.office import refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
@@ -40,7 +42,14 @@ def extract_document(path: str | Path) -> Generator[Extracting | Document]:
     kind = sniff(head)
     if kind is None:
         raise UnsupportedFormat(name, describe(head) or "of an unknown format")
-    yield from READERS[kind](file.absolute(), name)
+    yield from map(with_language, READERS[kind](file.absolute(), name))
+
+
+def with_language(step: Extracting | Document) -> Extracting | Document:
+    """A document with the language and the direction of its text; progress as it is."""
+    if isinstance(step, Extracting):
+        return step
+    return replace(step, language=language_of(step.text, step.language), direction=direction_of(step.text))
 
 
 def read_document(path: str | Path) -> Document:

@@ -12,12 +12,16 @@ from app.documents.archive import Refused
 from app.documents.lines import Lines, Marked
 from app.documents.numbering import Numbering, number_or, value
 
+TAB = "    "
 HEADING_LEVELS = range(9)  # outline level 9 is running text
 # Deleted or moved away; fallbacks for older programs; pronunciations of characters.
 LEFT_OUT = frozenset(["del", "moveFrom", "Fallback", "rt"])
 ELSEWHERE = frozenset(["altChunk", "subDoc"])  # text in other files
 NOTES = {"footnoteReference": "footnote", "endnoteReference": "endnote"}
 IN_RUN = frozenset(["tab", "ptab", "br", "cr", "noBreakHyphen", "sym", *NOTES])
+# Styles and fonts of programs: their lines and spaces stay.
+CODE_STYLES = frozenset(["html preformatted", "preformatted text", "source code", "code", "macro", "macro text"])
+MONOSPACED = ("mono", "courier", "consol", "menlo", "monaco", "typewriter", "fixed", "terminal", "source code")
 OFF = frozenset(["0", "false", "off"])
 # The Greek letters that the font Symbol shows for Latin ones.
 SYMBOL = dict(
@@ -42,6 +46,7 @@ class Style:
 
     heading: int | None = None  # outline level, 0: the highest
     is_title: bool = False
+    is_code: bool = False
     place: ListPlace | None = None
 
 
@@ -82,6 +87,8 @@ def read_styles(root: ElementTree.Element | None) -> dict[str, Style]:
         for each in reversed(chain):
             base = styles.get(value(elements[each], "basedOn"), Style())
             styles[each] = read_style(elements[each], base)
+    if any(element.get("default") == "1" and styles[key].is_code for key, element in elements.items()):
+        return {key: replace(style, is_code=False) for key, style in styles.items()}  # a manuscript from a typewriter
     return styles
 
 
@@ -92,7 +99,14 @@ def read_style(element: ElementTree.Element, base: Style) -> Style:
     style = base if properties is None else with_properties(base, properties)
     if name.startswith("heading ") and style.heading is None:
         style = replace(style, heading=number_or(name.removeprefix("heading "), 10) - 1)
-    return replace(style, is_title=name == "title")
+    fonts = element.find("rPr/rFonts")
+    is_code = name in CODE_STYLES or (style.is_code if fonts is None else is_monospaced(fonts))
+    return replace(style, is_title=name == "title", is_code=is_code)
+
+
+def is_monospaced(fonts: ElementTree.Element) -> bool:
+    """Whether Latin letters are all as wide."""
+    return any(word in fonts.get("ascii", "").lower() for word in MONOSPACED)
 
 
 def with_properties(style: Style, properties: ElementTree.Element) -> Style:
@@ -126,6 +140,7 @@ class Body:
         self._properties: ElementTree.TreeBuilder | None = None
         self._paragraphs: list[Paragraph] = []
         self._continues = False
+        self._after_code = False
         self._tables: list[Table] = []
         self._hidden: list[bool] = []  # for each open run
         self._note = ""
@@ -193,14 +208,20 @@ class Body:
         """Text, perhaps only a part."""
         if self._left_out or self._properties or self._path[-1] != "t" or (self._hidden and self._hidden[-1]):
             return
-        self._lines.words(text)
+        self._text(text)
         if self._paragraphs and self._paragraphs[-1].style.is_title and len(self.title) < 1_000:
             self.title += text
+
+    def _text(self, text: str) -> None:
+        if self._paragraphs and self._paragraphs[-1].style.is_code:
+            self._lines.verbatim(text)
+        else:
+            self._lines.words(text)
 
     def _start_in_run(self, tag: str, attributes: dict[str, str]) -> None:
         match tag:
             case "tab" | "ptab":
-                self._lines.words(" ")
+                self._text(TAB)
             case "br" if attributes.get("type") in ("page", "column"):
                 self._lines.border(2)
             case "br" | "cr":
@@ -254,7 +275,7 @@ class Body:
         if paragraph.is_item and place:
             self._lines.item(f"{'  ' * place.level}{marker} ")
             return
-        self._lines.border(2)
+        self._lines.border(1 if paragraph.style.is_code and self._after_code else 2)
         if is_heading and paragraph.style.heading is not None:
             self._lines.heading(paragraph.style.heading + 1)
             self._lines.words(f"{marker} " if marker else "")
@@ -265,8 +286,10 @@ class Body:
         self._lines.end_of_heading()
         if paragraph.is_item:
             self._lines.end_of_prefixed()
-        self._continues = paragraph.goes_on
-        if not paragraph.goes_on:
+        self._continues, self._after_code = paragraph.goes_on, paragraph.style.is_code
+        if paragraph.style.is_code and not paragraph.is_item:
+            self._lines.line_break()  # and an empty line of a program stays one
+        elif not paragraph.goes_on:
             self._lines.border(1 if paragraph.is_item else 2)
         if not self._outer:
             for text in self._boxes:

@@ -12,10 +12,11 @@ from xml.parsers import expat
 
 from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused
 from app.documents.messages import Done, Failed, Message, Opened, PageRead
+from app.documents.metadata import MAX_AUTHORS
 from app.documents.numbering import read_numbering
-from app.documents.package import find
+from app.documents.package import find, texts_of
 from app.documents.parsing_worker import serve
-from app.documents.strict_xml import feed, parse_xml, whole_text
+from app.documents.strict_xml import feed, parse_xml
 from app.documents.word import Body, read_styles
 
 MALFORMED = (
@@ -53,8 +54,15 @@ def read_word(archive: Archive) -> Iterator[Message]:
     text, headings = body.marked()
     notes, is_complete = read_notes(archive, parts, body)
     properties = optional(archive, package.get("core-properties"))
-    titles = [] if properties is None else [whole_text(element) for element in properties.iter("title")]
-    yield Opened(kind="opened", title=next(iter([*filter(None, titles), body.title])), labels=["1"], outline=[])
+    stated = {tag: [] if properties is None else texts_of(properties, tag) for tag in ("title", "creator", "language")}
+    yield Opened(
+        kind="opened",
+        title=next(iter([*stated["title"], body.title])),
+        labels=["1"],
+        outline=[],
+        authors=[name for names in stated["creator"] for name in names.split(";")][:MAX_AUTHORS],
+        language=next(iter(stated["language"]), ""),
+    )
     yield PageRead(
         kind="page",
         text=text + notes,

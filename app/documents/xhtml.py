@@ -26,6 +26,8 @@ ROLES_AROUND = frozenset(["contentinfo", "dialog", "navigation", "search"])
 QUOTED = frozenset(["article", "blockquote", "main", "section"])  # footers inside these belong to the text
 IMAGES = frozenset(["image", "img", "picture", "svg"])
 SECTION = "<![CDATA["
+LINE_NUMBERS = frozenset(["linenos", "linenodiv", "lineno"])  # classes of Pygments: numbers beside a program's lines
+VERSE = frozenset(["line", "verse", "poetry-line", "poem-line", "verse-line"])  # classes of a block that is one line
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 Attributes = list[tuple[str, str | None]]
 
@@ -89,6 +91,7 @@ class _Reader(HTMLParser):
         self._depth = 0  # open elements of that name
         self._pre = 0
         self._pre_begins = False
+        self._verse = ""  # the element that is one line of verse
         self._lists: list[int | None] = []  # the number of the last item; None: an unnumbered list
         self._tables: list[int] = []  # number of rows so far
         self._cells = 0  # in the current row
@@ -106,12 +109,14 @@ class _Reader(HTMLParser):
             self._dropped = ""  # a head need not be closed
         if tag == "title" and self._dropped in ("", "head"):
             self._in_title = not self.title
-        if self._dropped or tag in DROPPED or (self._as_web_page and self._is_around(tag, attrs)):
+        classes = set((dict(attrs).get("class") or "").split())
+        around = self._as_web_page and self._is_around(tag, attrs)
+        if self._dropped or tag in DROPPED or around or (tag in ("td", "span") and classes & LINE_NUMBERS):
             self._drop(tag)
             return
         self._quoted += tag in QUOTED
         if tag in BLOCKS:
-            self.lines.border(1 if tag in ("dt", "dd") or (tag in ("ol", "ul") and self._lists) else 2)
+            self._border(tag, is_verse=tag in ("div", "p") and bool(classes & VERSE))
         if tag in HEADINGS:
             self.lines.heading(HEADINGS[tag])
         match tag:
@@ -154,7 +159,7 @@ class _Reader(HTMLParser):
         if tag in ("li", "tr", "table", "ul", "ol"):
             self.lines.end_of_prefixed()
         if tag in BLOCKS:
-            self.lines.border(1 if tag in ("dt", "dd") or (tag in ("ol", "ul") and self._lists) else 2)
+            self._border(tag, is_verse=tag == self._verse)
         elif tag in ("li", "tr"):
             self.lines.border(1)
 
@@ -169,6 +174,12 @@ class _Reader(HTMLParser):
             self._pre_begins = False
         else:
             self.lines.words(data)
+
+    def _border(self, tag: str, *, is_verse: bool) -> None:
+        """A block begins or ends. Between lines of verse, and blocks within a program, there is no empty line."""
+        self._verse = tag if is_verse else ""
+        within = tag in ("dt", "dd") or (tag in ("ol", "ul") and self._lists) or (self._pre and tag != "pre")
+        self.lines.border(1 if within or is_verse else 2)
 
     def _is_around(self, tag: str, attributes: Attributes) -> bool:
         if tag in AROUND:

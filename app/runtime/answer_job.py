@@ -32,7 +32,7 @@ class AnswerJob:
     config: GenerationConfig
     seed: int | None  # the start of every answer's seed in this program; None: take the seed in `config`
     conversations: Conversations
-    keeping: SavedBooks
+    saved_books: SavedBooks
 
     def __call__(self, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         """Run on the engine's thread."""
@@ -53,10 +53,10 @@ class AnswerJob:
         yield AnswerBegun(book.num_tokens, num_read_before)
         prompt = prompt_of(conversation, recording.past, question, engine)
         try:
-            yield from self.keeping.fetch(session, [*prompt, *written], engine, cancel)
+            yield from self.saved_books.fetch(session, [*prompt, *written], engine, cancel)
             # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
             end = book.num_opening - 1
-            reading = _OnTheWay(session, self.keeping, prompt, end, engine)
+            reading = _OnTheWay(session, self.saved_books, prompt, end, engine)
             for event in engine.generate(prompt, recording.config, cancel, written=written, boundary=end):
                 trace.apply(only_new(event, before, len(written)))
                 if isinstance(event, PrefillProgress):
@@ -90,9 +90,10 @@ class _OnTheWay:
     """Follows the reading of a book as part of a prompt; the prompt's first `end` tokens are the book's."""
 
     def __init__(
-        self, session: Session, keeping: SavedBooks, prompt: Sequence[int], end: int, engine: "TextEngine"
+        self, session: Session, saved_books: SavedBooks, prompt: Sequence[int], end: int, engine: "TextEngine"
     ) -> None:
-        self._session, self._keeping, self._prompt, self._end, self._engine = session, keeping, prompt, end, engine
+        self._session, self._saved_books, self._engine = session, saved_books, engine
+        self._prompt, self._end = prompt, end
         self._seconds_before, self._was_read = session.read_seconds, session.is_read
 
     def apply(self, event: PrefillProgress) -> None:
@@ -104,7 +105,7 @@ class _OnTheWay:
         session.read_seconds = self._seconds_before + event.elapsed_seconds
         if event.kept_tokens == end:
             self._was_read = True
-            self._keeping.read_ended(session, self._prompt[:end], self._engine)
+            self._saved_books.read_ended(session, self._prompt[:end], self._engine)
 
 
 def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:

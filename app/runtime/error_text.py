@@ -20,7 +20,7 @@ HIDDEN = "…/"
 RAW = re.compile(r"\(([A-Z]\w+): .*\)", re.DOTALL)  # an exception's name and message
 
 
-def told(error: CoreError) -> tuple[str, str]:
+def problem_and_hint(error: CoreError) -> tuple[str, str]:
     """The problem and the action of an error, as other people may read them."""
     return without_paths(RAW.sub(r"(\1)", error.problem)), without_paths(error.hint)
 

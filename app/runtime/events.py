@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.engine_info import EngineInfo
     from core.planning.hardware import Machine
 
-Kind = Literal["counting", "reading", "answer", "race", "survey", "keeping"]
+Kind = Literal["counting", "reading", "answer", "race", "survey", "saving"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ LibraryEvent = Counting | BookOpened | LibraryTooLong | LibraryClosed
 class BookMoving:
     """Cache rows of the book are copied from disk or to disk."""
 
-    what: Literal["opening", "keeping"]
+    what: Literal["opening", "saving"]
     done_tokens: int
     total_tokens: int
 

@@ -24,7 +24,7 @@ def run_race(
     question: str,
     configs: tuple[GenerationConfig, ...],
     seconds: float | None,
-    keeping: SavedBooks,
+    saved_books: SavedBooks,
     engine: "TextEngine",
     cancel: threading.Event,
 ) -> Iterator[WorkerEvent]:
@@ -47,7 +47,7 @@ def run_race(
     session.race, session.newest = race, "race"
     yield RaceBegun(race)
     try:
-        yield from keeping.fetch(session, prompt, engine, cancel)
+        yield from saved_books.fetch(session, prompt, engine, cancel)
         with closing(engine.race(prompt, configs, cancel, seconds=seconds)) as events:
             for event in events:
                 race.apply(event)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
 class Reading:
     """Queues the work on the books of sessions."""
 
-    def __init__(self, jobs: JobQueue, keeping: SavedBooks) -> None:
-        self._jobs, self._keeping = jobs, keeping
+    def __init__(self, jobs: JobQueue, saved_books: SavedBooks) -> None:
+        self._jobs, self._saved_books = jobs, saved_books
 
     def extract(self, session: Session, pending: Sequence[Upload], files: Sequence[Path]) -> Iterator[WorkerEvent]:
         """Extract files into their uploads, in the caller's thread; then `catch_up`."""
@@ -66,16 +66,16 @@ class Reading:
             self._jobs.cancel(session.id, "reading")  # what was read stays read
             yield from self._jobs.stream(session, "counting", partial(open_library, session))
         if session.book is not None and not session.is_read and not session.uploads.behind:
-            yield from self._jobs.stream(session, "reading", partial(read_opening, session, self._keeping))
+            yield from self._jobs.stream(session, "reading", partial(read_opening, session, self._saved_books))
         yield from self._keep(session)
         self._baseline_later(session)
 
     def _keep(self, session: Session) -> Iterator[WorkerEvent]:
         state = disk_state(session)
-        write = partial(self._keeping.write, session, self._jobs.others_wait)
+        write = partial(self._saved_books.write, session, self._jobs.others_wait)
         try:
             while state.wanted:
-                yield from self._jobs.stream(session, "keeping", write)
+                yield from self._jobs.stream(session, "saving", write)
         finally:
             if state.wanted:  # the page was closed
                 state.decline()
@@ -84,13 +84,13 @@ class Reading:
         """Yield an answer's events; then do the remaining work on the book, if nobody waits."""
         yield from events
         if disk_state(session).wanted:  # the answer has read it, and books are saved without asking
-            self._jobs.add_once(session, "keeping", partial(self._keep_quietly, session))
+            self._jobs.add_once(session, "saving", partial(self._keep_quietly, session))
         self._baseline_later(session)
 
     def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
-        yield from self._keeping.write(session, self._jobs.others_wait, engine, cancel)
+        yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)
         if disk_state(session).wanted:  # its writing was interrupted
-            self._jobs.add(session, "keeping", partial(self._keep_quietly, session))
+            self._jobs.add(session, "saving", partial(self._keep_quietly, session))
 
     def _baseline_later(self, session: Session) -> None:
         """Queue the baseline: what the retrieval cache selects whatever the question, measured when nobody waits."""
@@ -117,20 +117,20 @@ def extract_one(upload: Upload, file: Path) -> Iterator[Extracting]:
 
 
 def read_opening(
-    session: Session, keeping: SavedBooks, engine: "TextEngine", cancel: threading.Event
+    session: Session, saved_books: SavedBooks, engine: "TextEngine", cancel: threading.Event
 ) -> Iterator[WorkerEvent]:
     """Prefill everything before the first question, except what was saved on disk."""
     conversation = session.conversation
     if conversation is None:  # it was removed from the library before the reading's turn
         return
     before, opening = session.read_seconds, conversation.opening_ids(engine.text)
-    yield from keeping.fetch(session, opening, engine, cancel)
+    yield from saved_books.fetch(session, opening, engine, cancel)
     for progress in engine.read(opening, cancel):
         session.num_read = max(session.num_read, progress.kept_tokens)
         session.read_seconds = before + progress.elapsed_seconds
         yield progress
     if session.is_read:
-        keeping.read_ended(session, opening[:-1], engine)
+        saved_books.read_ended(session, opening[:-1], engine)
     yield ReadingEnded(session.num_read, session.is_read)
 
 

@@ -123,7 +123,7 @@ class SavedBooks:
                     state.kept_bytes = event.size_bytes
                     state.decline()
                     return
-                state.doing = BookMoving("keeping", event.done_tokens, event.total_tokens)
+                state.doing = BookMoving("saving", event.done_tokens, event.total_tokens)
                 yield state.doing
                 if others_wait():
                     return

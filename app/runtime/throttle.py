@@ -18,17 +18,17 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class UpdateIntervals:
     """Least seconds between two updates of an answer's text, and of the figures above it."""
 
     text: float
     figures: float
 
 
-LIVELY, SPARING = Pace(INTERVAL_SECONDS, INTERVAL_SECONDS), Pace(0.25, 0.5)
+LIVELY, SPARING = UpdateIntervals(INTERVAL_SECONDS, INTERVAL_SECONDS), UpdateIntervals(0.25, 0.5)
 
 
-def pace_beside(num_busy: int, num_cores: int) -> Pace:
+def intervals_beside(num_busy: int, num_cores: int) -> UpdateIntervals:
     """The slower rate where the decoder's threads leave no core to the page."""
     return LIVELY if num_busy < num_cores else SPARING
 
@@ -48,7 +48,7 @@ class Metronome:
         return True
 
 
-def paced(
+def in_batches(
     events: Iterable[T], interval_seconds: float = INTERVAL_SECONDS, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[list[T]]:
     """Yield events in batches, at most one an interval; none is lost, the first comes at once and the last always.

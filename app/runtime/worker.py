@@ -63,15 +63,15 @@ class EngineWorker:
         *,
         seed: int = 0,
         conversations: Conversations | None = None,
-        keeping: SavedBooks | None = None,
+        saved_books: SavedBooks | None = None,
     ) -> None:
-        self.keeping = keeping or SavedBooks()
+        self.saved_books = saved_books or SavedBooks()
         self.sessions = Sessions(is_busy=self._is_busy)
         self.conversations = conversations or Conversations()
         self._load, self._seed = load, seed
         self._engine: TextEngine | None = None
         self._jobs = JobQueue()
-        self._reading = Reading(self._jobs, self.keeping)
+        self._reading = Reading(self._jobs, self.saved_books)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     # -------------------- the model
@@ -236,7 +236,7 @@ class EngineWorker:
             config=config,
             seed=self._seed if own_seed else None,
             conversations=self.conversations,
-            keeping=self.keeping,
+            saved_books=self.saved_books,
         )
         return self._reading.after(session, self._jobs.stream(session, "answer", job))
 
@@ -256,7 +256,7 @@ class EngineWorker:
         if len(configs) < 2:
             raise InvalidSetting("A race needs two lanes.", hint="Choose at least two methods.")
         self.stop_race(session_id)
-        work = partial(run_race, session, question, tuple(configs), seconds, self.keeping)
+        work = partial(run_race, session, question, tuple(configs), seconds, self.saved_books)
         return self._jobs.stream(session, "race", work)
 
     def borrow(self, session_id: str, work: Work) -> Generator[WorkerEvent]:
@@ -343,7 +343,7 @@ class EngineWorker:
         if engine is not None:
             _surely(engine.close)
         del engine
-        self.keeping.leave()
+        self.saved_books.leave()
         for session in self.sessions.all():
             forget_tokens(session)
         _surely(return_memory)

@@ -42,8 +42,8 @@ class Logins:
             return
         now, both = self._clock(), (self._all, self._guesses_of((scope.get("client") or ("", 0))[0]))
         if wait := max(one.wait(now) for one in both):
-            told = {"detail": "Too many wrong passwords. Wait a moment."}
-            await JSONResponse(told, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
+            refusal = {"detail": "Too many wrong passwords. Wait a moment."}
+            await JSONResponse(refusal, 429, {"Retry-After": str(math.ceil(wait))})(scope, receive, send)
             return
         for one in both:  # counted as wrong until proven right, because many may come at once
             one.count(now)

@@ -19,11 +19,11 @@ from app.runtime.options import engine_config
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.bodies import Bodies
-from app.server.doors import Doors, Hosts, guarded
 from app.server.ending import Ending, leave
 from app.server.head_script import FirstScript
 from app.server.logins import Logins
 from app.server.privacy import SecurityHeaders
+from app.server.request_guard import Hosts, RequestGuard, guarded
 from app.ui.assets import ASSETS, CSS, FIRST_SCRIPT, SCRIPTS
 from app.ui.header import limits_note
 from app.ui.models.rows import ModelSource
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             load_it,
             seed=args.seed,
             conversations=Conversations(folder / "conversations"),
-            keeping=SavedBooks(folder / "shelf"),
+            saved_books=SavedBooks(folder / "shelf"),
         )
         downloads, page = Downloads(), None
         try:
@@ -192,9 +192,9 @@ def serve(
             ],
         },
     )
-    if not isinstance(page.app.middleware_stack, Doors):
+    if not isinstance(page.app.middleware_stack, RequestGuard):
         page.close(verbose=False)
-        raise RuntimeError("the server has started without its doors")
+        raise RuntimeError("the server has started without its request guard")
     announce(page, args.host, hosts)
     return page
 

@@ -5,13 +5,13 @@ from core.models.hub import catalog
 ASSETS = catalog.ROOT / "assets"
 
 
-STYLES = ("theme", "page", "race", "inside", "library", "system", "models", "chat")
+STYLES = ("theme", "page", "race", "inside", "library", "find", "system", "models", "chat")
 
 
 CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
 
 
-SCRIPTS = tuple(ASSETS / "static" / "js" / name for name in ("page.js", "shelf.js", "chat.js"))
+SCRIPTS = tuple(ASSETS / "static" / "js" / name for name in ("page.js", "shelf.js", "find.js", "chat.js"))
 
 
 FIRST_SCRIPT = ASSETS / "static" / "js" / "frames.js"

@@ -10,11 +10,13 @@ from app.context.samples import Sample, open_questions
 from app.context.upload_files import Claim, claim, forget
 from app.documents import Extracting
 from app.runtime.conversation_actions import Conversing
+from app.runtime.downloads import Downloads
 from app.runtime.events import BookOpened, LibraryClosed, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.throttle import paced
+from app.runtime.throttle import in_batches
 from app.runtime.worker import EngineWorker
 from app.ui.library.drawing import LibraryDrawing
+from app.ui.models.offer import ModelOffer
 from app.ui.parts import Parts
 from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import conversation
@@ -34,8 +36,11 @@ BOOK_OPEN = """<div class="welcome"><h2>The book is open</h2>
 class Handlers:
     """One method per event of the page. Every generator here belongs to one click or one dropped file."""
 
-    def __init__(self, worker: EngineWorker, samples: tuple[Sample, ...], parts: Parts) -> None:
+    def __init__(
+        self, worker: EngineWorker, samples: tuple[Sample, ...], parts: Parts, offer: ModelOffer | None = None
+    ) -> None:
         self._worker, self._samples, self.parts = worker, samples, parts
+        self._offer = offer or ModelOffer(worker, None, Downloads())
         self.conversing = Conversing(worker)
 
     # -------------------- the page is loaded
@@ -82,6 +87,7 @@ class Handlers:
         parts = self.parts
         return {
             parts.listing: self.listing(current),
+            parts.offer: self._offer.html(current),
             parts.about: book_notice(current, self._samples),
             parts.editing: editing_notice(current),
             **parts.where.updates(current),
@@ -136,7 +142,7 @@ class Handlers:
         drawing = LibraryDrawing(self.parts.library, current)
         yield self.book(current) | drawing.updates()
         try:
-            for batch in paced(events):
+            for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
                 yield self.book(current) | drawing.updates() | (self.fresh(current) if changed else {})
         except CoreError as error:

@@ -17,6 +17,7 @@ KEYS = (
     "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
     "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
     "<dt><kbd>/</kbd> or <kbd>Ctrl</kbd> <kbd>K</kbd></dt><dd>go to the question</dd>"
+    "<dt><kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>F</kbd></dt><dd>find words in all open documents</dd>"
     "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
     "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
     "</dl><button>Close</button></form></dialog>"

@@ -15,11 +15,14 @@ from app.ui.handlers import Handlers
 from app.ui.header import masthead, notice
 from app.ui.inside.tab import INTERVAL_SECONDS, build_inside_tab
 from app.ui.js_bridge import WITH_ACT
+from app.ui.library.find_tab import listen_find
 from app.ui.library.saved_tab import wire_saved
 from app.ui.library.tab import LibraryHandlers, build_library_tab, listen
 from app.ui.model_watch import ModelWatch
+from app.ui.models.offer import ModelOffer
 from app.ui.models.rows import ModelSource
 from app.ui.models.tab import ModelHandlers
+from app.ui.parts import Parts
 from app.ui.race.tab import RaceHandlers, build_race_tab
 from app.ui.reading.answers import Answers
 from app.ui.reading.chat_actions import ChatActions, wire_list
@@ -78,7 +81,7 @@ def build_page(
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
         with gr.Tabs(elem_id="tabs"):
             read_tab, side, talk = build_read_tab(samples, note)
-            library_tab, library, saved_parts = build_library_tab()
+            library_tab, library, saved_parts, find_parts = build_library_tab()
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
@@ -87,12 +90,15 @@ def build_page(
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **at_once)
 
         parts = parts_of(side, talk, library, session=session, head=head, banner=banner)
-        handlers, watch = Handlers(worker, tuple(samples), parts), ModelWatch(worker, parts)
+        downloads = downloads or Downloads()
+        offer = ModelOffer(worker, source, downloads, talk.offer)
+        handlers, watch = Handlers(worker, tuple(samples), parts, offer), ModelWatch(worker, parts)
         documents = LibraryHandlers(worker, library, handlers)
-        listen(documents, session, side.card, parts.of_book, stream)
+        listen(documents, session, (side.card, find_parts.hits), parts.of_book, stream)
+        listen_find(worker, find_parts, session, library.act, at_once)
         library_tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
-        wire_saved(worker.keeping, saved_parts, library_tab, session, at_once, stream)
+        wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
         loaded = entered.then(watch.watch_model, session, parts.of_model, api_name="watch_model", **stream)
@@ -102,8 +108,9 @@ def build_page(
         wire_answers(worker, handlers, side, stream, at_once)
         wire_settings(side.fields, side.method, at_once)
         if source is not None:
-            models = ModelHandlers(worker, source, downloads or Downloads(), system.models)
-            wire_models(models, system, handlers, watch, race, stream, at_once)
+            models = ModelHandlers(worker, source, downloads, system.models)
+            offered = wire_offer(offer, parts, system, loaded, stream)
+            wire_models(models, system, handlers, watch, race, offered, stream, at_once)
     return page
 
 
@@ -189,12 +196,32 @@ def wire_answers(
     parts.chat.clear(answers.clear, session, [parts.strip, *parts.of_talk], api_name="clear", **at_once)
 
 
+def wire_offer(
+    offer: ModelOffer, parts: Parts, system: SystemTab, loaded: Dependency, stream: dict[str, Any]
+) -> tuple[Dependency, Dependency]:
+    """The card that offers a full model: shown when the model has loaded, changed by its clicks.
+
+    After either event another model may be in use.
+    """
+    quiet: dict[str, Any] = {"api_visibility": "private", **stream}
+    resumed = loaded.then(offer.resume, parts.session, parts.offer, **quiet)
+    clicked = parts.offer.click(
+        offer.act,
+        [parts.session, system.models.act],
+        parts.offer,
+        trigger_mode="multiple",  # accept Cancel while a download is followed
+        **(quiet | {"js": WITH_ACT}),
+    )
+    return resumed, clicked
+
+
 def wire_models(
     models: ModelHandlers,
     system: SystemTab,
     handlers: Handlers,
     watch: ModelWatch,
     race: RaceHandlers,
+    offered: Sequence[Dependency],
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
@@ -203,7 +230,10 @@ def wire_models(
     parts, shown = handlers.parts, system.models.shown
     session = parts.session
     system.tab.select(models.enter, session, shown, **quiet)
-    changed: list[Any] = []
+    changed = [
+        one.then(never_silent(watch.look_again, parts.head), [session, parts.method], parts.of_model, **quiet)
+        for one in offered
+    ]
     for clicked in (system.models.listing, system.models.doing):
         done = clicked.click(
             never_silent(models.act, system.models.listing),

@@ -29,6 +29,7 @@ class Parts:
     box: gr.Textbox
     variant: gr.Dropdown
     listing: gr.HTML  # of conversations
+    offer: gr.HTML  # of a full model
     about: gr.HTML  # which book to open for the shown conversation
     editing: gr.HTML  # notice that the box holds a question being edited
     note: gr.HTML  # under the question box: limits of the model
@@ -62,4 +63,4 @@ class Parts:
     @property
     def of_talk(self) -> list[Block]:
         """The components around the chat."""
-        return [*self.suggestions, self.listing, self.about, self.editing, *self.where.all]
+        return [*self.suggestions, self.listing, self.offer, self.about, self.editing, *self.where.all]

@@ -6,13 +6,20 @@ Everything from a book, a model or a file name passes through `escape` before it
 
 import html
 
-from app.runtime.error_text import told
+from app.documents.document import Document
+from app.runtime.error_text import problem_and_hint
 from core.errors import CoreError
 
 
 def escape(text: str) -> str:
     """Text as HTML, in content and in attributes."""
     return html.escape(text, quote=True)
+
+
+def written(document: Document) -> str:
+    """The attributes of an element that shows a document's text: its language and direction."""
+    language = f' lang="{escape(document.language)}"' if document.language else ""
+    return f'{language} dir="{document.direction}"'
 
 
 def bar(share: float, label: str, *, tone: str = "accent") -> str:
@@ -26,7 +33,7 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
 
 def problem(error: CoreError) -> str:
     """An error and its action, as a box that screen readers read at once."""
-    what, hint = told(error)
+    what, hint = problem_and_hint(error)
     return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span></div>'
 
 

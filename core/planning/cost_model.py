@@ -88,6 +88,19 @@ def measure_bandwidth(device: torch.device, size_bytes: int = 256 << 20) -> floa
     return matrix.numel() * 4 / sorted(seconds[1:])[2]
 
 
+def measure_flops(device: torch.device, size: int = 1024) -> float:
+    """Operations per second of square products in float32; the median of five."""
+    matrix = torch.ones(size, size, device=device)
+    seconds = []
+    for _ in range(6):
+        _wait(device)
+        started = time.perf_counter()
+        matrix @ matrix
+        _wait(device)
+        seconds.append(time.perf_counter() - started)
+    return 2 * float(size) ** 3 / sorted(seconds[1:])[2]
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -12,6 +12,7 @@ from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
 DEVICES_FILE = Path(__file__).with_name("devices.json")
+PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
 LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets this one's nominal bandwidths
 HOST_BANDWIDTH = 12e9  # nominal, of the memory of two server cores, bytes per second
 GIB = 1 << 30
@@ -25,6 +26,7 @@ class GpuKind:
     gib: int
     memory_gb_per_second: float
     link_gb_per_second: float
+    tflops: float  # of dense products in 16 bits, sums in 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,14 @@ class Bandwidths:
     memory: Choice[float]  # of the memory that the device computes from
     link: Choice[float] | None  # from host memory to a GPU; None on the processor
     host: Choice[float] | None = None  # of host memory where the host attends; None: it does not
+
+
+def nominal_flops(gpu: str) -> Choice[float]:
+    """Operations per second of a GPU with this name in large products."""
+    known = kind_of(gpu)
+    kind = known or gpu_kinds()[LIKE]
+    because = f"{PRODUCTS_SHARE:.0%} of the data sheet of an {kind.name}"
+    return Choice(PRODUCTS_SHARE * 1e12 * kind.tflops, because)
 
 
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:

@@ -11,6 +11,7 @@ import torch
 
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.adaptive import best_gamma, cost_per_token
+from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, choose_most_guesses
 from core.planning.cost_model import PassReads, fixed_seconds, measure_bandwidth, measure_link, pass_cost
@@ -95,20 +96,36 @@ def predict(
     Args:
         plan: of one device, or of the rank with the draft if several share the target.
     """
-    context, layers, kv = plan.context.value, plan.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
-    guessing = weights = plan.bytes_of(TARGET_WEIGHTS)
-    self_draft = plan.bytes_of(DRAFTING_WEIGHTS)
+    self_draft, guessing = plan.bytes_of(DRAFTING_WEIGHTS), None
     if self_draft and plan.device.value == "cuda":  # a processor gains nothing
         guessing = self_draft + target.self_draft_pass_bytes - target.self_draft_bytes
+    reads = planned_reads(plan, draft.dims if draft else None, config, guessing)
+    return predict_reads(plan.device.value, plan.context.value, reads, rates, acceptance)
+
+
+def planned_reads(plan: Plan, draft: ModelDims | None, config: EngineConfig, guessing: int | None = None) -> Reads:
+    """What passes read by a plan. `guessing`: bytes of the weights that retrieval passes read; None: the target's."""
+    context, layers, kv = plan.context.value, plan.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
+    weights = plan.bytes_of(TARGET_WEIGHTS)
+    guessing = weights if guessing is None else guessing
     reads = Reads(
         full=PassReads.of(layers, weights, kv * context, plan.resident_layers, plan.cpu_attention.value or 0.0),
         retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget)),
     )
-    if draft is not None:
-        window = config.draft.window * kv_bytes_per_token(draft.dims, plan.dtype.value)
-        weights = plan.bytes_of(DRAFT_WEIGHTS)
-        reads = replace(reads, draft=PassReads.of(draft.dims.num_layers, weights, window))
-    return predict_reads(plan.device.value, context, reads, rates, acceptance)
+    if draft is None:
+        return reads
+    window = config.draft.window * kv_bytes_per_token(draft, plan.dtype.value)
+    return replace(reads, draft=PassReads.of(draft.num_layers, plan.bytes_of(DRAFT_WEIGHTS), window))
+
+
+def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flops: float) -> float:
+    """Modelled time to read a text: two operations a parameter and token, and attention to everything before.
+
+    Args:
+        flops: operations per second of large products on the device.
+    """
+    attention = 2 * target.num_layers * target.num_heads * target.head_dim * num_tokens**2
+    return (2 * num_parameters * num_tokens + attention) / flops
 
 
 def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, acceptance: Acceptance) -> Prediction:

@@ -82,7 +82,7 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
     return share_of(size, ranks).dims, machine_share(machine, ranks, on_gpus=on_gpus)
 
 
-def told(plan: Plan, num_ranks: int) -> Plan:
+def for_one_rank(plan: Plan, num_ranks: int) -> Plan:
     """The plan of one rank, worded as a part of the whole."""
     if num_ranks == 1:
         return plan

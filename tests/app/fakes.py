@@ -393,10 +393,10 @@ def finished(
 
 
 def worker_of(
-    engine: TextEngine, seed: int = 0, conversations: Conversations | None = None, keeping: SavedBooks | None = None
+    engine: TextEngine, seed: int = 0, conversations: Conversations | None = None, saved_books: SavedBooks | None = None
 ) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, conversations=conversations, keeping=keeping)
+    worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, conversations=conversations, saved_books=saved_books)
     worker.start()
     return worker
 

@@ -85,7 +85,7 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
 
 
 def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
-    """Two sample books in the library with a page of one, and where in them an answer was drafted from."""
+    """Two sample books in the library with a page of one, where in them an answer was drafted from, and Find."""
     page = reads(browser, address, "desktop", scheme)
     page.locator("#samples button").nth(1).click()
     page.wait_for_selector("#book .titles li:nth-child(2)")
@@ -102,6 +102,14 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     page.wait_for_selector("#library-preview .page-text")
     page.wait_for_timeout(500)
     page.screenshot(path=files[1])
+    page.keyboard.press("Control+Shift+F")
+    page.keyboard.type("carved teapot")
+    page.keyboard.press("Enter")
+    page.locator("#found .hit").nth(2).click()
+    page.wait_for_selector("#library-preview mark")
+    page.wait_for_timeout(500)
+    files.append(FOLDER / f"find-{scheme}.png")
+    page.screenshot(path=files[2])
     page.context.close()
     return files
 

@@ -156,3 +156,57 @@ def test_the_strip_opens_pages_and_chips_tell_real_quotations_from_invented_ones
     reader.page.get_by_role("button", name="Preview book").click()
     reader.sees("#library-preview .page-text", "The carved teapot")
     assert too_wide(reader) <= 0
+
+
+def test_words_are_found_by_keys_and_open_their_page(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    keys, field = reader.page.keyboard, reader.page.locator("#find input[type=search]")
+    engine.reading.clear()  # Find does not wait until the book is read
+    reader.drops(write_book(tmp_path, f"{EVIL} {STORY}\nA Caf\u00e9. " + STORY * 200, "story.txt"))
+    reader.page.locator("#book [data-find-open]").click()
+    playwright.expect(field).to_be_focused()
+    keys.type("cafe")
+    keys.press("Enter")
+    reader.sees("#found [role=status]", "1 hit")
+    reader.sees("#found .hit small", "page 1, line 2")
+    reader.page.get_by_label("Case and accents").check()
+    reader.sees("#found", "Nothing found in the open document.")
+    reader.page.get_by_label("Case and accents").uncheck()
+    field.fill("img src")
+    field.press("Enter")
+    reader.sees("#found mark", "img src")
+    assert reader.page.evaluate("window.hacked") is None
+    field.fill("teapot")
+    field.press("Enter")
+    reader.sees("#found [role=status]", "201 hits, the first 100 below")
+    hits = reader.page.locator("#found .hit")
+    reader.page.get_by_role("button", name="Show more").click()
+    playwright.expect(hits).to_have_count(200)
+    field.focus()
+    for _ in range(3):
+        keys.press("ArrowDown")
+    playwright.expect(hits.nth(2)).to_be_focused()
+    keys.press("Enter")
+    playwright.expect(reader.page.locator("#library-preview mark")).to_have_text("teapot")
+    playwright.expect(hits.nth(2)).to_have_attribute("aria-current", "")
+    keys.press("ArrowUp")
+    playwright.expect(hits.nth(1)).to_be_focused()
+    keys.press("Escape")
+    playwright.expect(field).to_be_focused()
+    keys.press("Escape")
+    playwright.expect(hits).to_have_count(0)
+    goes_to(reader, "Read")
+    keys.press("Control+Shift+F")
+    playwright.expect(field).to_be_focused()
+    reader.page.set_viewport_size({"width": 360, "height": 740})
+    field.fill("teapot")
+    field.press("Enter")
+    hits.nth(0).click()
+    playwright.expect(reader.page.locator("#library-preview mark")).to_be_in_viewport()
+    assert too_wide(reader) <= 0
+    engine.reading.set()
+    assert reader.outside == []

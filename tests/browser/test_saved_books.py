@@ -24,7 +24,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineWo
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     worker = worker_of(
-        with_words(tiny_engine(context=2048, prefill_chunk=128)), keeping=SavedBooks(tmp_path / "data" / "shelf")
+        with_words(tiny_engine(context=2048, prefill_chunk=128)), saved_books=SavedBooks(tmp_path / "data" / "shelf")
     )
     yield worker
     worker.close()

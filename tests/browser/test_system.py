@@ -162,3 +162,38 @@ def test_many_lanes_fit_on_a_projector(
     assert reader.page.evaluate(f"{tab}.scrollHeight - window.innerHeight") <= 0
     lowest = reader.page.evaluate("window.lowestText")
     assert 24 < lowest < 720, f"a lane's text had {lowest} pixels in one frame: it must not grow into its place"
+
+
+def test_a_book_of_another_kind_brings_a_model_with_one_click(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    gate: threading.Event,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def load(config: EngineConfig) -> tuple[FakeEngine, Machine]:
+        other = FakeEngine(has_draft=False)
+        other.info.model = config.model
+        return other, MACHINE
+
+    monkeypatch.setattr("app.server.serve_page.load", load)
+    engine.info.limits = "Bundled demonstration model"
+    reader = visit()
+    playwright.expect(reader.page.locator("#model-offer section")).to_have_count(0)
+    reader.drops(write_book(tmp_path))
+    reader.sees("#model-offer", "tiny suits this machine best")
+    assert toys.tokens == [], "the hub was asked before the button was pressed"
+    reader.page.set_viewport_size({"width": 360, "height": 740})
+    assert too_wide(reader) <= 0
+    reader.page.set_viewport_size({"width": 1360, "height": 860})
+    reader.page.locator('#model-offer [data-act="get:tiny"]').click()
+    reader.sees("#model-offer", "Downloading tiny")
+    reader.page.reload()
+    reader.sees("#model-offer", "Downloading tiny")
+    gate.set()
+    reader.sees("#masthead .chip.model", "tiny")
+    reader.sees("#book", "Read once")
+    reader.sees("#method", "Lookup")
+    playwright.expect(reader.page.locator("#model-offer section")).to_have_count(0)
+    assert reader.outside == []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from time import process_time, sleep
 
+from app.context.find import Words, occurrences
 from app.documents.stretches import num_words
 from tests.hostile.growth import READERS
 
@@ -59,6 +60,12 @@ def main() -> int:
             wait = longest_wait(lambda name=name, text=text: (READERS[name](text), num_words(text)))  # type: ignore[misc]
             print(f"{name} of {unit!r}: {wait:.2f} s", flush=True)
             worst = max(worst, wait)
+    for unit in UNITS:
+        text, words = unit * (int(sys.argv[1]) // len(unit)), Words(unit.strip()[:1] or "a")
+        began = process_time()
+        wait = longest_wait(lambda text=text, words=words: sum(1 for _ in occurrences(words, text)))  # type: ignore[misc]
+        print(f"Find {words.text!r} in {unit!r}: {wait:.2f} s of {process_time() - began:.1f} s", flush=True)
+        worst = max(worst, wait)
     return worst > MOST_SECONDS
 
 

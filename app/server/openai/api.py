@@ -21,13 +21,13 @@ from starlette.types import Receive, Scope, Send
 
 from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
-from app.server.doors import Hosts
+from app.server.openai.api_guard import ApiGuard
 from app.server.openai.bodies import STALLED_SECONDS, Bodies
-from app.server.openai.doors import Doors
 from app.server.openai.errors import BadRequest, Failed, NotFound, RequestError
 from app.server.openai.request import ChatRequest, parse_chat, parse_json, quoted
 from app.server.openai.response import DONE, Head, chunk, completion, event, last_chunk, remark, usage_chunk
 from app.server.openai.turns import MOST_WAITING, Timing, Turns, ended_early
+from app.server.request_guard import Hosts
 from core.decoding.registry import methods_for
 from core.generation.events import Finished, PrefillProgress, RoundDone
 
@@ -48,7 +48,7 @@ class Api:
 
     Args:
         ready: the model's state from the worker.
-        hosts, key, origins: see `Doors`.
+        hosts, key, origins: see `ApiGuard`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Api:
         ]
         self.app = Starlette(
             routes=routes,
-            middleware=[Middleware(Doors, hosts=hosts, key=key, origins=origins)],
+            middleware=[Middleware(ApiGuard, hosts=hosts, key=key, origins=origins)],
             exception_handlers={
                 RequestError: _refused,
                 HTTPException: _misdirected,

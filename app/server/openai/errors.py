@@ -11,7 +11,7 @@ RequestError
 
 from typing import Any
 
-from app.runtime.error_text import told as told_to_all
+from app.runtime.error_text import problem_and_hint
 from app.runtime.worker import EngineFault
 from core.errors import ContextTooSmall, CoreError
 from core.generation.decode_loop import LONGEST_ROUND
@@ -77,13 +77,13 @@ class Failed(RequestError):
     status, kind = 500, "server_error"
 
 
-def told(error: CoreError) -> RequestError:
+def request_error(error: CoreError) -> RequestError:
     """The response for an error of the engine."""
     if isinstance(error, ContextTooSmall):
         return too_long(error.needed - LONGEST_ROUND, error.capacity - LONGEST_ROUND)
     if isinstance(error, EngineFault):
-        return Failed(told_to_all(error)[0], code="engine_error")
-    return BadRequest(" ".join(told_to_all(error)))
+        return Failed(problem_and_hint(error)[0], code="engine_error")
+    return BadRequest(" ".join(problem_and_hint(error)))
 
 
 def too_long(num_tokens: int, most: int) -> BadRequest:

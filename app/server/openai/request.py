@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from app.runtime.error_text import told
+from app.runtime.error_text import problem_and_hint
 from app.server.openai.errors import BadRequest
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import METHODS
@@ -187,7 +187,7 @@ def _generation(body: Mapping[str, Any], default_method: str) -> GenerationConfi
             stop_strings=_stops(body.get("stop")),
         )
     except CoreError as error:
-        raise BadRequest(" ".join(told(error))) from error
+        raise BadRequest(" ".join(problem_and_hint(error))) from error
 
 
 def _method(body: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from anyio import CapacityLimiter, to_thread
 from app.runtime.events import Pause, Waiting, WorkerEvent
 from app.runtime.jobs import Work
 from app.runtime.worker import EngineWorker
-from app.server.openai.errors import Failed, Overloaded, told
+from app.server.openai.errors import Failed, Overloaded, request_error
 from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatRequest
 from core.errors import CoreError
@@ -115,7 +115,7 @@ class Turns:
             try:
                 event = await to_thread.run_sync(stream.next, limiter=self._threads)
             except CoreError as error:
-                raise told(error) from error
+                raise request_error(error) from error
             if event is None:
                 return
             if isinstance(event, Waiting):

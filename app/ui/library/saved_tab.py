@@ -29,8 +29,8 @@ class SavedParts:
 class SavedHandlers:
     """One method per event. The list is drawn from the folder every time: other programs use it too."""
 
-    def __init__(self, keeping: SavedBooks, parts: SavedParts) -> None:
-        self._keeping, self._parts = keeping, parts
+    def __init__(self, saved_books: SavedBooks, parts: SavedParts) -> None:
+        self._saved_books, self._parts = saved_books, parts
 
     def show(self, _session_id: str) -> Iterator[dict[Any, Any]]:
         """The tab has become visible."""
@@ -39,7 +39,7 @@ class SavedHandlers:
     def act(self, _session_id: str, action: str | None) -> dict[Any, Any]:
         """A click on the list."""
         verb, _, book_id = (action or "").partition(":")
-        folder = self._keeping.folder
+        folder = self._saved_books.folder
         if verb == "unkeep" and folder is not None:
             for book in folder.books():
                 if book.id == book_id:
@@ -48,7 +48,7 @@ class SavedHandlers:
 
     def choose(self, _session_id: str, keeping: Any, cap_gib: float | None) -> dict[Any, Any]:
         """Set whether books are saved, and their size limit."""
-        folder = self._keeping.folder
+        folder = self._saved_books.folder
         if folder is None:
             return self.drawn()
         try:
@@ -61,7 +61,7 @@ class SavedHandlers:
 
     def drawn(self, problem: str = "") -> dict[Any, Any]:
         """Updates of everything from the folder's state."""
-        folder = self._keeping.folder
+        folder = self._saved_books.folder
         if folder is None:
             return {self._parts.listing: '<p class="quiet">This start keeps no books.</p>'}
         lines = [
@@ -95,7 +95,7 @@ def build_saved() -> SavedParts:
 
 
 def wire_saved(
-    keeping: SavedBooks,
+    saved_books: SavedBooks,
     parts: SavedParts,
     tab: gr.Tab,
     session: gr.Textbox,
@@ -103,7 +103,7 @@ def wire_saved(
     stream: dict[str, Any],
 ) -> None:
     """Connect each event to its handler."""
-    handlers, shown = SavedHandlers(keeping, parts), [parts.listing, parts.keeping, parts.cap]
+    handlers, shown = SavedHandlers(saved_books, parts), [parts.listing, parts.keeping, parts.cap]
     quiet: dict[str, Any] = {"api_visibility": "private"}
     tab.select(handlers.show, session, shown, **quiet, **stream)
     parts.listing.click(handlers.act, [session, parts.act], shown, **quiet, **(at_once | {"js": WITH_ACT}))

@@ -11,8 +11,9 @@ from app.context.page_ranges import understood
 from app.runtime.events import WorkerEvent
 from app.runtime.saved_books import disk_state
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
+from app.ui.library.find_tab import FindParts, build_find
 from app.ui.library.saved_tab import SavedParts, build_saved
 from app.ui.library.view import EMPTY, NO_PAGE, preview
 from core.errors import CoreError
@@ -38,7 +39,11 @@ class LibraryHandlers:
         session = self._worker.sessions.enter(session_id)
         key, _, detail = rest.partition(":")
         if verb == "preview":
-            yield {self._parts.preview: preview(session, key, int(detail) if detail.isdecimal() else 1)}
+            number, _, mark = detail.partition(":")  # START-END: characters to mark
+            start, _, end = mark.partition("-")
+            marked = (int(start[:9]), int(end[:9])) if start.isdecimal() and end.isdecimal() else (0, 0)
+            shown = preview(session, key, int(number) if number.isdecimal() else 1, marked)
+            yield {self._parts.preview: shown}
             return
         if verb == "dismiss" and key.isdecimal():
             session.uploads.dismiss(int(key))
@@ -91,11 +96,12 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Lib
             return None
 
 
-def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts]:
-    """The tab, its components, and those of the saved books."""
+def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts, FindParts]:
+    """The tab, its components, and those of the saved books and of Find."""
     with gr.Tab("Library", id="library", elem_id="library-tab") as tab, gr.Row(elem_id="library"):
         act = gr.Textbox(visible=False, show_label=False)
         with gr.Column(elem_id="library-shelf", min_width=300, scale=1):
+            find = build_find()
             drop = gr.File(
                 show_label=False, label="Add to the library", elem_id="library-drop", file_count="multiple", height=72
             )
@@ -103,16 +109,24 @@ def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts]:
             library = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
             kept = build_saved()
         with gr.Column(elem_id="library-page", min_width=300, scale=1):
-            page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS)
-    return tab, LibraryParts(act, coming, library, page, drop), kept
+            page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS + REDRAWN)
+    return tab, LibraryParts(act, coming, library, page, drop), kept, find
 
 
 def listen(
-    handlers: LibraryHandlers, session: gr.Textbox, card: gr.HTML, outputs: list[Block], stream: dict[str, Any]
+    handlers: LibraryHandlers,
+    session: gr.Textbox,
+    others: tuple[gr.HTML, ...],
+    outputs: list[Block],
+    stream: dict[str, Any],
 ) -> None:
-    """Clicks on the tab and on the card beside the conversation. `stream`: how long events run."""
+    """Clicks on the tab and on others with the same actions, such as the card beside the conversation.
+
+    Args:
+        stream: how long events run.
+    """
     parts = handlers._parts
-    for number, shown in enumerate((card, parts.incoming, parts.library, parts.preview)):
+    for number, shown in enumerate((*others, parts.incoming, parts.library, parts.preview)):
         shown.click(
             handlers.act,
             [session, parts.act],

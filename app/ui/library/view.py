@@ -6,6 +6,9 @@ A document's text reaches the browser one page at a time, and only on request.
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book, label, page_text
 from app.context.offers import Offer, offers
+from app.documents.document import Document
+from app.documents.language import language_name
+from app.documents.metadata import byline
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
@@ -57,7 +60,8 @@ def _row(session: Session, index: int, book: Book) -> str:
     title, key = render.escape(document.title), book.key
     tokens = formats.plural(meter.book(book), "token") if meter else ""
     name = document.name if document.title != document.name else ""
-    facts = " · ".join(filter(None, (name, FORMATS[document.format], extent(book), _chapters(book))))
+    authors, language = byline(document.authors), language_name(document.language)
+    facts = " · ".join(filter(None, (authors, name, FORMATS[document.format], extent(book), _chapters(book), language)))
     warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
     tools = (
         _tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
@@ -66,13 +70,19 @@ def _row(session: Session, index: int, book: Book) -> str:
         + _tool(f"remove:{key}", f"Remove {document.title}", "Remove")
     )
     return (
-        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span><div><h4>{title}</h4>'
+        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span>'
+        f'{cover(document)}<div><h4 dir="auto">{title}</h4>'
         f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
         f'<div class="tools">{tools}</div></div>'
         + (f'<ul class="warnings" aria-label="Warnings about {title}">{warned}</ul>' if warned else "")
         + _choices(session, index, book)
         + "</li>"
     )
+
+
+def cover(document: Document) -> str:
+    """The small picture of a document; "" without one."""
+    return f'<img class="cover" src="{render.escape(document.cover)}" alt="">' if document.cover else ""
 
 
 def _chapters(book: Book) -> str:
@@ -132,20 +142,23 @@ def _at_first(offer: Offer) -> Offer:
     )
 
 
-def preview(session: Session, key: str, wanted: int) -> str:
-    """One page of a document's text as the model gets it."""
-    index = session.uploads.library.index(key)
-    if index is None:
+def preview(session: Session, key: str, wanted: int, marked: tuple[int, int] = (0, 0)) -> str:
+    """One page of a document's text as the model gets it, with characters [start, end) of the document marked."""
+    book = session.uploads.open_book(key)
+    if book is None:
         return NO_PAGE
-    book = session.uploads.library.books[index]
     document, meter = book.document, session.uploads.meter
     number = min(max(wanted, 1), len(document.pages))
     page = document.pages[number - 1]
     text = page_text(document, number)
     cut = page.char_end - page.char_start > PREVIEW_CHARS
     named = f" (“{render.escape(page.label)}”)" if page.label != str(number) else ""
-    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter else ""
-    body = render.escape(text) if text.strip() else '<span class="quiet">This page holds no text.</span>'
+    counted = meter is not None and session.uploads.library.index(key) is not None
+    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter and counted else ""
+    first, last = (min(max(char - page.char_start, 0), len(text)) for char in marked)
+    parts = [render.escape(part) for part in (text[:first], text[first:last], text[max(first, last) :])]
+    body = parts[0] + (f"<mark class=quoted>{parts[1]}</mark>" if parts[1] else "") + parts[2]
+    body = body if text.strip() else '<span class="quiet">This page holds no text.</span>'
     more = f'<p class="quiet">The page goes on: its first {PREVIEW_CHARS:,} characters are shown.</p>' if cut else ""
     return (
         f'<section class="card preview" aria-label="Preview"><header><h3>{render.escape(document.title)}</h3>'
@@ -154,5 +167,5 @@ def preview(session: Session, key: str, wanted: int) -> str:
         "</label>"
         f'<span class="quiet">of {len(document.pages):,}{named}{tokens}</span>'
         f"{_tool(f'preview:{key}:{number + 1}', 'Next page', '&gt;', off=number == len(document.pages))}</nav></header>"
-        f'<div class="page-text" tabindex="0">{body}</div>{more}</section>'
+        f'<div class="page-text" tabindex="0"{render.written(document)}>{body}</div>{more}</section>'
     )

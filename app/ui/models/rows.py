@@ -6,10 +6,12 @@ Never asks the network: sizes of absent models come from the catalogue. Reads fi
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from app.runtime.events import ModelState, Ready
 from app.runtime.jobs import Load
+from app.ui.models.speeds import Speeds, expected_speeds
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
 from core.models.hub import catalog, store
@@ -24,6 +26,8 @@ FAMILIES = {
     "mistral": "Mistral",
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
+    "qwen3_moe": "Qwen3, mixture of experts",
+    "smollm3": "SmolLM3",
 }  # any other family under its own name
 
 
@@ -44,6 +48,7 @@ class Fit:
     placement: str = "resident"
     weights_refused: str = ""  # why it fits with no context
     context_refused: str = ""  # why it does not fit with the requested context
+    speeds: Speeds | None = None  # None: it does not fit, or no model of its costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,7 @@ class ModelRow:
 class _Sizes:
     dims: "ModelDims"
     family: str
+    is_mixture: bool = False  # a token passes through few of its weights, which the model of costs does not know
 
 
 def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
@@ -104,7 +110,14 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
         to_come_bytes=sum(_known_sizes(one.name).dims.weight_bytes for one in missing),
         draft=draft.name if draft else "",
         draft_is_here=draft_here,
-        fit=fit_of(row.name, sizes.dims, _known_sizes(draft.name).dims if draft else None, machine, source),
+        fit=fit_of(
+            row.name,
+            sizes.dims,
+            _known_sizes(draft.name).dims if draft else None,
+            machine,
+            source,
+            is_mixture=sizes.is_mixture,
+        ),
         in_use=row.name == used,
     )
 
@@ -119,9 +132,10 @@ def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[Mode
         if repo in known or folder is None or store.missing_files(folder):
             continue
         try:
-            dims, kind = read_dims(folder), read_config(folder).model_type
+            dims, config = read_dims(folder), read_config(folder)
         except CoreError:  # supported by other programs only
             continue
+        kind = config.model_type
         yield ModelRow(
             name=repo,
             description="On this disk, no model of the catalogue",
@@ -129,7 +143,7 @@ def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[Mode
             context=dims.max_context,
             is_here=True,
             size_bytes=dims.weight_bytes,
-            fit=fit_of(repo, dims, None, machine, source),
+            fit=fit_of(repo, dims, None, machine, source, is_mixture=is_mixture(config)),
             in_use=repo == used,
         )
 
@@ -157,19 +171,32 @@ def _known_sizes(name: str) -> _Sizes:
     if shape is None:
         folder = row.path()
         assert folder is not None, f"{name} has neither files nor a shape"
-        dims, kind = read_dims(folder), read_config(folder).model_type
+        dims, config = read_dims(folder), read_config(folder)
     else:
-        dims, kind = dims_of(shape.config, name, weight_bytes=0), shape.config.model_type
+        dims, config = dims_of(shape.config, name, weight_bytes=0), shape.config
         assert row.parameters is not None, f"{name} has a shape without a number of parameters"
         dims = replace(dims, weight_bytes=row.parameters * dims.disk_dtype.itemsize)
-    return _Sizes(dims, FAMILIES.get(kind, kind))
+    return _Sizes(dims, FAMILIES.get(config.model_type, config.model_type), is_mixture(config))
 
 
-def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
+def is_mixture(config: object) -> bool:
+    """Whether a model has experts, of which a token uses some."""
+    return bool(getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0))
+
+
+def fit_of(
+    name: str,
+    target: "ModelDims",
+    draft: "ModelDims | None",
+    machine: "Machine",
+    source: ModelSource,
+    *,
+    is_mixture: bool = False,
+) -> Fit:
     """Plan a model for a machine; distinguishes weights that do not fit from a context that does not."""
     from core.planning.planner import make_plan
 
-    config = source.config(name)
+    config, again = source.config(name), partial(fit_of, name, target, draft, machine, is_mixture=is_mixture)
     if config.draft_model == "none":
         draft = None
     try:
@@ -181,29 +208,21 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
             _counted(name) if config.bits in (8, 4) or config.self_draft_bits == 4 else None,
         )
     except ContextTooSmall as error:
-        return _shorter(
-            Fit(context=error.possible, context_refused=error.problem), name, target, draft, machine, source
-        )
+        return _shorter(Fit(context=error.possible, context_refused=error.problem), again, source)
     except NotEnoughMemory as error:
         if error.largest_context is None:
             return Fit(weights_refused=error.problem)
-        return Fit(context=error.largest_context, context_refused=error.problem)
+        shorter = Fit(context=error.largest_context, context_refused=error.problem)
+        return shorter if config.context == shorter.context else _shorter(shorter, again, source)
     except CoreError as error:
         return Fit(weights_refused=str(error))
-    return Fit(context=plan.context.value, placement=plan.placement.value)
+    speeds = None if is_mixture else expected_speeds(name, plan, target, draft, config)
+    return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
 
 
-def _shorter(
-    fit: Fit,
-    name: str,
-    target: "ModelDims",
-    draft: "ModelDims | None",
-    machine: "Machine",
-    source: ModelSource,
-) -> Fit:
-    """Plan again with the model's own longest context, which may still be too long for the machine."""
-    shorter = replace(source, config=lambda model: replace(source.config(model), context=fit.context))
-    found = fit_of(name, target, draft, machine, shorter)
+def _shorter(fit: Fit, plan: Callable[[ModelSource], Fit], source: ModelSource) -> Fit:
+    """Plan again with a shorter context, which may still be too long for the machine."""
+    found = plan(replace(source, config=lambda model: replace(source.config(model), context=fit.context)))
     return replace(found, context_refused=found.context_refused or fit.context_refused)
 
 

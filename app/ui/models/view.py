@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from app import formats
 from app.runtime.downloads import Fetch
-from app.runtime.error_text import told
+from app.runtime.error_text import problem_and_hint
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
+from app.ui.models.speeds import Speeds
 from core.errors import CoreError
 
 ABOUT = (
@@ -66,8 +67,8 @@ def facts_of(row: ModelRow) -> list[str]:
     licence = f"{row.licence}, gated: accept it on the hub first" if row.gated else row.licence
     if row.is_bundled:
         licence = ""
-    told = (row.family, f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
-    return [fact for fact in told if fact]
+    facts = (row.family, f"reads {row.context:,} tokens", where, draft if row.draft or row.licence else "", licence)
+    return [fact for fact in facts if fact]
 
 
 def fit_line(fit: Fit | None) -> tuple[str, str]:
@@ -77,13 +78,22 @@ def fit_line(fit: Fit | None) -> tuple[str, str]:
     if fit.weights_refused:
         return f"Does not fit this machine. {fit.weights_refused}", "no"
     if fit.context_refused:
-        return f"{fit.context_refused} It fits with {fit.context:,}.", "partly"
+        return f"{fit.context_refused} It fits with {fit.context:,} tokens{speed_words(fit.speeds)}.", "partly"
     wait = {
         "resident": "",
         "split": ", a part of the full cache in host memory",
         "offloaded": ", the full cache in host memory",
     }[fit.placement]
-    return f"Fits this machine with {fit.context:,} tokens of context{wait}", "yes"
+    return f"Fits this machine with {fit.context:,} tokens of context{wait}{speed_words(fit.speeds)}", "yes"
+
+
+def speed_words(speeds: Speeds | None) -> str:
+    """The expected speeds as the end of a sentence."""
+    if speeds is None:
+        return ""
+    read = f"{formats.plural(speeds.pages, 'page')} read in {formats.duration(speeds.reading_seconds)}"
+    plain, fast = formats.figure(speeds.plain), formats.figure(speeds.triforce)
+    return f". Expected at its full context: {plain} tokens/s plain, {fast} by TriForce; {read}"
 
 
 def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
@@ -119,14 +129,15 @@ def loading(model: str) -> str:
 
 def not_loaded(error: CoreError) -> str:
     """Why the requested model is not the one in use."""
-    problem, hint = told(error)
+    problem, hint = problem_and_hint(error)
     text = f"{problem} The model before it is loaded again. {hint}"
     return f'<div class="problem" role="alert"><span>{render.escape(text)}</span>{_close()}</div>'
 
 
 def refused(error: CoreError) -> str:
     """Why an action was refused."""
-    return f'<div class="problem" role="alert"><span>{render.escape(" ".join(told(error)))}</span>{_close()}</div>'
+    text = render.escape(" ".join(problem_and_hint(error)))
+    return f'<div class="problem" role="alert"><span>{text}</span>{_close()}</div>'
 
 
 def download(fetch: Fetch | None) -> str:

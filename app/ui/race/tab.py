@@ -13,7 +13,7 @@ from app.context.samples import Sample, race_questions
 from app.remote.names import NO_RACE
 from app.runtime.events import Ready
 from app.runtime.sessions import RaceBoard
-from app.runtime.throttle import INTERVAL_SECONDS, paced
+from app.runtime.throttle import INTERVAL_SECONDS, in_batches
 from app.runtime.trace import Race
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
@@ -125,7 +125,7 @@ class RaceHandlers:
             events = self._worker.race(session_id, question or "", configs, float(seconds) if seconds else None)
             yield self._board(view)
             began = time.monotonic()
-            for batch in paced(events):
+            for batch in in_batches(events):
                 view.apply(batch)
                 within = time.monotonic() - began < FRAME_SECONDS  # else the browser may drop the buttons' change
                 yield self._board(view) if within else {self.parts.board: view.html()}

@@ -9,7 +9,7 @@ import gradio as gr
 
 from app.runtime.events import Ready, WorkerEvent
 from app.runtime.sessions import Session
-from app.runtime.throttle import LIVELY, Metronome, Pace, pace_beside, paced
+from app.runtime.throttle import LIVELY, Metronome, UpdateIntervals, in_batches, intervals_beside
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import Handlers
 from app.ui.reading.chat_view import ChatView, Message, conversation, shown
@@ -47,7 +47,7 @@ class Answers:
     def again(self, session_id: str, act: str, method: str, *fields: Any) -> Iterator[Updates]:
         """Answer a question again, or continue the last answer; `act` comes from the page's script."""
         try:
-            form, (verb, node_id) = SettingsForm.of(method, fields), told(act)
+            form, (verb, node_id) = SettingsForm.of(method, fields), verb_and_node(act)
             config = form.config()
             current = self._worker.sessions.get(session_id)
             path = current.dialogue.path if current.dialogue else ()
@@ -91,9 +91,9 @@ class Answers:
         number = current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True) | ({} if question is None else {"value": ""})
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
-        began, pace = time.monotonic(), self._pace()
-        figures = Metronome(pace.figures)
-        for batch in paced(events, pace.text):
+        began, intervals = time.monotonic(), self._intervals()
+        figures = Metronome(intervals.figures)
+        for batch in in_batches(events, intervals.text):
             strip.apply(batch)
             written: Updates = {parts.chat: chat.apply(batch).messages()}
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
@@ -111,13 +111,13 @@ class Answers:
         updates[parts.chat] = conversation(current)
         yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}
 
-    def _pace(self) -> Pace:
+    def _intervals(self) -> UpdateIntervals:
         state = self._worker.state
         if not isinstance(state, Ready) or state.info.plan.device.value != "cpu":
             return LIVELY
         import torch  # already imported with the engine
 
-        return pace_beside(torch.get_num_threads(), state.machine.num_cores)
+        return intervals_beside(torch.get_num_threads(), state.machine.num_cores)
 
     def answered(self, session_id: str) -> Updates:
         """Update the components around an answer that has ended in any way.
@@ -140,7 +140,7 @@ def head_of(session: Session) -> str:
     return session.dialogue.head if session.dialogue else ""
 
 
-def told(act: str) -> tuple[str, str]:
+def verb_and_node(act: str) -> tuple[str, str]:
     """Action and exchange sent by the page's script; anything else means the last question again."""
     try:
         verb, _, node_id = str(json.loads(act)["act"]).partition(":")

@@ -6,7 +6,9 @@ from app.context.context_documents import label
 from app.context.offers import Offer
 from app.context.page_ranges import written
 from app.context.uploads import Upload
-from app.runtime.error_text import told
+from app.documents.language import language_name
+from app.documents.metadata import byline
+from app.runtime.error_text import problem_and_hint
 from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
@@ -26,7 +28,7 @@ OWN_JOBS = {
     "reading": "Waits for the reading to pause",
     "counting": "Waits until other texts are counted",
     "survey": "Waits",
-    "keeping": "Waits until the book is on disk",
+    "saving": "Waits until the book is on disk",
 }
 MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" shows all
 
@@ -134,8 +136,8 @@ class BookView:
             note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
             note += " Asking reads the rest first."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
-        told = "Questions cost only their own tokens."
-        return f'<div class="step done" role="status"><p>{how_read(session)} {told}</p></div>{on_disk(session)}'
+        note = "Questions cost only their own tokens."
+        return f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>{on_disk(session)}'
 
     def _warned(self) -> list[str]:
         books = self._uploads.library.books
@@ -155,6 +157,8 @@ class BookView:
             )
         return (
             '<p class="card-buttons"><button type="button" class="link" data-tab="Library">Pages, order, parts</button>'
+            '<button type="button" class="link" data-find-open title="Find words in all open documents (Ctrl+Shift+F)">'
+            "Find</button>"
             f'<button type="button" class="link" data-act="start-over" title="Empty the library{talk}">'
             f"Start over{talk}</button></p>"
         )
@@ -178,7 +182,7 @@ def _doing(view: BookView) -> tuple[str, str, float | None]:
 
 def _moving(moving: BookMoving) -> tuple[str, str, float | None]:
     """The progress of rows copied from disk or to disk, in words and as a share."""
-    step = {"opening": "Opening from disk", "keeping": "Keeping on disk"}[moving.what]
+    step = {"opening": "Opening from disk", "saving": "Saving to disk"}[moving.what]
     counts = f"{step} · {moving.done_tokens:,} of {moving.total_tokens:,} tokens"
     return counts, "", moving.done_tokens / max(moving.total_tokens, 1)
 
@@ -214,7 +218,7 @@ def progress(upload: Upload) -> str:
 def failure(upload: Upload) -> str:
     """A file that could not be read, and why."""
     error = upload.error or CoreError(f"{upload.name} cannot be read.", hint="Choose another file.")
-    problem, hint = told(error)
+    problem, hint = problem_and_hint(error)
     return (
         f'<div class="problem" role="alert"><strong>{render.escape(problem)}</strong>'
         f"<span>{render.escape(hint)}</span>"
@@ -236,11 +240,13 @@ def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
 def _facts(book: Shelved, num_tokens: str) -> str:
     document = book.document
     chosen = "" if book.is_whole else label(document, book.choice)
-    facts = " · ".join(filter(None, (FORMATS[document.format], extent(book), chosen, num_tokens)))
+    language = language_name(document.language)
+    facts = " · ".join(filter(None, (FORMATS[document.format], extent(book), chosen, num_tokens, language)))
     stem = document.name.rpartition(".")[0]
     name = "" if document.title in (document.name, stem) else document.name
-    file = f'<p class="quiet file">{render.escape(name)}</p>' if name else ""
-    title = f'<h3 class="book-title">{render.escape(document.title)}</h3>'
+    told = " · ".join(filter(None, (byline(document.authors), name)))
+    file = f'<p class="quiet file">{render.escape(told)}</p>' if told else ""
+    title = f'<h3 class="book-title" dir="auto">{render.escape(document.title)}</h3>'
     return f'{title}{file}<p class="facts">{render.escape(facts)}</p>'
 
 

@@ -53,6 +53,7 @@ class Talk:
 
     strip: gr.HTML
     where: WhereParts
+    offer: gr.HTML
     about: gr.HTML
     chat: gr.Chatbot
     suggestions: tuple[gr.Button, ...]
@@ -86,6 +87,7 @@ def build_talk(note: str) -> Talk:
     with gr.Column(elem_id="main", scale=1, min_width=320):
         strip = gr.HTML(LiveStrip().html(), elem_id="strip")
         where = build_where()
+        offer = gr.HTML(elem_id="model-offer", js_on_load=CLICKS, apply_default_css=False)
         about = gr.HTML(elem_id="about-book", apply_default_css=False)
         chat = build_chat()
         with gr.Row(elem_id="suggestions"):
@@ -100,7 +102,7 @@ def build_talk(note: str) -> Talk:
             elem_id="question",
         )
         under = gr.HTML(below(note), elem_id="note", apply_default_css=False)
-    return Talk(strip, where, about, chat, suggestions, editing, box, under)
+    return Talk(strip, where, offer, about, chat, suggestions, editing, box, under)
 
 
 def build_read_tab(samples: Sequence[Sample], note: str) -> tuple[gr.Tab, Side, Talk]:
@@ -132,6 +134,7 @@ def parts_of(
         box=talk.box,
         variant=side.fields.variant,
         listing=side.own.listing,
+        offer=talk.offer,
         about=talk.about,
         editing=talk.editing,
         note=talk.note,

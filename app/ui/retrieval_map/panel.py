@@ -10,11 +10,8 @@ from gradio.blocks import Block
 from app.runtime.events import AnswerBegun, PagesLoaded, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.js_bridge import CLICKS, WITH_ACT
+from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.retrieval_map.view import opened_page, where
-
-# The script keeps keyboard focus when the strip is redrawn, and scrolls an opened page to its first mark.
-REDRAWN = "watch('value', () => window.triforceShelf.redrawn(element));"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

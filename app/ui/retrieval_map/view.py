@@ -153,7 +153,7 @@ def opened_quote(book: Book, quote: Quote) -> str:
 
 
 def _page(book: Book, index: int, placed: Placed, marks: list[tuple[int, int, str]], line: str) -> str:
-    last = len(book.library.pages) - 1
+    last, document = len(book.library.pages) - 1, book.library.books[placed.book].document
     text = "".join(_marked(book.library.text, placed, marks))
     tools = _tool(index - 1, "Previous page", "&lt;", off=index == 0) + _tool(
         index + 1, "Next page", "&gt;", off=index == last
@@ -163,7 +163,8 @@ def _page(book: Book, index: int, placed: Placed, marks: list[tuple[int, int, st
         f"<h3>{named(book, index, short=False)}</h3><nav>{tools}"
         '<button type="button" data-act="close" aria-label="Close the page" title="Close the page">×</button>'
         "</nav></header>"
-        f'<p class="quiet">{line}</p><div class="page-text" tabindex="0">{text}</div></section>'
+        f'<p class="quiet">{line}</p><div class="page-text" tabindex="0"{render.written(document)}>'
+        f"{text}</div></section>"
     )
 
 

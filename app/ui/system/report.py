@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app import formats
 from app.conversations.exchange import Exchange
-from app.runtime.error_text import told
+from app.runtime.error_text import problem_and_hint
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.runtime.trace import Race
 from app.ui.race.view import verdict_line
@@ -56,7 +56,7 @@ def _state_facts(state: ModelState) -> list[Fact]:
         case Loading():
             return [Fact("State", "the model is being loaded")]
         case LoadFailed(error=error):
-            return [Fact("State", "the model could not be loaded"), Fact("Problem", *told(error))]
+            return [Fact("State", "the model could not be loaded"), Fact("Problem", *problem_and_hint(error))]
         case Ready():
             return [Fact("State", "ready")]
 

@@ -20,6 +20,7 @@
     });
     element.addEventListener("submit", (event) => {
       event.preventDefault();
+      if (event.target.matches(".find")) return act(window.triforceFind(event.target));
       const key = event.target.dataset.choose;
       const typed = event.target.querySelector("input").value.trim();
       if (key && typed) act(`choose:${key}:${typed}`);

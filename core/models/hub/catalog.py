@@ -52,6 +52,7 @@ class Known:
     overrides: Mapping[str, Any] = field(default_factory=dict)  # replace fields of config.json, as the model card says
     config: Mapping[str, Any] | None = None  # published sizes, to plan with before anything is downloaded
     parameters: int | None = None  # of `config`; counting them takes a second a model
+    checked: str = ""  # the day on which these facts were compared with the model's card; empty: before 2026-11
 
     def path(self) -> Path | None:
         """The folder with its files, None if they are not on this machine."""
@@ -133,7 +134,7 @@ def _entry(known: Known) -> ModelEntry:
     if target is None:
         raise not_here(known.name)
     require_files(target, known.name)
-    draft, because = None, "no small model has its tokens"
+    draft, because = None, "the catalogue has no draft for it"
     if known.draft is not None:
         row = entries()[known.draft]
         draft = row.path()

@@ -110,6 +110,31 @@ def test_people_get_page_marks_and_warnings_beside(
     assert "Damaged" not in captured.out
 
 
+def test_words_are_found_with_their_pages(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text(book, "--find", "HARBOUR") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "book.pdf: 1 hit",
+        "  page 1, line 2: … the tide. Chapter 2 On the second day he counted none, for the [harbour] was closed. "
+        "He went home.",
+    ]
+    assert text(book, "--find", "he", "--whole-words", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    hits, whole = told["files"][0]["hits"], read_document(book).text
+    assert (told["find"], told["files"][0]["name"]) == ("he", "book.pdf")
+    assert [(hit["page"], hit["hit"]) for hit in hits] == [("1", "he"), ("2", "He")]
+    assert all(whole[hit["start"] : hit["end"]] == hit["hit"] for hit in hits)
+    assert text(book, "--find", "he", "--whole-words", "--pages", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["hits"] == hits[1:]
+    assert text(book, "--find", "HARBOUR", "--exact", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["hits"] == []
+
+
+def test_nothing_to_find_is_refused_in_a_line(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert text(book, "--find", " ") == 1
+    captured = capsys.readouterr()
+    assert "--find has no words" in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
 def test_a_file_that_cannot_be_read_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert text(tmp_path / "none.pdf", "--json") == 1
     captured = capsys.readouterr()

@@ -158,6 +158,37 @@ def test_special_characters_and_breaks(tmp_path: Path) -> None:
     assert read_document(make_docx(tmp_path, p(properties=stops, runs=run))).text == "a b-c\ndα�\n\ne"
 
 
+def styled(*styles: tuple[str, str]) -> dict[str, str]:
+    """A file of styles: identifiers, and what they hold."""
+    made = "".join(f'<w:style w:type="paragraph" w:styleId="{key}" {more}</w:style>' for key, more in styles)
+    return {"word/styles.xml": part("styles", made)}
+
+
+COURIER = '<w:rPr><w:rFonts w:ascii="Courier New"/></w:rPr>'
+
+
+def test_programs_keep_their_lines_and_spaces(tmp_path: Path) -> None:
+    files = styled(
+        ("Code", f'><w:name w:val="Mine"/>{COURIER}'),
+        ("Sub", '><w:name w:val="Sub"/><w:basedOn w:val="Code"/>'),
+        ("H", '><w:name w:val="HTML Preformatted"/>'),
+        ("Plain", f'><w:name w:val="P"/><w:basedOn w:val="Code"/>{COURIER.replace("Courier New", "Arial")}'),
+    )
+    code = p("def f():", "Code") + p("    if  x:", "Sub") + p("", "Code")
+    code += p(style="H", runs="<w:r><w:tab/><w:t>return 1</w:t></w:r>")
+    document = read_document(make_docx(tmp_path, p("Before  it.") + code + p("After  it.", "Plain") + p("End."), files))
+    assert document.text == "Before it.\n\ndef f():\n    if  x:\n\n    return 1\n\nAfter it.\n\nEnd."
+
+
+def test_a_manuscript_in_the_letters_of_a_typewriter_is_prose(tmp_path: Path) -> None:
+    files = styled(
+        ("Normal", f'w:default="1"><w:name w:val="Normal"/>{COURIER}'),
+        ("B", '><w:name w:val="Body"/><w:basedOn w:val="Normal"/>'),
+    )
+    document = read_document(make_docx(tmp_path, p("One  day.", "Normal") + p("Two.", "B"), files))
+    assert document.text == "One day.\n\nTwo."
+
+
 def test_notes_are_numbered_and_told_at_the_end(tmp_path: Path) -> None:
     calls = '<w:r><w:endnoteReference w:id="7"/></w:r>' + r(" and") + '<w:r><w:footnoteReference w:id="2"/></w:r>'
     notes = {

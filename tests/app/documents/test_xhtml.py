@@ -42,6 +42,26 @@ def test_preformatted_text_keeps_its_lines_and_indents() -> None:
     assert text("<p>So:</p><pre>\nif a:\n    b = <b>1</b>\n\n</pre><p>Done.</p>") == "So:\n\nif a:\n    b = 1\n\nDone."
 
 
+def test_verse_keeps_its_lines_and_stanzas() -> None:
+    lines = '<div class="line">Tiger, tiger</div><div class="line">burning bright</div>'
+    assert text(f'<p>a</p><div class="line-block">{lines}</div><p>b</p>') == "a\n\nTiger, tiger\nburning bright\n\nb"
+    stanza = '<div><p class="verse x">One</p><p class="verse">two</p></div>'
+    assert text(stanza + stanza) == "One\ntwo\n\nOne\ntwo"
+    assert text('<p class="versed">One</p><p>two</p>') == "One\n\ntwo"
+    assert text("<p>One,<br/>&#160;&#160;two<br/> &emsp;&emsp;three &#160; four</p>") == "One,\n  two\n  three four"
+    assert text("<p>&#160;&#160;One</p><p>a &#160;&#160;b</p>") == "One\n\na b", "only lines have indents"
+
+
+def test_programs_have_no_numbers_of_lines_and_no_empty_ones() -> None:
+    numbers = '<td class="linenos"><div><pre>1\n2</pre></div></td>'
+    table = f'<table><tr>{numbers}<td class="code"><pre>def f():\n    pass</pre></td></tr></table>'
+    assert text(table) == "def f():\n    pass"
+    assert text('<pre><span class="linenos">1</span>a\n<span class="lineno">2</span>  b</pre>') == "a\n  b"
+    assert text("<pre><div>a</div><div>  b</div></pre><p>c</p>") == "a\n  b\n\nc"
+    colours = '<span class="k">def</span> <span class="nf">f</span>():\n    <span class="k">pass</span>\n'
+    assert text(f"<pre><span></span>{colours}</pre>") == "def f():\n    pass"
+
+
 def test_named_entities_of_html_are_resolved_and_others_stay() -> None:
     assert text("caf&eacute;&nbsp;&amp; bar&mdash;&#8220;&lt;b&gt;&#x201D; &harbour;") == "café & bar—“<b>” &harbour;"
 

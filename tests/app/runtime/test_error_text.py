@@ -10,7 +10,7 @@ import pytest
 from gradio_client import Client, handle_file
 
 from app.context.uploads import Upload
-from app.runtime.error_text import told, without_paths
+from app.runtime.error_text import problem_and_hint, without_paths
 from app.runtime.worker import EngineFault, EngineWorker
 from app.ui import render
 from app.ui.models.view import not_loaded, refused
@@ -57,7 +57,10 @@ def test_everything_that_shows_an_error_leaves_them_out() -> None:
     for html in (render.problem(error), failure(upload), not_loaded(error), refused(error)):
         assert "secret" not in html and html.count("…/a.bin") == 2
     fault = EngineFault(OSError(2, "No such file", SECRET))
-    assert told(fault)[0] == "The engine stopped with an error (FileNotFoundError)." and "terminal" in told(fault)[1]
+    assert (
+        problem_and_hint(fault)[0] == "The engine stopped with an error (FileNotFoundError)."
+        and "terminal" in problem_and_hint(fault)[1]
+    )
     assert SECRET not in str(fault), "the terminal has it from the traceback"
 
 

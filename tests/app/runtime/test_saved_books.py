@@ -45,7 +45,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], EngineWorker]]:
 
     def begin() -> EngineWorker:
         engine = with_words(tiny_engine(context=2048, prefill_chunk=128))
-        workers.append(worker_of(engine, keeping=SavedBooks(tmp_path / "shelf")))
+        workers.append(worker_of(engine, saved_books=SavedBooks(tmp_path / "shelf")))
         return workers[-1]
 
     yield begin
@@ -58,13 +58,13 @@ def card(session: Session) -> str:
 
 
 def kept(worker: EngineWorker) -> list[str]:
-    assert worker.keeping.folder is not None
-    return [book.name for book in worker.keeping.folder.books()]
+    assert worker.saved_books.folder is not None
+    return [book.name for book in worker.saved_books.folder.books()]
 
 
 def choose(worker: EngineWorker, mode: Mode) -> None:
-    assert worker.keeping.folder is not None
-    worker.keeping.folder.choose(BookFolderSettings(keeping=mode))
+    assert worker.saved_books.folder is not None
+    worker.saved_books.folder.choose(BookFolderSettings(keeping=mode))
 
 
 def answer(worker: EngineWorker, session_id: str) -> Finished:
@@ -180,60 +180,60 @@ def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
 
 def a_read_book(tmp_path: Path) -> tuple[SavedBooks, Session, Engine]:
     """Without a worker: what it does on the engine's thread, step by step."""
-    engine, keeping = with_words(tiny_engine(context=2048, prefill_chunk=128)), SavedBooks(tmp_path / "shelf")
+    engine, saved_books = with_words(tiny_engine(context=2048, prefill_chunk=128)), SavedBooks(tmp_path / "shelf")
     session = Session("", incognito=False)
     session.book = type("Anything", (), {"names": ("one.txt",), "num_opening": 700})()
     ids = list(range(2, 60)) * 10
     list(engine.read([*ids, 0]))
-    keeping.read_ended(session, ids, engine)
-    return keeping, session, engine
+    saved_books.read_ended(session, ids, engine)
+    return saved_books, session, engine
 
 
 def test_writing_makes_way_for_whoever_waits_and_goes_on_after_that(tmp_path: Path) -> None:
-    keeping, session, engine = a_read_book(tmp_path)
+    saved_books, session, engine = a_read_book(tmp_path)
     state = disk_state(session)
     state.wanted, jobs = True, 0
     while state.wanted:
-        moves = list(keeping.write(session, lambda: True, engine, threading.Event()))
+        moves = list(saved_books.write(session, lambda: True, engine, threading.Event()))
         assert len(moves) <= 1, "a step, then the others"
         jobs += 1
-    assert jobs > 3 and state.kept_bytes > 0 and keeping.folder is not None and len(keeping.folder.books()) == 1
+    assert jobs > 3 and state.kept_bytes > 0 and saved_books.folder is not None and len(saved_books.folder.books()) == 1
 
 
 def test_writing_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
-    keeping, session, engine = a_read_book(tmp_path)
+    saved_books, session, engine = a_read_book(tmp_path)
     state, cancel = disk_state(session), threading.Event()
     state.wanted = True
-    list(keeping.write(session, lambda: True, engine, cancel))
+    list(saved_books.write(session, lambda: True, engine, cancel))
     assert len(list((tmp_path / "shelf").glob("*.part"))) == 1
     cancel.set()
-    list(keeping.write(session, lambda: False, engine, cancel))
+    list(saved_books.write(session, lambda: False, engine, cancel))
     assert not state.wanted and state.note and not list((tmp_path / "shelf").glob("*.part"))
 
 
 def test_no_room_is_said_in_the_card(tmp_path: Path) -> None:
-    keeping, session, engine = a_read_book(tmp_path)
-    assert keeping.folder is not None
-    keeping.folder.choose(BookFolderSettings(cap_bytes=1000))
+    saved_books, session, engine = a_read_book(tmp_path)
+    assert saved_books.folder is not None
+    saved_books.folder.choose(BookFolderSettings(cap_bytes=1000))
     disk_state(session).wanted = True
-    list(keeping.write(session, lambda: False, engine, threading.Event()))
+    list(saved_books.write(session, lambda: False, engine, threading.Event()))
     assert "all may take" in disk_state(session).note and not disk_state(session).wanted
 
 
 def test_the_list_shows_sizes_removes_and_settles_the_room(tmp_path: Path) -> None:
-    keeping, session, engine = a_read_book(tmp_path)
+    saved_books, session, engine = a_read_book(tmp_path)
     disk_state(session).wanted = True
-    list(keeping.write(session, lambda: False, engine, threading.Event()))
-    assert keeping.folder is not None
-    (book,) = keeping.folder.books()
+    list(saved_books.write(session, lambda: False, engine, threading.Event()))
+    assert saved_books.folder is not None
+    (book,) = saved_books.folder.books()
     parts = SavedParts(*("act", "keeping", "cap", "listing"))  # type: ignore[arg-type]
-    handlers = SavedHandlers(keeping, parts)
+    handlers = SavedHandlers(saved_books, parts)
     (drawn,) = handlers.show("")
     assert "one.txt" in drawn["listing"] and f"unkeep:{book.id}" in drawn["listing"] and drawn["keeping"] == "ask"
-    assert handlers.choose("", "always", 7)["cap"] == 7 and keeping.folder.settings.keeping == "always"
+    assert handlers.choose("", "always", 7)["cap"] == 7 and saved_books.folder.settings.keeping == "always"
     assert 'role="alert"' in handlers.choose("", "always", None)["listing"]
     assert 'role="alert"' in handlers.choose("", "sometimes", 7)["listing"]
-    assert "one.txt" not in handlers.act("", f"unkeep:{book.id}")["listing"] and keeping.folder.books() == []
+    assert "one.txt" not in handlers.act("", f"unkeep:{book.id}")["listing"] and saved_books.folder.books() == []
     handlers.act("", "unkeep:../../etc")
     assert "keeps no books" in next(iter(SavedHandlers(SavedBooks(), parts).drawn().values()))
 

@@ -34,7 +34,7 @@ from core.planning.memory_plan import Plan
 from core.planning.planner import make_plan
 from core.planning.rig_plan import RigPlan, plan_rig
 from core.planning.sizes import kv_bytes_per_token
-from core.planning.speed_model import Acceptance, Prediction, predict
+from core.planning.speed_model import Acceptance, Prediction, predict, reading_seconds
 from core.planning.tp_planning import one_share, share_of
 from tests.core.toys import random_prompt, tiny_engine
 
@@ -382,3 +382,12 @@ def test_what_the_settings_say_of_the_longest_round_holds(tmp_path: Path, monkey
 if __name__ == "__main__":
     rows = golden()
     GOLDEN.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
+
+
+def test_reading_takes_two_operations_a_weight_and_the_attention_to_what_came_before() -> None:
+    dims = size_of(find_shape("qwen3-8b").config, "m").dims  # type: ignore[union-attr]
+    short, long = (reading_seconds(tokens, dims, 8_190_735_360, 1e12) for tokens in (1_000, 2_000))
+    weights = 2 * 8_190_735_360 * 1_000 / 1e12
+    scores_and_sums = 4 * dims.num_layers * dims.num_heads * dims.head_dim * 1_000 * 1_000 / 2 / 1e12
+    assert short == pytest.approx(weights + scores_and_sums)
+    assert long == pytest.approx(2 * weights + 4 * scores_and_sums)

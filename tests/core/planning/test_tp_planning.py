@@ -12,7 +12,7 @@ from core.models.loader import ModelDims, read_dims
 from core.planning import tp_planning
 from core.planning.hardware import Gpu, Machine
 from core.planning.planner import make_plan
-from core.planning.tp_planning import one_share, told
+from core.planning.tp_planning import for_one_rank, one_share
 from tests.core.toys import MACHINE
 
 TARGET = find("harbour").target
@@ -63,7 +63,7 @@ def test_a_share_has_half_of_the_heads_and_of_the_layers_weights() -> None:
     assert 2 * share.num_kv_heads == whole.num_kv_heads and 2 * share.num_heads == whole.num_heads
     assert whole.weight_bytes / 2 < share.weight_bytes < whole.weight_bytes, "embeddings are on each"
     assert machine.free_ram_bytes == MACHINE.free_ram_bytes // 2
-    plan = told(make_plan(share, None, TWO, machine), 2)
+    plan = for_one_rank(make_plan(share, None, TWO, machine), 2)
     assert "2 processes share the model by heads" in plan.placement.because
     alone = make_plan(whole, None, EngineConfig(device="cpu"), MACHINE)
     rows, rows_alone = ({row.name: row.size_bytes for row in each.rows} for each in (plan, alone))
@@ -73,5 +73,5 @@ def test_a_share_has_half_of_the_heads_and_of_the_layers_weights() -> None:
 def test_gpus_are_planned_by_the_fullest() -> None:
     share, machine = shared(replace(TWO, device="cuda"), GPUS)
     assert [gpu.name for gpu in machine.gpus] == ["fuller"]
-    plan = told(make_plan(share, None, replace(TWO, device="cuda"), machine), 2)
+    plan = for_one_rank(make_plan(share, None, replace(TWO, device="cuda"), machine), 2)
     assert plan.available_bytes == 8 << 30 and "2 GPUs share" in plan.placement.because

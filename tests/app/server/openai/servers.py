@@ -11,8 +11,8 @@ import uvicorn
 
 from app.cli.serve import loaded
 from app.runtime.worker import EngineWorker
-from app.server.doors import Hosts
 from app.server.openai.api import Api
+from app.server.request_guard import Hosts
 from tests.app.fakes import SECONDS, FakeEngine, FakeText
 
 

@@ -111,6 +111,33 @@ def test_the_list_has_every_target_and_asks_nobody(worker: EngineWorker, toys: T
     assert toys.tokens == [] == toys.asked, "the network was asked before Download was pressed"
 
 
+def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: GPU)
+    rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
+    small, large = rows["llama-3.2-1b"].fit, rows["qwen3-8b-yarn"].fit
+    assert small and large and small.speeds and large.speeds and large.placement == "offloaded"
+    assert small.speeds.plain > 4 * large.speeds.plain and small.speeds.reading_seconds < large.speeds.reading_seconds
+    assert large.speeds.triforce > 2 * large.speeds.plain, "the full cache comes over the link for every plain token"
+    words, _ = fit_line(large)
+    assert "tokens/s plain" in words and "by TriForce; 100 pages read in" in words
+    moe = Machine("large", 8, 64 << 30, 48 << 30, (Gpu("large", 94 << 30, 93 << 30),))
+    monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: moe)
+    rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
+    mixture = rows["qwen3-30b-a3b-2507"].fit
+    assert mixture and mixture.context and mixture.speeds is None, "a pass reads some of the experts: not modelled"
+
+
+def test_a_context_that_does_not_fit_is_told_with_the_speed_at_the_shorter_one() -> None:
+    shape = shapes.find_shape("qwen3-4b-2507")
+    assert shape is not None
+    host = Machine("test processor", 8, 32 << 30, 28 << 30, ())
+    dims = replace(dims_of(shape.config, "m", weight_bytes=0), weight_bytes=8_044_936_192)
+    fit = fit_of("m", dims, None, host, source(context=131_072))
+    assert 0 < fit.context < 131_072 and fit.context_refused and fit.speeds
+    words, tone = fit_line(fit)
+    assert tone == "partly" and f"It fits with {fit.context:,} tokens. Expected" in words
+
+
 def test_the_real_catalogue_is_told_from_its_own_sizes(engine: FakeEngine) -> None:
     rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
     qwen = rows["qwen3-8b"]

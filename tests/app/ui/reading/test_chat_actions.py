@@ -15,7 +15,7 @@ from app.conversations.listing import Listing, Summary
 from app.conversations.store import Conversations
 from app.conversations.tree import Dialogue
 from app.runtime.sessions import Session
-from app.runtime.throttle import Pace
+from app.runtime.throttle import UpdateIntervals
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import Handlers
 from app.ui.library.drawing import LibraryParts
@@ -483,7 +483,9 @@ def test_figures_come_less_often_than_words_where_updates_cost_the_decoder_time(
     words = "One two three four five six seven eight nine ten."
     shown: dict[float, list[dict[Any, Any]]] = {}
     for figures in (0.0, 1000.0):
-        monkeypatch.setattr("app.ui.reading.answers.pace_beside", lambda *_, rare=figures: Pace(0.0, rare))
+        monkeypatch.setattr(
+            "app.ui.reading.answers.intervals_beside", lambda *_, rare=figures: UpdateIntervals(0.0, rare)
+        )
         engine.enqueue(words)
         shown[figures] = list(page.answers.ask(page.session_id, "Count!", "triforce", 0, 1, 64))
     for updates in shown.values():

@@ -8,7 +8,7 @@ import pytest
 
 from app.cli.serve import check_door
 from app.runtime.worker import EngineWorker
-from app.server.doors import Hosts
+from app.server.request_guard import Hosts
 from core.errors import InvalidSetting
 from tests.app.fakes import FOREIGN
 from tests.app.server.openai.servers import ServedEngine, free_port, served

@@ -1,4 +1,4 @@
-"""Closed doors: no page of another site, and no name that is not ours, reaches anything of the running app."""
+"""No page of another site, and no name that is not ours, reaches anything of the running app."""
 
 import argparse
 import re
@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from app.runtime.worker import EngineWorker
-from app.server import doors, serve_page
-from app.server.doors import Doors, Hosts
+from app.server import request_guard, serve_page
+from app.server.request_guard import Hosts, RequestGuard
 from tests.app.fakes import FOREIGN, GRADIO_WARNINGS, finish
 
 pytestmark = GRADIO_WARNINGS
@@ -177,14 +177,14 @@ def test_five_foreign_requests_are_refused(serve: ServeOn, worker: EngineWorker,
 
 
 def test_the_doors_stand_before_everything_that_the_framework_adds(app: Any) -> None:
-    assert isinstance(app.middleware_stack, Doors)
+    assert isinstance(app.middleware_stack, RequestGuard)
 
 
 def test_a_server_without_its_doors_does_not_stay(
     serve: ServeOn, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve_page, "guarded", lambda hosts: None)
-    with pytest.raises(RuntimeError, match="doors"):
+    with pytest.raises(RuntimeError, match="guard"):
         serve(worker)
 
 
@@ -252,16 +252,16 @@ def test_the_shared_address_is_admitted_once_it_is_known() -> None:
 def test_a_page_of_the_shared_address(app: Any) -> None:
     hosts = Hosts("127.0.0.1", 7860)
     hosts.allow("https://abc.gradio.live")
-    shared = Doors(app, hosts)
+    shared = RequestGuard(app, hosts)
     own = [("host", "abc.gradio.live"), ("origin", "https://abc.gradio.live")]
     assert (
-        doors.TO_OURSELVES.items()
+        request_guard.TO_OURSELVES.items()
         <= {
             name.title(): value for name, value in ask(shared, "/nowhere", [("host", "elsewhere")]).headers.items()
         }.items()
     )
-    assert ask(Doors(nothing, hosts), "/config", own).status == 204
-    assert ask(Doors(nothing, hosts), "/config", [own[0], ("origin", "http://abc.gradio.live")]).status == 403
+    assert ask(RequestGuard(nothing, hosts), "/config", own).status == 204
+    assert ask(RequestGuard(nothing, hosts), "/config", [own[0], ("origin", "http://abc.gradio.live")]).status == 403
 
 
 async def nothing(scope: Any, receive: Any, send: Any) -> None:
@@ -272,5 +272,5 @@ async def nothing(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_nobody_is_told_that_other_pages_may_read() -> None:
-    answer = ask(Doors(nothing, Hosts("127.0.0.1", 7860)), "/", [("host", "127.0.0.1:7860")])
+    answer = ask(RequestGuard(nothing, Hosts("127.0.0.1", 7860)), "/", [("host", "127.0.0.1:7860")])
     assert answer.status == 204 and not any("access-control" in name for name in answer.headers)

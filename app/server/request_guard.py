@@ -69,7 +69,7 @@ class Hosts:
         return address.is_loopback or (self._everywhere and name == _plain(arrived_at))
 
 
-class Doors:
+class RequestGuard:
     """Outermost ASGI middleware: the app sees no refused request."""
 
     def __init__(self, app: ASGIApp, hosts: Hosts) -> None:
@@ -99,7 +99,7 @@ class Doors:
 
 
 def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """A lifespan for an app, which puts Doors around everything before the first connection is accepted.
+    """A lifespan for an app, which puts RequestGuard around everything before the first connection is accepted.
 
     Middleware given as `middleware` would run inside the middleware that a framework adds itself.
     """
@@ -107,7 +107,7 @@ def guarded(hosts: Hosts) -> Callable[[Starlette], AbstractAsyncContextManager[N
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         assert app.middleware_stack is not None, "the lifespan came through it"
-        app.middleware_stack = Doors(app.middleware_stack, hosts)
+        app.middleware_stack = RequestGuard(app.middleware_stack, hosts)
         yield
 
     return lifespan

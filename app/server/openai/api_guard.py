@@ -1,8 +1,8 @@
 """Who may use the server: clients with its key, if it has one; no web pages of other origins except those named.
 
 A browser sends the name it reached the server by (Host), the page that asks (Origin) and how the two are related
-(Sec-Fetch-Site); the rules for them are in `app.server.doors`. Programs send Host alone. So on 127.0.0.1 no web page
-can use the model, even without a key.
+(Sec-Fetch-Site); the rules for them are in `app.server.request_guard`. Programs send Host alone. So on 127.0.0.1 no
+web page can use the model, even without a key.
 """
 
 import hmac
@@ -12,8 +12,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.server.doors import Hosts, comes_from_afar, own_origins
 from app.server.openai.errors import NotAllowed
+from app.server.request_guard import Hosts, comes_from_afar, own_origins
 
 OPEN = ("/health",)  # says only that the server is up
 ALLOWED = {
@@ -23,7 +23,7 @@ ALLOWED = {
 }
 
 
-class Doors:
+class ApiGuard:
     """ASGI middleware.
 
     Args:

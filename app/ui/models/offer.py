@@ -1,0 +1,190 @@
+"""The card in the chat that offers a full model: for a book that the bundled one was not made for, or for an idle GPU.
+
+One button fetches the model that suits this machine best and changes to it; open books are then read again by it.
+Nothing is asked of the network before that.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+import gradio as gr
+from gradio.blocks import Block
+from huggingface_hub import constants
+
+from app import formats
+from app.runtime.downloads import Downloads, Fetch
+from app.runtime.events import Loading, Ready
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.ui import render
+from app.ui.models import view
+from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
+from core.errors import CoreError, UnknownModel
+
+if TYPE_CHECKING:
+    from app.ui.updates import Updates
+
+USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
+USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
+OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
+OTHERS = '<button type="button" class="link" data-tab="System">Other models</button>'
+
+
+class ModelOffer:
+    """What the card shows, and its clicks. The model that its button wants is the program's, not a page's."""
+
+    def __init__(
+        self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads, part: gr.HTML | None = None
+    ) -> None:
+        self._worker, self._source, self._downloads, self._part = worker, source, downloads, part
+        self._wanted = ""  # the model to change to when its download has ended
+        self._taken: Fetch | None = None  # the ended download whose model was asked for
+        self._lock = threading.Lock()
+
+    def html(self, session: Session | None) -> str:
+        """The card; empty if nothing is to be offered."""
+        state, source = self._worker.state, self._source
+        if session is None or source is None or source.unavailable:
+            return ""
+        if isinstance(state, Loading) and state.model and state.model == self._wanted:
+            return _card(view.loading(state.model))
+        if not isinstance(state, Ready) or not state.info.limits:
+            return ""
+        now = self._downloads.now
+        if now is not None and now.name == self._wanted and now.stage != "done":
+            return _card(view.download(now))
+        refused = view.not_loaded(state.refused) if state.refused and self._wanted else ""
+        why = _why(session, state)
+        if not why or session.declined_offer:
+            return _card(refused) if refused else ""
+        row = best(model_rows(state, source))
+        return _card(refused + (_offer(why, row) if row else _nothing_fits(why)))
+
+    def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
+        """A click on the card."""
+        verb, _, name = (action or "").partition(":")
+        session, problem = self._worker.sessions.enter(session_id), ""
+        try:
+            if verb == "get":
+                self._downloads.start(name)
+                self._wanted = name
+                yield from self._follow(session)
+            elif verb == "use":
+                self._wanted = name
+                self._use(name)
+            elif verb == "stop":
+                self._downloads.stop()
+            elif verb == "dismiss":
+                self._downloads.dismiss()
+                self._wanted = ""
+            elif verb == "decline":
+                session.declined_offer = True
+        except CoreError as error:
+            problem = view.refused(error)
+        yield self._drawn(problem + self.html(session))
+
+    def resume(self, session_id: str) -> "Iterator[Updates]":
+        """The page was loaded: show the card, and follow a download that an offer has begun."""
+        session = self._worker.sessions.enter(session_id)
+        yield self._drawn(self.html(session))
+        try:
+            yield from self._follow(session)
+        except CoreError as error:
+            yield self._drawn(view.refused(error) + self.html(session))
+
+    def _follow(self, session: Session) -> "Iterator[Updates]":
+        """Show the download, and change to its model when it is here. Of several pages, one does that."""
+        for fetch in self._downloads.watch():
+            if fetch.name != self._wanted:
+                return
+            yield self._drawn(self.html(session))
+            if fetch.stage == "done":
+                with self._lock:
+                    mine, self._taken = fetch is not self._taken, fetch
+                if mine:
+                    self._use(fetch.name)
+
+    def _drawn(self, html: str) -> "Updates":
+        return {cast(Block, self._part): html}
+
+    def _use(self, name: str) -> None:
+        assert self._source is not None, "a card without models"
+        rows = model_rows(self._worker.state, self._source)
+        row = next((row for row in rows if row.name == name and row.is_here), None)
+        if row is None:
+            raise UnknownModel(f"{name} is not on this disk.", hint="Download it first.")
+        if not row.in_use:
+            self._worker.switch(self._source.load(config_of(row, self._source)), name)
+
+
+def best(rows: Sequence[ModelRow]) -> ModelRow | None:
+    """The largest full model that is quick enough on this machine, else the quickest; None: none fits.
+
+    Models that the hub hands out at once come before those whose licence must be accepted there first.
+    """
+    fitting = [row for row in rows if not row.is_bundled and row.fit is not None and row.fit.speeds is not None]
+    open_ones = [row for row in fitting if row.is_here or not row.gated]
+    fitting = open_ones or fitting
+    usable = [row for row in fitting if _is_usable(row)]
+    if usable:
+        return max(usable, key=lambda row: (min(row.fit.context, 1 << 16) if row.fit else 0, row.size_bytes))
+    return max(fitting, key=lambda row: row.fit.speeds.triforce if row.fit and row.fit.speeds else 0.0, default=None)
+
+
+def _is_usable(row: ModelRow) -> bool:
+    speeds = row.fit.speeds if row.fit else None
+    if speeds is None:
+        return False
+    return speeds.triforce >= USABLE_TOKENS_PER_SECOND and speeds.reading_seconds <= USABLE_READING_SECONDS
+
+
+def _why(session: Session, ready: Ready) -> str:
+    """Why a full model is offered; empty: it is not."""
+    if session.book is not None and session.book.note:
+        return f"The bundled model is a demonstration: it is not made for texts like {session.book.title}."
+    if ready.info.plan.device.value == "cuda" and ready.machine.gpus:
+        return f"The bundled model is a demonstration, and this machine has a {ready.machine.gpus[0].name}."
+    return ""
+
+
+def _offer(why: str, row: ModelRow) -> str:
+    name, fit = render.escape(row.name), row.fit
+    assert fit is not None and fit.speeds is not None, "offered without a plan"
+    facts = [row.description, f"{fit.context:,} tokens of context", row.licence]
+    if not row.is_here:
+        facts.insert(1, f"about {formats.disk_size(row.to_come_bytes)} to download")
+    facts.append(view.speed_words(fit.speeds).removeprefix(". "))
+    listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
+    return (
+        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best:</p>"
+        f'<ul class="model-facts">{listed}</ul>{_buttons(row)}'
+    )
+
+
+def _buttons(row: ModelRow) -> str:
+    name = render.escape(row.name)
+    if row.is_here and not (row.to_come_bytes and row.draft and not row.draft_is_here):
+        wanted = f'<button type="button" class="act strong" data-act="use:{name}">Read with {name}</button>'
+    elif constants.HF_HUB_OFFLINE:
+        wanted = f'<p class="quiet">{OFFLINE}</p>'
+    else:
+        size = formats.disk_size(row.to_come_bytes)
+        wanted = (
+            f'<button type="button" class="act strong" data-act="get:{name}">'
+            f"Download {name} ({size}) and read with it</button>"
+        )
+    decline = '<button type="button" class="link" data-act="decline">Not now</button>'
+    return f'<div class="acts">{wanted}{OTHERS}{decline}</div>'
+
+
+def _nothing_fits(why: str) -> str:
+    decline = '<button type="button" class="link" data-act="decline">Not now</button>'
+    return (
+        f"<p>{render.escape(why)} No known full model fits into the memory that is free here.</p>"
+        f'<div class="acts">{OTHERS}{decline}</div>'
+    )
+
+
+def _card(body: str) -> str:
+    return f'<section class="model-offer" aria-label="A full model">{body}</section>' if body else ""

@@ -1,0 +1,213 @@
+"""Find against a slow twin that folds character by character, and what it must not find."""
+
+import unicodedata
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.context.context_documents import Book, Chapters, Library, Pages
+from app.context.find import AROUND, MOST_CHARS, MOST_MARKED, Hit, Words, excerpt, find, occurrences
+from app.context.folding import fold, fold_char, is_unspaced
+from app.documents import stretches
+from app.documents.document import Chapter, Document, make_pages
+
+LETTERS = (
+    "aAäÄsSßﬁeéE\u0301\u0308\u00ad\u200b \n\t\u00a0\u3000-–'’\"«1½.京都か\u3099が\u05e9\u05b8\u0644\u0640각İøŒ\ud800_"
+)
+
+
+def slow(words: Words, text: str) -> Iterator[tuple[int, int]]:
+    """The same hits, by folding and comparing character by character."""
+    wanted = fold(words.text[:MOST_CHARS].strip(), exact=words.exact).strip(" ")
+    every = [(one, at) for at, char in enumerate(text) for one in fold_char(char, exact=words.exact)]
+    single = [pair for n, pair in enumerate(every) if pair[0] != " " or n == 0 or every[n - 1][0] != " "]
+
+    def between(n: int) -> bool:
+        around = single[n - 1 : n + 2 : 2]
+        return 0 < n < len(single) - 1 and all(is_unspaced(ord(char)) for char, _ in around)
+
+    left = [pair for n, pair in enumerate(single) if pair[0] != " " or not between(n)]
+    last = 0
+    for n in range(len(left) - len(wanted) + 1 if wanted else 0):
+        here = left[n : n + len(wanted)]
+        start, end = here[0][1], here[-1][1] + 1
+        cut = (n and left[n - 1][1] == start) or [at for _, at in left[n + len(wanted) :][:1]] == [end - 1]
+        if "".join(char for char, _ in here) != wanted or start < last or cut:
+            continue
+        while end < len(text) and unicodedata.combining(text[end]) and not fold_char(text[end], exact=words.exact):
+            end += 1
+        if text[end : end + 1] and unicodedata.combining(text[end]):
+            continue
+        if words.whole and any(0 < at < len(text) and word_goes_on(text[at - 1 : at + 1]) for at in (start, end)):
+            continue
+        yield start, end
+        last = end
+
+
+def word_goes_on(pair: str) -> bool:
+    return all((c.isalnum() or c == "_" or unicodedata.combining(c)) and not is_unspaced(ord(c)) for c in pair)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.text(LETTERS, max_size=40),
+    st.text(LETTERS, max_size=4),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 7),
+    st.data(),
+)
+def test_hits_are_those_of_the_slow_twin(
+    text: str, typed: str, exact: bool, whole: bool, size: int, data: st.DataObject
+) -> None:
+    if text and data.draw(st.booleans(), "words of the text"):
+        start = data.draw(st.integers(0, len(text) - 1))
+        typed = text[start : start + data.draw(st.integers(1, 6))]
+    words = Words(typed, exact, whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "MOST_CHARS", size)
+        assert list(occurrences(words, text)) == list(slow(words, text))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("typed", ["s", "ss", "as", "a b", "b a b", "京都"])
+def test_hits_at_the_borders_of_stretches_are_those_of_the_slow_twin(typed: str, size: int) -> None:
+    text = "aßa sßs as  \n b a   b\u00ad a\u200b b 京 \n 都 京 都"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretches, "MOST_CHARS", size)
+        assert list(occurrences(Words(typed), text)) == list(slow(Words(typed), text))
+
+
+def hits(words: str, text: str, *, exact: bool = False, whole: bool = False) -> list[str]:
+    return [text[start:end] for start, end in occurrences(Words(words, exact, whole), text)]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "expected"),
+    [
+        ("strasse", "Die Straße, STRASSE.", ["Straße", "STRASSE"]),
+        ("CAFÉ", "cafe Cafe\u0301 café.", ["cafe", "Cafe\u0301", "café"]),
+        ("old pilot", "the old\n    pilot, an old\u00a0pilot", ["old\n    pilot", "old\u00a0pilot"]),
+        ("co-operate", "co\u2010operate co–operate cooperate", ["co\u2010operate", "co–operate"]),
+        ("don't", "don’t don't dont", ["don’t", "don't"]),
+        ("office", "o\ufb03ce of\u00adfice", ["o\ufb03ce", "of\u00adfice"]),
+        ("§ 12", "See § 12 and §\u00a012, not § 13.", ["§ 12", "§\u00a012"]),
+        ("3.14", "3.14, not 3514 nor 3,14", ["3.14"]),
+        ("Łódź", "lodz", ["lodz"]),
+        ("東京都", "東京\n都は東京 都", ["東京\n都", "東京 都"]),
+        ("\uff21\uff22\uff23", "abc", ["abc"]),
+        ("か", "かがか\u3099か", ["か", "か"]),
+        ("שלום", "שָׁלוֹם עולם", ["שָׁלוֹם"]),
+        ("كتاب", "كِتَاب كتـــاب", ["كِتَاب", "كتـــاب"]),
+        ("कि", "की कि कु", ["कि"]),
+        ("각", "가 각", ["각"]),
+        ("가", "각", []),
+        ("s", "ß s", ["s"]),
+        ("aa", "aaaaa", ["aa", "aa"]),
+        (".*", "a.*b", [".*"]),
+        (" \n", "a \n b", []),
+        ("\u0301", "é e\u0301", []),
+        ("", "anything", []),
+        ("words", "", []),
+    ],
+)
+def test_words_are_found_as_people_mean_them(words: str, text: str, expected: list[str]) -> None:
+    assert hits(words, text) == expected
+
+
+def test_exact_words_have_their_case_and_accents() -> None:
+    assert hits("Café", "café Cafe Café Cafe\u0301 CAFÉ", exact=True) == ["Café", "Cafe\u0301"]
+    assert hits("e", "é e\u0301 e", exact=True) == ["e"], "not a part of an accented letter"
+    assert hits("fi", "\ufb01 fi", exact=True) == ["fi"]
+
+
+def test_whole_words_have_no_letter_beside_them() -> None:
+    assert hits("light", "light lighthouse moonlight light2 light_ (light) LIGHT.", whole=True) == [
+        "light",
+        "light",
+        "LIGHT",
+    ]
+    assert hits("3.14", "3.14 3.141 13.14", whole=True) == ["3.14"]
+    assert hits("東京", "東京都", whole=True) == ["東京"], "no spaces part these words"
+    assert hits("cafe", "cafe\u0301s cafe\u0301", whole=True) == ["cafe\u0301"]
+
+
+def test_words_of_any_length_are_searched_by_their_beginning() -> None:
+    assert hits("a" * 1000, "b" + "a" * 500) == ["a" * MOST_CHARS] * 2
+
+
+# -------------------- documents
+
+
+def a_document(*pages: str, title: str = "The Pilot") -> Document:
+    starts = [sum(map(len, pages[:n])) for n in range(len(pages))]
+    text = "".join(pages)
+    half = len(text) // 2
+    bounds = ((0, half), (half, len(text)))
+    return Document(
+        name="pilot.pdf",
+        title=title,
+        format="pdf",
+        text=text,
+        pages=make_pages(starts, len(text), ["i", "ii", "1", "2"][: len(pages)]),
+        has_own_pages=True,
+        chapters=tuple(Chapter(title="C", first_page=1, char_start=a, char_end=b) for a, b in bounds),
+    )
+
+
+def books_of(*documents: Document) -> tuple[Book, ...]:
+    library = Library()
+    for document in documents:
+        library = library.add(document)
+    return library.books
+
+
+def test_hits_have_pages_and_lines() -> None:
+    books = books_of(a_document("A gull.\nA gull\n", "\nNo bird.\n", "", "x\ny\nthe\ngull gull"))
+    (result,) = find(Words("gull"), books, 10)
+    assert [(hit.page.label, hit.page.number, hit.line) for hit in result.hits] == [
+        ("i", 1, 1),
+        ("i", 1, 2),
+        ("2", 4, 4),
+        ("2", 4, 4),
+    ]
+    text = books[0].document.text
+    assert all(text[hit.start : hit.end] == "gull" for hit in result.hits)
+    (across,) = find(Words("gull no bird"), books, 10)
+    assert across.hits[0].page.label == "i" and across.total == 1
+
+
+def test_what_is_not_chosen_is_found_and_said_to_be_out_of_the_context() -> None:
+    document = a_document("gull ", "gull ", "gull ", "gull.")
+    library = Library().add(document)
+    part = library.choose(0, Pages(2, 3)).books
+    assert [hit.chosen for hit in find(Words("gull"), part, 10)[0].hits] == [False, True, True, False]
+    half = library.choose(0, Chapters((2,))).books
+    assert [hit.chosen for hit in find(Words("gull"), half, 10)[0].hits] == [False, False, True, True]
+    across = library.choose(0, Pages(1, 1)).books
+    assert [hit.chosen for hit in find(Words("gull gull"), across, 10)[0].hits] == [False, False], "half is not all"
+
+
+def test_the_first_hits_come_and_all_are_counted() -> None:
+    books = books_of(a_document("gull " * 5), a_document("no bird"), a_document("gull " * 7, title="Second"))
+    results = find(Words("gull"), books, 6)
+    assert [(one.book.document.title, len(one.hits), one.total) for one in results] == [
+        ("The Pilot", 5, 5),
+        ("Second", 1, 7),
+    ]
+    assert find(Words("teapot"), books, 6) == ()
+
+
+def test_excerpts_are_short_lines_with_whole_words() -> None:
+    text = "Long ago there stood a lamp. " * 9 + "The old\n\n pilot" + " went home and slept." * 9
+    document = a_document(text)
+    (hit,) = find(Words("old pilot"), books_of(document), 1)[0].hits
+    before, marked, after = excerpt(document, hit)
+    assert marked == "old pilot" and before.startswith("… ") and before.endswith(" lamp. The ")
+    assert after.startswith(" went home") and after.endswith(" …") and "\n" not in before + after
+    assert max(map(len, (before, after))) <= AROUND + 2
+    page = document.pages[0]
+    whole = excerpt(document, Hit(page, 1, 0, len(text), chosen=True))
+    assert (whole.before, whole.after) == ("", "") and len(whole.hit) <= MOST_MARKED + 1

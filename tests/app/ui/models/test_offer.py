@@ -1,0 +1,188 @@
+"""The card that offers a full model: when, which, what its buttons do, and that nothing is fetched before."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from app.runtime.downloads import Downloads
+from app.runtime.events import Loading, Ready
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.ui.models.offer import ModelOffer, best
+from app.ui.models.rows import Fit, ModelRow
+from app.ui.models.speeds import Speeds
+from app.ui.updates import Updates
+from core.config import GenerationConfig
+from core.planning.hardware import Gpu, Machine
+from tests.app.fakes import FakeEngine, write_book
+from tests.app.ui.models.test_tab import EVIL, gate, source, text_of, toys  # noqa: F401
+from tests.core.models.hub.test_download import hub  # noqa: F401
+from tests.core.models.hub.toy_hub import ToyHub
+
+PLAIN = GenerationConfig(method="plain")
+LIMITS = "Bundled demonstration model: answers are reliable for books like the samples"
+ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=False, size_bytes=10**9)
+
+
+def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
+    speeds = Speeds(plain=triforce / 2, triforce=triforce, reading_seconds=reading, pages=100)
+    return Fit(context=context, speeds=speeds)
+
+
+@pytest.fixture
+def demo(engine: FakeEngine) -> Iterator[FakeEngine]:
+    """The engine is the bundled demonstration model."""
+    engine.info.limits = LIMITS
+    yield engine
+
+
+def opened(worker: EngineWorker, folder: Path) -> Session:
+    session = worker.sessions.enter("")
+    list(worker.open_books(session.id, [write_book(folder)]))
+    return session
+
+
+def drawn(updates: "Iterator[Updates]") -> list[str]:
+    return [one[cast(Any, "offer")] for one in updates]
+
+
+def offer_of(worker: EngineWorker, downloads: Downloads | None = None) -> ModelOffer:
+    list(worker.states())
+    return ModelOffer(worker, source(), downloads or Downloads(), cast(Any, "offer"))
+
+
+def test_the_largest_model_that_is_quick_enough_is_best() -> None:
+    slow = replace(ROW, name="slow", size_bytes=9 * 10**9, fit=fits(2.0))
+    good = replace(ROW, name="good", size_bytes=5 * 10**9, fit=fits(9.0))
+    small = replace(ROW, name="small", size_bytes=10**9, fit=fits(90.0))
+    short = replace(ROW, name="short", size_bytes=8 * 10**9, fit=fits(40.0, context=16_384))
+    gated = replace(ROW, name="gated", size_bytes=7 * 10**9, gated=True, fit=fits(9.0))
+    bundled = replace(ROW, name="bundled", size_bytes=9 * 10**9, is_bundled=True, fit=fits(900.0))
+    hours = replace(ROW, name="hours", size_bytes=9 * 10**9, fit=fits(9.0, reading=7200.0))
+    rows = [slow, good, small, short, gated, bundled, hours, replace(ROW, fit=Fit(weights_refused="No."))]
+    assert best(rows) == good
+    assert best([slow, replace(slow, name="slower", fit=fits(1.0))]) == slow, "none is quick: the quickest"
+    assert best([gated, bundled]) == gated and best([bundled, ROW]) is None
+    here = replace(gated, is_here=True)
+    assert best([good, here]) == here, "what is on the disk needs no licence any more"
+
+
+def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    offer = offer_of(worker)
+    empty = worker.sessions.enter("")
+    assert offer.html(empty) == "", "nothing is open, and there is no GPU"
+    session = opened(worker, tmp_path)
+    assert session.book is not None and session.book.note
+    shown = offer.html(session)
+    told = text_of(shown)
+    assert f"not made for texts like {session.book.title}. tiny suits this machine best" in told
+    assert "about 6.00 MB to download" in told and "tokens/s plain" in told and EVIL not in shown
+    assert 'data-act="get:tiny"' in shown and 'data-tab="System"' in shown
+    list(offer.act(session.id, "decline"))
+    assert offer.html(session) == "" and toys.tokens == [] == toys.asked
+    demo.info.limits = ""
+    session.declined_offer = False
+    assert offer.html(session) == "", "a full model is in use"
+
+
+def test_a_gpu_brings_the_offer_at_the_first_start(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offer, session = offer_of(worker), worker.sessions.enter("")
+    machine = Machine("cpu", 8, 1 << 36, 1 << 36, (Gpu("Big", 24 << 30, 23 << 30),))
+    monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: machine)
+    state = worker.state
+    assert isinstance(state, Ready) and offer.html(session) == ""
+    demo.info.plan.device.value = "cuda"
+    offer = ModelOffer(cast(Any, SimpleNamespace(state=replace(state, machine=machine))), source(), Downloads())
+    assert "this machine has a Big. tiny suits" in text_of(offer.html(session))
+
+
+def test_one_click_fetches_the_model_and_changes_to_it(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    offer, session = offer_of(worker), opened(worker, tmp_path)
+    shown = drawn(offer.act(session.id, "get:tiny"))
+    assert "tiny" in text_of(shown[0]) and 'data-act="stop"' in shown[0], "it is under way, and can be stopped"
+    *_, state = worker.states()
+    assert isinstance(state, Ready) and state.info.model == "tiny" and session.is_stale
+    assert offer.html(session) == "", "the full model is in use"
+    list(worker.read_book(session.id))
+    assert session.is_read and not session.is_stale, "the book is read again by the new model"
+
+
+def test_a_page_that_comes_later_finds_the_download_and_one_of_both_changes_the_model(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    gate: Any,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loads: list[str] = []
+    real = worker.switch
+    monkeypatch.setattr(worker, "switch", lambda load, name: (loads.append(name), real(load, name))[1])
+    offer, session = offer_of(worker), opened(worker, tmp_path)
+    first = offer.act(session.id, "get:tiny")
+    next(first)
+    second = offer.resume(worker.sessions.enter("").id)
+    next(second)
+    assert "tiny" in next(second)[cast(Any, "offer")]
+    gate.set()
+    assert list(second) is not None and list(first) is not None
+    assert loads == ["tiny"]
+
+
+def test_refusals_are_told_above_the_offer(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offer, session = offer_of(worker), opened(worker, tmp_path)
+    *_, shown = drawn(offer.act(session.id, "use:tiny"))
+    assert "tiny is not on this disk. Download it first." in text_of(shown) and "suits this machine" in shown
+    toys.gated, toys.token = True, "secret"
+    *_, shown = drawn(offer.act(session.id, "get:tiny"))
+    assert "toys/tiny is gated" in text_of(shown)
+    list(offer.act(session.id, "dismiss"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    shown = offer.html(session)
+    assert "Bring a folder: python launch.py --model FOLDER" in shown and "get:" not in shown
+
+
+def test_an_answer_in_progress_is_not_cut_by_the_change(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    offer, session = offer_of(worker), opened(worker, tmp_path)
+    demo.enqueue("A long answer.")
+    demo.writing.clear()
+    answer = worker.answer(session.id, "Why?", PLAIN)
+    next(answer)
+    *_, shown = drawn(offer.act(session.id, "get:tiny"))
+    assert "Read with tiny" in text_of(shown), "it is here; the reader changes when the answer has ended"
+    assert not isinstance(worker.state, Loading)
+    demo.writing.set()
+    list(answer)
+    list(offer.act(session.id, "use:tiny"))
+    *_, state = worker.states()
+    assert isinstance(state, Ready) and state.info.model == "tiny"
