@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 # From the top down: what stands later knows nothing of what stands before it.
 LAYERS = {
     "app": [
-        "cli", "server", "ui", "runtime", "conversations", "remote", "context", "book_export", "documents", "formats",
+        "cli", "server", "ui", "runtime", "conversations", "remote", "context", "book_export", "documents",
+        "document_formats", "formats",
     ],
     "core": [
         "bench", "synthetic", "triforce", "engine", "engine_builder", "kv_store", "engine_api", "engine_info",

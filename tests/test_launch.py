@@ -29,7 +29,8 @@ def run(args):
     return 0
 """
 COPIED = (
-    "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/check.py", "app/cli/environment.py",
+    "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py",
+    "app/document_formats.py", "app/cli/check.py", "app/cli/environment.py",
     "core/errors.py", "core/planning/nvidia.py",
 )  # fmt: skip
 RAISES = "def run(args):\n    {}\n"

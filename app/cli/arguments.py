@@ -15,6 +15,7 @@ from app.cli.argument_types import (
     page_range,
     port_number,
 )
+from app.document_formats import EACH
 
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
@@ -359,7 +360,7 @@ def add_models_options(parser: argparse.ArgumentParser) -> None:
 
 def add_files(parser: argparse.ArgumentParser) -> None:
     """The documents a command reads."""
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="PDF, EPUB, text or Markdown")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=EACH)
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:

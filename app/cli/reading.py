@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from app import documents as reader
 from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
-from app.documents import Document, read_document
+from app.documents import Document
 from app.runtime.options import engine_config, speculation_config
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import default_method
@@ -51,12 +52,10 @@ def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig
 
 def read_documents(files: Sequence[Path]) -> list[Document]:
     """All files, in order; warnings about their quality go to stderr."""
-    documents = []
-    for file in files:
-        document = read_document(file)
+    documents = [document for file in files for document in reader.read_documents(file)]
+    for document in documents:
         for warning in document.warnings:
             print(f"{document.name}: {warning}", file=sys.stderr)
-        documents.append(document)
     return documents
 
 

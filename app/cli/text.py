@@ -9,7 +9,7 @@ from typing import Any
 from app.cli.reading import print_json
 from app.context.context_documents import Library
 from app.context.find import Words, excerpt, find
-from app.documents import Document, read_document
+from app.documents import Document, read_documents
 from app.documents.document import Page
 from app.documents.metadata import byline
 from app.formats import plural
@@ -30,8 +30,7 @@ def run(args: argparse.Namespace) -> int:
         return run_find(args)
     tokenizer = ChatText(load_tokenizer(catalog.find(engine_config(args).model).target), eos_ids=frozenset())
     told = []
-    for file in args.files:
-        document = read_document(file)
+    for document in (document for file in args.files for document in read_documents(file)):
         told.append(report(document, chosen(document, args.pages), tokenizer))
         if not args.json:
             print("\n".join(lines(told[-1])))
@@ -52,8 +51,7 @@ def run_find(args: argparse.Namespace) -> int:
     if not words.text.strip():
         raise InvalidSetting("--find has no words.", hint='Name some, such as --find "the old pilot".')
     told = []
-    for file in args.files:
-        document = read_document(file)
+    for document in (document for file in args.files for document in read_documents(file)):
         pages = chosen(document, args.pages)
         hits = hits_in(document, words, range(pages[0].number, pages[-1].number + 1))
         told.append({"name": document.name, "title": document.title, "hits": hits})

@@ -91,6 +91,17 @@ class Uploads:
             self.error, self.note = None, ""
         return coming
 
+    def insert(self, upload: Upload, documents: Sequence[Document]) -> None:
+        """Add uploads behind another one for documents whose text is already extracted."""
+        with self._lock:
+            at = self.pending.index(upload) + 1
+            more = (
+                Upload(self._number + number, document.name, stage="extracted", document=document)
+                for number, document in enumerate(documents, 1)
+            )
+            self.pending = (*self.pending[:at], *more, *self.pending[at:])
+            self._number += len(documents)
+
     def leave(self, upload: Upload) -> None:
         """Remove an upload that is in the library or no longer wanted."""
         with self._lock:

@@ -35,11 +35,14 @@ class BadEntry(Exception):
 class Archive:
     """A ZIP archive that is read file by file. `num_bytes` counts the bytes returned so far."""
 
-    def __init__(self, stream: BinaryIO, max_entry_bytes: int = MAX_ENTRY_BYTES) -> None:
+    def __init__(
+        self, stream: BinaryIO, max_entry_bytes: int = MAX_ENTRY_BYTES, max_total_bytes: int = MAX_TOTAL_BYTES
+    ) -> None:
         """Read the directory.
 
         Args:
             max_entry_bytes: limit of one unpacked file.
+            max_total_bytes: limit of all files that are read.
         Raises:
             Refused: the directory is missing or malformed, or lists too much.
         """
@@ -51,12 +54,17 @@ class Archive:
             raise Refused("damaged") from error
         self._entries = {entry.filename: entry for entry in self._zip.infolist()}
         self.num_bytes = 0
-        self._max_entry_bytes = max_entry_bytes
+        self._max_entry_bytes, self._max_total_bytes = max_entry_bytes, max_total_bytes
         if len(self._zip.infolist()) > MAX_ENTRIES:
             raise Refused("oversized")
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
+
+    @property
+    def names(self) -> list[str]:
+        """All files, in the order of the directory."""
+        return [name for name, entry in self._entries.items() if not entry.is_dir()]
 
     def read(self, name: str) -> bytes:
         """Read one whole file.
@@ -86,6 +94,6 @@ class Archive:
                 chunks.append(chunk)
                 left -= len(chunk)
                 self.num_bytes += len(chunk)
-                if left < 0 or self.num_bytes > MAX_TOTAL_BYTES:
+                if left < 0 or self.num_bytes > self._max_total_bytes:
                     raise Refused("oversized")
         return b"".join(chunks)

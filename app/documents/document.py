@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-Format = Literal["pdf", "epub", "docx", "html", "text", "markdown"]
+Format = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "csv", "text", "markdown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,9 @@ class Extracting:
 
 def stem_of(name: str) -> str:
     """The name of a document without a title: its file's display name without the ending."""
-    stem, dot, _ = name.strip().rpartition(".")
-    return (stem if dot else name).strip() or name.strip() or "Untitled"
+    name = name.rpartition("/")[2].strip()  # of a file in a folder or a ZIP
+    stem, dot, _ = name.rpartition(".")
+    return (stem if dot else name).strip() or name or "Untitled"
 
 
 def make_pages(char_starts: Sequence[int], num_chars: int, labels: Sequence[str] | None = None) -> tuple[Page, ...]:

@@ -13,9 +13,10 @@ DocumentError
 └── ParsingLimitReached    the parser used up its memory or time
 """
 
+from app.document_formats import ONE_OF
 from core.errors import CoreError
 
-SUPPORTED = "PDF, EPUB, Word (.docx), HTML, Markdown or text"
+SUPPORTED = ONE_OF
 
 
 class DocumentError(CoreError):
@@ -40,8 +41,8 @@ class EmptyDocument(DocumentError):
 class UnsupportedFormat(DocumentError):
     """The content has an unsupported format, whatever the file's name says."""
 
-    def __init__(self, name: str, what: str, *, hint: str = f"Use a {SUPPORTED} file.") -> None:
-        super().__init__(f"{name} is {what}, which is not supported.", hint=hint)
+    def __init__(self, name: str, what: str, *, hint: str = "") -> None:
+        super().__init__(f"{name} is {what}, which is not supported.", hint=hint or f"Use a {SUPPORTED} file.")
 
 
 class PasswordProtected(DocumentError):

@@ -1,4 +1,4 @@
-"""Web pages and Word files to Document: a limited process reads one flowing text, which is cut into pages by size."""
+"""Files without pages of their own to Document: a limited process reads one text, which is cut into pages by size."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,14 +14,15 @@ from app.documents.plain import page_starts
 from app.documents.quality import FEW_LETTERS, garbled, num_letters
 
 MAX_TITLE = 200  # characters
-Flowing = Literal["html", "docx"]
+Flowing = Literal["html", "docx", "odt", "rtf", "fb2", "csv"]
+SCANNED = "If its pages are pictures, run it through text recognition (OCR) first and use the result."
 
 
 class FlowingFormat(NamedTuple):
     """How a format is read, and the advice for a file of pictures."""
 
     parser: Parser
-    without_text: str
+    without_text: str = SCANNED
 
 
 FORMATS: Mapping[Flowing, FlowingFormat] = {
@@ -29,21 +30,12 @@ FORMATS: Mapping[Flowing, FlowingFormat] = {
         Parser("app.documents.html_worker", "a web page"),
         "Open it in a browser, print it to PDF once the text shows, and use that.",
     ),
-    "docx": FlowingFormat(
-        Parser("app.documents.word_worker", "a Word document"),
-        "If its pages are pictures, run it through text recognition (OCR) first and use the result.",
-    ),
+    "docx": FlowingFormat(Parser("app.documents.word_worker", "a Word document")),
+    "odt": FlowingFormat(Parser("app.documents.odt_worker", "an OpenDocument text")),
+    "rtf": FlowingFormat(Parser("app.documents.rtf_worker", "an RTF document")),
+    "fb2": FlowingFormat(Parser("app.documents.fb2_worker", "an FB2 book")),
+    "csv": FlowingFormat(Parser("app.documents.table_worker", "a table"), "Choose a file with text in it."),
 }
-
-
-def extract_html(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
-    """Read a web page; see `readers.extract_document`."""
-    return extract_flowing("html", file, name, limits)
-
-
-def extract_word(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Iterator[Extracting | Document]:
-    """Read a Word document; see `readers.extract_document`."""
-    return extract_flowing("docx", file, name, limits)
 
 
 def extract_flowing(
@@ -75,7 +67,7 @@ def to_document(kind: Flowing, name: str, stem: str, opened: Opened, part: PageR
         text=text,
         pages=make_pages(starts, len(text)),
         has_own_pages=False,
-        warnings=lost + garbled(text, starts),
+        warnings=(*filter(None, [opened.get("warning")]), *lost, *(() if kind == "csv" else garbled(text, starts))),
         chapters=marked_chapters(text, starts, opened, [part], [0]),
         **about(opened),
     )

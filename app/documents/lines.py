@@ -10,6 +10,7 @@ from app.documents.messages import Heading
 from app.documents.plain import NO_CONTROLS
 from app.documents.prose import CELL_BORDER, LETTER_TABLE, SOFT_HYPHEN, composed
 
+LONGEST_PREFIX = 3_000  # characters: a thousand empty cells in succession
 # Mark headings until the text is cleaned, which moves characters. Noncharacters, so they never occur in a text.
 BEGIN, END = "\ufdd0", "\ufdd1"
 NO_MARKS = {ord(BEGIN): None, ord(END): None}
@@ -67,7 +68,8 @@ class Lines:
         begins_line = self._joined and self._gap > 0  # the cells before are empty
         if not begins_line:
             self._gap = 0
-        self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
+        if len(self._prefix) < LONGEST_PREFIX:
+            self._prefix += CELL_BORDER if self._prefix or not begins_line else CELL_BORDER.lstrip()
         self._space, self._joined = False, True
 
     def item(self, marker: str) -> None:

@@ -1,5 +1,6 @@
 """A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
 
+from collections.abc import Iterator, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal["cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities"]
@@ -32,6 +33,7 @@ class Opened(TypedDict):
     authors: NotRequired[list[str]]
     language: NotRequired[str]  # as the file states it
     cover: NotRequired[str]  # a data URL of a small picture
+    warning: NotRequired[str]  # about the whole file
 
 
 class PageRead(TypedDict):
@@ -59,3 +61,21 @@ class Failed(TypedDict):
 
 
 Message = Opened | PageRead | Done | Failed
+
+
+def whole(
+    title: str,
+    text: str,
+    headings: list[Heading],
+    *,
+    has_image: bool,
+    damaged: bool = False,
+    warning: str | None = None,
+    authors: Sequence[str] = (),
+    language: str = "",
+) -> Iterator[Message]:
+    """The messages of a file without pages of its own."""
+    opened = Opened(kind="opened", title=title, labels=["1"], outline=[], authors=list(authors), language=language)
+    yield {**opened, "warning": warning} if warning else opened
+    yield PageRead(kind="page", text=text, has_image=has_image, damaged=damaged, headings=headings)
+    yield Done(kind="done")

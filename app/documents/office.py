@@ -10,11 +10,15 @@ from pathlib import Path
 from app.documents.document import Document, Extracting
 from app.documents.errors import PasswordProtected, UnsupportedFormat
 
+AS_CSV = "Save the sheets you need as CSV and use that."
 ENCRYPTED = "EncryptedPackage"
 OLD_FORMATS = {  # by the name of the stream with the content
     "WordDocument": ("a Word document of the old kind (.doc)", "Open it in Word or LibreOffice, save it as .docx."),
-    "Workbook": ("an Excel workbook", "Save the sheets you need as text."),
-    "PowerPoint Document": ("a PowerPoint presentation", "Save it as PDF and use that."),
+    "Workbook": ("an Excel workbook", AS_CSV),
+    "PowerPoint Document": (
+        "a PowerPoint presentation of the old kind (.ppt)",
+        "Save it as .pptx or PDF and use that.",
+    ),
 }
 
 

@@ -12,12 +12,25 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from app.documents.messages import Failed, Message
+from app.documents.archive import Refused
+from app.documents.messages import Failed, Message, Reason
+
+Read = Callable[[BinaryIO], Iterator[Message]]
 
 
-def serve(
-    read: Callable[[BinaryIO], Iterator[Message]], malformed: tuple[type[Exception], ...], argv: Sequence[str]
-) -> None:
+def refusing(read: Read, protected: Reason = "password") -> Read:
+    """The same reader, whose last message tells why it refused the file."""
+
+    def read_or_refuse(stream: BinaryIO) -> Iterator[Message]:
+        try:
+            yield from read(stream)
+        except Refused as refused:
+            yield Failed(kind="failed", reason=protected if refused.reason == "protected" else refused.reason)
+
+    return read_or_refuse
+
+
+def serve(read: Read, malformed: tuple[type[Exception], ...], argv: Sequence[str]) -> None:
     """Send the messages of one file.
 
     Args:

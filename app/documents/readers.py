@@ -4,44 +4,60 @@ import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from app.documents.document import Document, Extracting
 from app.documents.epub import extract_epub
 from app.documents.errors import SUPPORTED, AccessDenied, DocumentNotFound, EmptyDocument, UnsupportedFormat
-from app.documents.flowing import extract_html, extract_word
+from app.documents.flowing import extract_flowing
 from app.documents.language import direction_of, language_of
-from app.documents.office import refuse_old_office
+from app.documents.office import AS_CSV, refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
-from app.documents.sniff import HEAD_BYTES, Kind, describe, sniff
+from app.documents.slides import extract_slides
+from app.documents.sniff import HEAD_BYTES, OPEN_SLIDES, OPEN_TABLE, WORKBOOK, Kind, describe, names_in, sniff
 
+TABLE_SUFFIXES = {".csv", ".tsv", ".tab"}
 Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its display name)
 
 READERS: Mapping[Kind, Reader] = {
     "pdf": extract_pdf,
     "epub": extract_epub,
-    "docx": extract_word,
-    "html": extract_html,
+    "docx": partial(extract_flowing, "docx"),
+    "odt": partial(extract_flowing, "odt"),
+    "rtf": partial(extract_flowing, "rtf"),
+    "fb2": partial(extract_flowing, "fb2"),
+    "html": partial(extract_flowing, "html"),
+    "csv": partial(extract_flowing, "csv"),
+    "pptx": extract_slides,
     "old office": refuse_old_office,
     "plain": extract_plain,
 }
 
 
-def extract_document(path: str | Path) -> Generator[Extracting | Document]:
+HINTS = {
+    WORKBOOK: AS_CSV,
+    OPEN_TABLE: AS_CSV,
+    OPEN_SLIDES: "Save it as .pptx or PDF and use that.",
+}
+
+
+def extract_document(path: str | Path, name: str | None = None) -> Generator[Extracting | Document]:
     """Read a file step by step: progress events, then exactly one Document.
 
     Closing the iterator stops the work at once and leaves nothing running.
 
+    Args:
+        name: what to call it; None: its file's name.
     Raises:
         DocumentError: with the problem and one action; see `app.documents.errors`.
     """
     file = Path(path)
-    name = display_name(file)
-    head = read_head(file, name)
-    kind = sniff(head)
-    if kind is None:
-        raise UnsupportedFormat(name, describe(head) or "of an unknown format")
+    name = name or display_name(file)
+    kind = kind_of(file, name)
+    if kind == "zip":
+        raise UnsupportedFormat(name, "a ZIP archive among other files", hint="Unpack it and use its files.")
     yield from map(with_language, READERS[kind](file.absolute(), name))
 
 
@@ -50,6 +66,21 @@ def with_language(step: Extracting | Document) -> Extracting | Document:
     if isinstance(step, Extracting):
         return step
     return replace(step, language=language_of(step.text, step.language), direction=direction_of(step.text))
+
+
+def kind_of(file: Path, name: str) -> Kind:
+    """The kind of a file by its content; of plain text the name tells tables.
+
+    Raises:
+        DocumentError: it cannot be opened, is empty or of an unsupported format.
+    """
+    head = read_head(file, name)
+    with file.open("rb") as stream:
+        kind = sniff(head, names_in(stream) if head.startswith(b"PK") else ())
+    if kind is None:
+        what = describe(head) or WORKBOOK  # a program of Office that only the archive's list tells
+        raise UnsupportedFormat(name, what, hint=HINTS.get(what, ""))
+    return "csv" if kind == "plain" and file.suffix.lower() in TABLE_SUFFIXES else kind
 
 
 def read_document(path: str | Path) -> Document:

@@ -12,6 +12,8 @@ from app.documents.charset import declared
 from app.documents.encodings import codec_of
 from app.documents.plain import decode_utf8
 
+RELATION = "/relationships}id"
+
 
 class Handler(Protocol):
     """Receives the events of a file."""
@@ -78,5 +80,5 @@ def local(name: str) -> str:
 
 
 def local_keys(attributes: dict[str, str]) -> dict[str, str]:
-    """Attributes without their namespaces."""
-    return {local(key): value for key, value in attributes.items()}
+    """Attributes without their namespaces; "r:id" is what refers to another part of an Office file."""
+    return {"r:id" if key.endswith(RELATION) else local(key): value for key, value in attributes.items()}

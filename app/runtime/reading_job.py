@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Interrupted, Upload
+from app.documents.bundle import extract_documents
 from app.documents.document import Document, Extracting
-from app.documents.readers import extract_document
 from app.runtime.context_loader import open_library
 from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
 from app.runtime.jobs import JobQueue
@@ -38,7 +38,7 @@ class Reading:
         try:
             for upload, file in zip(pending, files, strict=True):
                 try:
-                    yield from extract_one(upload, file)
+                    yield from extract_one(upload, file, session.uploads.insert)
                 except CoreError as error:
                     upload.fail(error)
         finally:
@@ -102,18 +102,23 @@ class Reading:
         self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
 
 
-def extract_one(upload: Upload, file: Path) -> Iterator[Extracting]:
-    """Extract a file's text into its upload."""
+def extract_one(
+    upload: Upload, file: Path, insert: Callable[[Upload, Sequence[Document]], None]
+) -> Iterator[Extracting]:
+    """Extract a file's text into its upload; of a ZIP file the first, and the others into new uploads behind it."""
     upload.stage = "extracting"
-    with closing(extract_document(file)) as steps:
+    found: list[Document] = []
+    with closing(extract_documents(file)) as steps:
         for step in steps:
             if upload.stop.is_set():
                 raise Interrupted(upload.name)
             if isinstance(step, Document):
-                upload.document, upload.stage = step, "extracted"
+                found.append(step)
             else:
                 upload.num_done, upload.num_pages = step.num_done, step.num_pages
                 yield step
+    insert(upload, found[1:])
+    upload.name, upload.document, upload.stage = found[0].name, found[0], "extracted"
 
 
 def read_opening(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from app.context import upload_files
 from app.conversations.store import Conversations
+from app.document_formats import DROPPED
 from app.remote.addresses import is_loopback
 from app.runtime.data_folder import data_dir
 from app.runtime.downloads import Downloads
@@ -212,6 +213,7 @@ def announce(page: "gr.Blocks", host: str, hosts: Hosts) -> None:
 def head() -> str:
     """Style sheets and scripts unchanged: Gradio rewrites what it gets as `css`, and breaks media queries."""
     styles = "".join(f"<style>\n{file.read_text(encoding='utf-8')}</style>" for file in CSS)
+    styles += f'<style>:root {{ --formats: "{DROPPED}" }}</style>'  # told beside the place to drop books
     return styles + "".join(f"<script>\n{file.read_text(encoding='utf-8')}</script>" for file in SCRIPTS)
 
 

@@ -8,7 +8,9 @@ import gradio as gr
 
 from app.context.samples import Sample, open_questions
 from app.context.upload_files import Claim, claim, forget
+from app.document_formats import EACH
 from app.documents import Extracting
+from app.documents.natural_order import natural
 from app.runtime.conversation_actions import Conversing
 from app.runtime.downloads import Downloads
 from app.runtime.events import BookOpened, LibraryClosed, WorkerEvent
@@ -25,8 +27,8 @@ from app.ui.reading.live_strip import LiveStrip
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
 
-WELCOME = """<div class="welcome"><h2>Ask a whole book</h2>
-<ol><li><b>Open a book, or several.</b> Drop PDF, EPUB, Word, web page, text or Markdown files, or choose a sample.</li>
+WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
+<ol><li><b>Open a book, or several.</b> Drop files ({EACH}), or choose a sample.</li>
 <li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
 <li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
 BOOK_OPEN = """<div class="welcome"><h2>The book is open</h2>
@@ -107,8 +109,11 @@ class Handlers:
     # -------------------- a book
 
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
-        """Open dropped files. Their copies are deleted once their text is in memory, or if they cannot be read."""
-        files = [claim(Path(path)) for path in paths or ()]
+        """Open dropped files, in natural order.
+
+        Their copies are deleted once their text is in memory, or if they cannot be read.
+        """
+        files = [claim(file) for file in sorted(map(Path, paths or ()), key=lambda file: natural(file.name))]
         try:
             yield {self.parts.drop: None, self.parts.library.drop: None}
             current = self._worker.sessions.enter(session_id)

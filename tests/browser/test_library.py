@@ -14,6 +14,20 @@ from tests.browser.test_race import goes_to, too_wide
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
 STORY = "The carved teapot was lost in the great spring tide, and nobody in the harbour ever asked for it. "
 
+FOLDER_DROPPED = """story => {
+  const file = (name) => ({ name, isDirectory: false, file: (done) => done(new File([name + story], name)) });
+  const folder = (name, ...inside) => ({
+    name, isDirectory: true,
+    createReader: () => ({ readEntries: (done) => done(inside.splice(0, 1)) }),
+  });
+  const whole = folder("books",
+    folder("Part 10", file("b.txt"), file(".hidden")), folder(".git", file("x.txt")),
+    folder("Part 2", file("a 10.txt"), file("a 9.txt")));
+  const event = new Event("drop", { bubbles: true, cancelable: true });
+  Object.defineProperty(event, "dataTransfer", { value: { items: [{ webkitGetAsEntry: () => whole }], files: [] } });
+  document.querySelector("#drop button").dispatchEvent(event);
+}"""
+
 
 def test_two_files_are_ordered_previewed_and_taken_off_the_shelf(
     visit: Callable[[], Reader],  # noqa: F811
@@ -48,6 +62,17 @@ def test_two_files_are_ordered_previewed_and_taken_off_the_shelf(
     reader.page.locator("#library-list [data-act=start-over]").click()
     reader.sees("#library", "Nothing in the library yet")
     assert reader.outside == []
+
+
+def test_a_dropped_folder_opens_as_its_files_in_natural_order(
+    visit: Callable[[], Reader],  # noqa: F811
+) -> None:
+    reader = visit()
+    reader.page.evaluate(FOLDER_DROPPED, STORY)
+    reader.sees("#book", "3 documents, read in this order")
+    goes_to(reader, "Library")
+    titles = ["books - Part 2 - a 9", "books - Part 2 - a 10", "books - Part 10 - b"]
+    playwright.expect(reader.page.locator("#library-list h4")).to_have_text(titles)
 
 
 def test_a_thousand_pages_stay_out_of_the_page(

@@ -30,7 +30,8 @@ NAMES = (
 )  # fmt: skip
 SUFFIXES = {
     "pdf": ".pdf", "epub": ".epub", "docx": ".docx", "html": ".html", "markdown": ".md", "text": ".txt",
-    "old office": ".doc", "other": "",
+    "odt": ".odt", "rtf": ".rtf", "pptx": ".pptx", "fb2": ".fb2", "csv": ".csv", "zip": ".zip", "old office": ".doc",
+    "other": "",
 }  # fmt: skip
 FORMATS = tuple(SUFFIXES)
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -117,6 +118,18 @@ def good(kind: str) -> bytes:
             return docx(paragraphs(20))
         case "html":
             return page(f"<h1>Chapter 1</h1><p>{WORDS}</p><ul><li>{WORDS}</ul><table><tr><td>1</table>" * 3).encode()
+        case "odt":
+            return odt(f"<text:h text:outline-level='1'>Chapter 1</text:h><text:p>{WORDS}</text:p>{ODT_TABLE}" * 3)
+        case "rtf":
+            return rtf("{\\pard\\outlinelevel0 Chapter 1\\par}\\pard " + WORDS + RTF_NOTE + "\\par" + RTF_ROW * 3)
+        case "pptx":
+            return pptx([slide(f"Slide {n}", WORDS) for n in range(1, 4)])
+        case "fb2":
+            return fb2(f"<section><title><p>Chapter 1</p></title><p>{WORDS}</p></section>" * 3).encode()
+        case "csv":
+            return ("name,tons,words\n" + f'Gull,12,"{WORDS}"\n' * 20).encode()
+        case "zip":
+            return archive({"1.txt": WORDS, "b/2.md": f"# Chapter 1\n\n{WORDS}", "b/10.html": page(f"<p>{WORDS}</p>")})
         case "old office":
             return COMPOUND + bytes(512) + "WordDocument".encode("utf-16-le") + text.encode("utf-16-le")
         case "other":
@@ -481,6 +494,304 @@ def docx_files() -> dict[str, Callable[[], bytes]]:
     return found
 
 
+# -------------------- OpenDocument, PowerPoint, FB2, RTF, tables, archives of documents
+
+OPEN = "urn:oasis:names:tc:opendocument:xmlns:"
+ODT_TABLE = (
+    "<table:table><table:table-row><table:table-cell><text:p>1</text:p></table:table-cell>"
+    "<table:table-cell><text:p>2</text:p></table:table-cell></table:table-row></table:table>"
+)
+
+
+def odt(body: str, files: Mapping[str, str | bytes] = {}, start: str = "", styles: str = "") -> bytes:
+    spaces = " ".join(
+        f'xmlns:{name}="{OPEN}{name}:1.0"' for name in ("office", "text", "table", "style", "draw", "xlink")
+    )
+    content = (
+        f"{start}<office:document-content {spaces}><office:automatic-styles>{styles}</office:automatic-styles>"
+        f"<office:body><office:text>{body}</office:text></office:body></office:document-content>"
+    )
+    return archive({"content.xml": content, **files}, "application/vnd.oasis.opendocument.text")
+
+
+A, P, R = (
+    "http://schemas.openxmlformats.org/drawingml/2006/main",
+    "http://schemas.openxmlformats.org/presentationml/2006/main",
+    "http://schemas.openxmlformats.org/officeDocument/2006/relationships",
+)
+
+
+def shape(text: str, kind: str = "body") -> str:
+    place = f'<p:nvSpPr><p:nvPr><p:ph type="{kind}"/></p:nvPr></p:nvSpPr>' if kind else ""
+    return f"<p:sp>{place}<p:txBody><a:p><a:r><a:t>{text}</a:t></a:r></a:p></p:txBody></p:sp>"
+
+
+def slide(title: str, text: str, more: str = "") -> str:
+    return (
+        f'<p:sld xmlns:a="{A}" xmlns:p="{P}"><p:cSld><p:spTree>{shape(title, "title")}{shape(text)}{more}'
+        "</p:spTree></p:cSld></p:sld>"
+    )
+
+
+def pptx(slides: Sequence[str], files: Mapping[str, str | bytes] = {}, order: str = "", start: str = "") -> bytes:
+    links = "".join(
+        f'<Relationship Id="r{n}" Type="{R}/slide" Target="slides/slide{n}.xml"/>' for n in range(1, len(slides) + 1)
+    )
+    listed = order or "".join(f'<p:sldId id="{n + 255}" r:id="r{n}"/>' for n in range(1, len(slides) + 1))
+    whole: dict[str, str | bytes] = {
+        "[Content_Types].xml": "<Types/>",
+        "_rels/.rels": f'<Relationships><Relationship Id="a" Type="{R}/officeDocument" Target="ppt/presentation.xml"/></Relationships>',
+        "ppt/_rels/presentation.xml.rels": f"<Relationships>{links}</Relationships>",
+        "ppt/presentation.xml": f'{start}<p:presentation xmlns:p="{P}" xmlns:r="{R}"><p:sldIdLst>{listed}</p:sldIdLst></p:presentation>',
+        **{f"ppt/slides/slide{n}.xml": content for n, content in enumerate(slides, 1)},
+    }
+    return archive({**whole, **files})
+
+
+def fb2(body: str, title: str = "T", start: str = "", more: str = "") -> str:
+    about = f"<description><title-info><book-title>{title}</book-title></title-info></description>"
+    space = 'xmlns="http://www.gribuser.ru/xml/fictionbook/2.0" xmlns:l="http://www.w3.org/1999/xlink"'
+    return f"{start}<FictionBook {space}>{about}<body>{body}</body>{more}</FictionBook>"
+
+
+RTF_NOTE = "{\\*\\footnote \\pard A note.\\par}"
+RTF_ROW = "\\trowd\\pard\\intbl 1\\cell 2\\cell\\row"
+
+
+def rtf(body: str, head: str = "") -> bytes:
+    table = "{\\fonttbl{\\f0\\fcharset204 A;}{\\f1\\fcharset128 B;}}{\\stylesheet{\\s1\\outlinelevel0 heading 1;}}"
+    return ("{\\rtf1\\ansi\\ansicpg1252" + table + head + body + "}").encode("latin-1", "replace")
+
+
+MARKED = MARKUP.replace("<", "&lt;").replace("\x1b", "").replace("\x07", "")
+
+
+def odt_files() -> dict[str, Callable[[], bytes]]:
+    some = f"<text:p>{WORDS}</text:p>" * 3
+    start = "<text:list><text:list-item>"
+    loops = '<style:style style:name="A" style:parent-style-name="B"/><style:style style:name="B" style:parent-style-name="A"/>'
+    locked = '<m:manifest xmlns:m="x"><m:file-entry m:full-path="content.xml"><m:encryption-data/></m:file-entry></m:manifest>'
+    return {
+        "a bomb": lambda: odt("", {"content.xml": bytes(300_000_000)}),
+        "a bomb of text": lambda: odt(f"<text:p>{'a ' * 25_000_000}</text:p>"),
+        "a bomb of styles": lambda: odt(some, {"styles.xml": bytes(60_000_000)}),
+        "a laugh": lambda: odt("<text:p>&c;</text:p>", start=LAUGHS),
+        "a laugh in the styles": lambda: odt(some, {"styles.xml": LAUGHS + "<a>&c;</a>"}),
+        "an entity from outside": lambda: odt("<text:p>&a;</text:p>", start=OUTSIDE),
+        "elements one in the other": lambda: odt("<text:section>" * 100_000 + some),
+        "lists one in the other": lambda: odt(start * 5_000 + some + "</text:list-item></text:list>" * 5_000),
+        "tables one in the other": lambda: odt(
+            "<table:table><table:table-row><table:table-cell>" * 3_000 + some
+            + "</table:table-cell></table:table-row></table:table>" * 3_000
+        ),
+        "notes one in the other": lambda: odt("<text:p><text:note>" * 2_000 + "a" + "</text:note></text:p>" * 2_000 + some),
+        "boxes one in the other": lambda: odt("<text:p><draw:text-box>" * 2_000 + "a" + "</draw:text-box></text:p>" * 2_000 + some),
+        "paragraphs one in the other": lambda: odt("<text:p>" * 3_000 + "a" + "</text:p>" * 3_000),
+        "styles in a circle": lambda: odt('<text:p text:style-name="A">a</text:p>' + some, styles=loops),
+        "giant numbers": lambda: odt(
+            f'<text:list><text:list-item text:start-value="{"9" * 5_000}">{some}</text:list-item></text:list>'
+            f'<text:h text:outline-level="{"9" * 5_000}">a</text:h><text:h text:outline-level="-5">b</text:h>'
+            f'<text:p><text:s text:c="999999999"/></text:p>'
+        ),
+        "a cell 999,999,999 times": lambda: odt(ODT_TABLE.replace("-cell>", '-cell table:number-columns-repeated="999999999">', 1) + some),
+        "lists that go on in a circle": lambda: odt(
+            '<text:list xml:id="a" text:continue-list="b"><text:list-item/></text:list><text:list xml:id="b" text:continue-list="a"><text:list-item/></text:list>' + some
+        ),
+        "with a password": lambda: odt(some, {"META-INF/manifest.xml": locked}),
+        "another root": lambda: odt("", {"content.xml": "<html/>"}),
+        "no content": lambda: archive({"a": ""}, "application/vnd.oasis.opendocument.text"),
+        "markup everywhere": lambda: odt(f"<text:h>{MARKED}</text:h><text:p>{MARKED}</text:p>"),
+        "giant sizes": lambda: lying(odt(some)),
+        "marks without end": lambda: odt(f"<text:p>e{chr(0x301) * 100_000}</text:p>" + some),
+        "a title of 1 MB": lambda: odt(some, {"meta.xml": f"<m><title>{'a' * 1_000_000}</title></m>"}),
+    }  # fmt: skip
+
+
+def rtf_files() -> dict[str, Callable[[], bytes]]:
+    odd = "\\u-1 \\u55357 \\u-10179 \\u99999999 ? \\u-99999999 \\uc999999999 \\u65 "
+    return {
+        "groups one in the other": lambda: rtf("{" * 200_000 + WORDS + "}" * 200_000),
+        "groups that never end": lambda: rtf("{" * 200_000 + WORDS),
+        "groups that never began": lambda: rtf("}" * 200_000 + WORDS),
+        "notes one in the other": lambda: rtf("{\\footnote a" * 2_000 + "}" * 2_000 + WORDS),
+        "100,000 notes": lambda: rtf(RTF_NOTE * 100_000 + WORDS),
+        "rows one after the other": lambda: rtf(RTF_ROW * 100_000 + WORDS),
+        "cells without end": lambda: rtf("\\intbl" + "\\cell" * 300_000 + WORDS),
+        "a picture without end": lambda: rtf("{\\pict" + "ab" * 3_000_000),
+        "bytes beyond the end": lambda: rtf("{\\pict\\bin9999999999 a}" + WORDS),
+        "bytes before the beginning": lambda: rtf("\\bin-99999 a" * 1_000 + WORDS),
+        "words without end": lambda: rtf("\\" + "a" * 3_000_000),
+        "numbers without end": lambda: rtf("\\u" + "9" * 3_000_000 + " " + WORDS),
+        "letters beyond all letters": lambda: rtf(odd * 2_000 + WORDS),
+        "a title of half characters": lambda: rtf(WORDS, "{\\info{\\title \\u-10179 ? <script>\\u10 ?}}"),
+        "fonts beyond all fonts": lambda: rtf(
+            "\\f99999999\\'e9\\f1\\'81\\f0\\'ff" * 9_000 + WORDS, "{\\fonttbl{\\f-1\\fcharset-1 ;}}"
+        ),
+        "code pages beyond all": lambda: rtf("\\ansicpg99999\\ansicpg-1\\ansicpg65001\\'ff\\'fe" * 9_000 + WORDS),
+        "styles in a circle": lambda: rtf(
+            "\\pard\\s7 a\\par" * 900 + WORDS, "{\\stylesheet{\\s7\\sbasedon8 A;}{\\s8\\sbasedon7 B;}}"
+        ),
+        "markers without end": lambda: rtf("{\\listtext " + "x" * 1_000_000 + "}" + WORDS),
+        "levels beyond all levels": lambda: rtf("\\pard\\outlinelevel99999\\ilvl-9 a\\par" * 900 + WORDS),
+        "control characters": lambda: rtf("".join(map(chr, range(1, 32))).replace("\\", "") * 900 + WORDS),
+        "bidi characters": lambda: rtf("\\u8238 ?\\u8294 ?\\u8207 ?" * 900 + WORDS),
+        "markup everywhere": lambda: rtf((MARKUP.replace("{", "").replace("}", "") + "\\par ") * 90),
+        "an object": lambda: rtf("{\\object{\\*\\objdata 0105}{\\result " + WORDS + "}}"),
+        "nothing but a head": lambda: b"{\\rtf",
+        "a backslash at the end": lambda: rtf(WORDS)[:-1] + b"\\",
+        "breaks without end": lambda: rtf("\\line\\page\\sect\\par" * 50_000 + WORDS),
+    }
+
+
+def pptx_files() -> dict[str, Callable[[], bytes]]:
+    good_one = slide("Title", WORDS)
+    cell = "<a:tbl><a:tr><a:tc>"
+    notes = f'<p:notes xmlns:a="{A}" xmlns:p="{P}">{shape(WORDS)}</p:notes>'
+    link = '<Relationships><Relationship Id="n" Type="x/{0}" Target="{1}"/></Relationships>'
+    return {
+        "a bomb": lambda: pptx([good_one], {"ppt/slides/slide1.xml": bytes(100_000_000)}),
+        "many small bombs": lambda: pptx([slide("a", "a " * 450_000) for _ in range(90)]),
+        "a slide 10,000 times": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' * 10_000),
+        "a slide 20,000 times": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' * 20_000),
+        "slides that are not there": lambda: pptx([good_one], order='<p:sldId r:id="r1"/>' + '<p:sldId r:id="x"/><p:sldId/>' * 900),
+        "no slides": lambda: pptx([]),
+        "a laugh": lambda: pptx([LAUGHS + slide("&c;", WORDS)]),
+        "a laugh in the list": lambda: pptx([good_one], start=LAUGHS),
+        "an entity from outside": lambda: pptx([OUTSIDE + slide("&a;", WORDS)]),
+        "groups one in the other": lambda: pptx([slide("a", WORDS, "<p:grpSp>" * 50_000)]),
+        "shapes one in the other": lambda: pptx([slide("a", WORDS, "<p:sp>" * 3_000 + shape(WORDS) + "</p:sp>" * 3_000)]),
+        "tables one in the other": lambda: pptx(
+            [slide("a", WORDS, "<p:graphicFrame>" + cell * 3_000 + "</a:tc></a:tr></a:tbl>" * 3_000 + "</p:graphicFrame>")]
+        ),
+        "levels beyond all levels": lambda: pptx(
+            [slide("a", WORDS).replace("<a:p>", '<a:p><a:pPr lvl="999999"><a:buAutoNum type="romanUcPeriod" startAt="999999999"/></a:pPr>')]
+        ),
+        "notes of notes": lambda: pptx(
+            [good_one],
+            {"ppt/slides/_rels/slide1.xml.rels": link.format("notesSlide", "../notes.xml"), "ppt/notes.xml": notes,
+             "ppt/_rels/notes.xml.rels": link.format("notesSlide", "notes.xml")},
+        ),
+        "a slide is its own notes": lambda: pptx(
+            [good_one], {"ppt/slides/_rels/slide1.xml.rels": link.format("notesSlide", "slide1.xml")}
+        ),
+        "a diagram that is a slide": lambda: pptx(
+            [good_one], {"ppt/slides/_rels/slide1.xml.rels": link.format("diagramData", "slide1.xml")}
+        ),
+        "parts from elsewhere": lambda: pptx(
+            [good_one], {"ppt/slides/_rels/slide1.xml.rels": link.format("notesSlide", "../../../../etc/passwd")}
+        ),
+        "numbers from -5 on": lambda: pptx([good_one]).replace(b"<p:presentation ", b"<p:presentation "),
+        "markup everywhere": lambda: pptx([slide(MARKED, MARKED)]),
+        "giant sizes": lambda: lying(pptx([good_one])),
+        "half of it": lambda: pptx([good_one, good_one[: len(good_one) // 2]]),
+        "no presentation": lambda: archive({"[Content_Types].xml": "<Types/>", "ppt/a": ""}),
+        "100,000 paragraphs": lambda: pptx([slide("a", WORDS, shape("</a:t></a:r></a:p><a:p><a:r><a:t>a" * 100_000))]),
+    }  # fmt: skip
+
+
+def fb2_files() -> dict[str, Callable[[], bytes]]:
+    text = f"<p>{WORDS}</p>"
+    note = '<p><a type="note" l:href="#n1">1</a></p>'
+    found: dict[str, Callable[[], bytes]] = {
+        "a laugh": lambda: fb2("<p>&c;</p>", start=LAUGHS).encode(),
+        "an entity from outside": lambda: fb2("<p>&a;</p>", start=OUTSIDE).encode(),
+        "sections one in the other": lambda: fb2("<section>" * 50_000 + text + "</section>" * 50_000).encode(),
+        "sections that never end": lambda: fb2("<section>" * 50_000 + text).encode(),
+        "titles one in the other": lambda: fb2("<title>" * 5_000 + text + "</title>" * 5_000).encode(),
+        "tables one in the other": lambda: fb2(
+            "<table><tr><td>" * 5_000 + text + "</td></tr></table>" * 5_000
+        ).encode(),
+        "100,000 calls": lambda: fb2(note * 100_000 + text).encode(),
+        "a note that calls itself": lambda: fb2(
+            note + text, more=f'<body name="notes"><section id="n1">{note}</section></body>'
+        ).encode(),
+        "notes in notes": lambda: fb2(
+            note, more='<body name="notes">' + '<section id="n1">' * 900 + text + "</section>" * 900 + "</body>"
+        ).encode(),
+        "a picture of 60 MB": lambda: fb2(text, more=f"<binary>{'A' * 60_000_000}</binary>").encode(),
+        "70 MB": lambda: fb2(f"<p>{'a' * 70_000_000}</p>").encode(),
+        "25,000,000 letters": lambda: fb2(f"<p>{'a ' * 12_500_000}</p>").encode(),
+        "markup everywhere": lambda: fb2(
+            f"<section><title>{MARKED}</title><p>{MARKED}</p></section>" * 3, MARKED
+        ).encode(),
+        "nothing but a head": lambda: b"<FictionBook>",
+        "another root inside": lambda: b"<FictionBook/><FictionBook/>",
+        "a prefix that nobody declared": lambda: fb2('<p x:href="a">' + WORDS + "</p>").encode(),
+        "100,000 attributes": lambda: fb2("<p " + " ".join(f'a{n}=""' for n in range(100_000)) + "/>" + text).encode(),
+        "marks without end": lambda: fb2(f"<p>e{chr(0x301) * 100_000}</p>" + text).encode(),
+        "bidi characters": lambda: fb2(f"<p>{chr(0x202E)}{chr(0x2066)}{WORDS}</p>" * 20, chr(0x202E) + "cod").encode(),
+    }
+    for codec in CODECS:
+        found[f"in {codec[:15]}"] = lambda codec=codec: fb2(text, start=f'<?xml version="1.0" encoding="{codec}"?>').encode() + b"<!-- \xe9 -->"  # type: ignore[misc]  # fmt: skip
+    return found
+
+
+def table_files() -> dict[str, Callable[[], bytes]]:
+    atoms = (
+        ",",
+        ";",
+        '"',
+        '""',
+        '",',
+        '"\n',
+        "a,b\n",
+        "\t",
+        "|",
+        ",\n",
+        "a" * 99 + "\n",
+        "=1+1,",
+        "\r",
+        "\0",
+        "\u202e,",
+        "e\u0301",
+    )
+    found = {f"{atom[:8]!r} 200,000 times": repeated("name,tons\n", atom, 200_000) for atom in atoms}
+    found["a cell of 5 MB"] = lambda: b'name,tons\n"' + b"a" * 5_000_000 + b'",1\n'
+    found["100,000 columns"] = lambda: (b"a," * 100_000 + b"\n") * 3
+    found["70 MB"] = lambda: b"a,b\n" * 17_500_000
+    found["a separator of its own"] = lambda: b"sep=\0\na\0b\n" + b"sep=\n" * 9
+    found["a quotation mark for separator"] = lambda: b'sep="\na"b\n' * 9
+    found["markup everywhere"] = lambda: (f'name,"{MARKUP}"\n' * 90).encode()
+    found["half characters"] = lambda: b"name,tons\n\xed\xa0\x80,1\n" * 900
+    return found
+
+
+def zip_files() -> dict[str, Callable[[], bytes]]:
+    deep = archive({"a.txt": WORDS})
+    climbing = {
+        "../../../../etc/passwd": WORDS,
+        "/etc/shadow": WORDS,
+        "C:\\a\\b.txt": WORDS,
+        "..": WORDS,
+        "a/../..": WORDS,
+    }
+    return {
+        "a bomb": lambda: archive({"a.txt": bytes(300_000_000)}),
+        "many bombs": lambda: archive({f"{n}.txt": b"a " * 30_000_000 for n in range(9)}),
+        "many small bombs": lambda: archive({f"{n}.txt": b"a " * 450_000 for n in range(400)}),
+        "ZIPs in it": lambda: archive({f"{n}.zip": deep for n in range(9)}),
+        "a ZIP and a text": lambda: archive({"a.zip": deep, "b.txt": WORDS}),
+        "2,000 files": lambda: archive({f"{n}.txt": WORDS for n in range(2_000)}),
+        "12,000 files": lambda: archive({f"{n}.txt": "" for n in range(12_000)}),
+        "names that climb": lambda: archive(climbing),
+        "names of markup": lambda: archive(
+            {f"{os.fsencode(name).decode('utf-8', 'replace')}.txt": f"{WORDS} {n}" for n, name in enumerate(NAMES)}
+        ),
+        "names without end": lambda: archive({"a/" * 9_000 + "b.txt": WORDS}),
+        "one name twice": lambda: archive({"a.txt": WORDS}) + archive({"a.txt": MARKUP}),
+        "nothing in it": lambda: archive({}),
+        "nothing but folders": lambda: archive({"a/": "", "b/": ""}),
+        "nothing but pictures": lambda: archive({f"{n}.png": b"\x89PNG\r\n\x1a\n" for n in range(9)}),
+        "nothing but hidden files": lambda: archive({".a": WORDS, "__MACOSX/a.txt": WORDS}),
+        "giant sizes": lambda: lying(deep),
+        "encrypted": lambda: deep.replace(b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01\x00"),
+        "a damaged file in it": lambda: archive({"a.pdf": b"%PDF-1.7", "b.docx": good("docx")[:900], "c.txt": WORDS}),
+        "hostile files in it": lambda: archive(
+            {"a.fb2": fb2_files()["a laugh"](), "b.odt": odt_files()["a bomb"](), "c.txt": WORDS}
+        ),
+    }
+
+
 # -------------------- text
 
 
@@ -538,7 +849,7 @@ def office_files() -> dict[str, Callable[[], bytes]]:
 
 def other_files() -> dict[str, Callable[[], bytes]]:
     heads = (
-        b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"{\\rtf1", b"\x7fELF", b"MZ" + bytes(60), b"%!PS", b"BZh9",
+        b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"\x7fELF", b"MZ" + bytes(60), b"%!PS", b"BZh9",
         b"\x1f\x8b\x08", b"Rar!", b"7z\xbc\xaf'\x1c", b"AT&TFORM", bytes(60) + b"BOOKMOBI", b"RIFF1234WEBP", b"PK\x05\x06",
         b"PK\x03\x04", b"PK\x03\x04" + bytes(26) + b"xl/", b"PK\x03\x04" * 1_000, b"PK\x03\x04" + b"mimetype" * 500,
     )  # fmt: skip
@@ -552,6 +863,12 @@ MADE: Mapping[str, Callable[[], Mapping[str, Callable[[], bytes]]]] = {
     "html": html_files,
     "markdown": text_files,
     "text": text_files,
+    "odt": odt_files,
+    "rtf": rtf_files,
+    "pptx": pptx_files,
+    "fb2": fb2_files,
+    "csv": table_files,
+    "zip": zip_files,
     "old office": office_files,
     "other": other_files,
 }

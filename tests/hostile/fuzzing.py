@@ -18,7 +18,19 @@ from typing import BinaryIO
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.documents import epub_worker, html_worker, pdf_worker, word_worker
+from app.documents import (
+    epub_worker,
+    fb2_worker,
+    html_worker,
+    odt_worker,
+    pdf_worker,
+    pptx_worker,
+    relations,
+    rtf_worker,
+    table_worker,
+    word_worker,
+    zip_worker,
+)
 from app.documents.messages import Message
 from app.documents.plain import decode, paginate
 from tests.hostile.atoms import ATOMS
@@ -46,7 +58,13 @@ def read_text(stream: BinaryIO) -> Iterator[Message]:
 PARSERS: Mapping[str, tuple[Read, tuple[type[Exception], ...]]] = {
     "pdf": (read_pdf, pdf_worker.MALFORMED),
     "epub": (epub_worker.read, epub_worker.MALFORMED),
-    "docx": (word_worker.read, word_worker.MALFORMED),
+    "docx": (word_worker.read, relations.MALFORMED),
+    "odt": (odt_worker.read, relations.MALFORMED),
+    "rtf": (rtf_worker.read, rtf_worker.MALFORMED),
+    "pptx": (pptx_worker.read, relations.MALFORMED),
+    "fb2": (fb2_worker.read, fb2_worker.MALFORMED),
+    "csv": (table_worker.read, table_worker.MALFORMED),
+    "zip": (zip_worker.read, relations.MALFORMED),
     "html": (html_worker.read, html_worker.MALFORMED),
     "text": (read_text, ()),
 }

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from app.cli.bench_report import commit
 from app.context.context_documents import Library
-from app.documents import Document, DocumentError, read_document
+from app.documents import Document, DocumentError, read_documents
 from app.runtime.versions import versions
 from app.ui.markdown import literal
 from core.planning.hardware import this_machine
@@ -67,8 +67,8 @@ def judge(file: HostileFile) -> tuple[Ending, str, float]:
 def open_one(path: Path) -> tuple[Ending, str]:
     """Whether a file opens into a document that can be shown, or is refused in one line."""
     try:
-        document = read_document(path)
-        check(document)
+        for document in read_documents(path):
+            check(document)
     except DocumentError as error:
         said = f"{error.problem} {error.hint}"
         one_line = said.isprintable() and 0 < len(said) <= MOST_WORDS and str(path.parent) not in said

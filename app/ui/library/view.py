@@ -6,20 +6,21 @@ A document's text reaches the browser one page at a time, and only on request.
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book, label, page_text
 from app.context.offers import Offer, offers
+from app.document_formats import EACH, SHORT
 from app.documents.document import Document
 from app.documents.language import language_name
 from app.documents.metadata import byline
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.reading.book_view import FORMATS, extent, failure, offer_button, progress
+from app.ui.reading.book_view import extent, failure, offer_button, progress
 from app.ui.reading.budget_view import budget, fit_of
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
-EMPTY = """<section class="card empty-shelf"><h3>Nothing in the library yet</h3>
-<p>Drop several files at once, or one after the other: PDF, EPUB, Word, HTML, Markdown, text. They are read in the order
-of the library, as one context. What is too long is never cut by itself: chapters and pages are offered with what they
-cost.</p></section>"""
+EMPTY = f"""<section class="card empty-shelf"><h3>Nothing in the library yet</h3>
+<p>Drop several files at once, or one after the other: {EACH}. They
+are read in the order of the library, as one context. What is too long is never cut by itself: chapters and pages are
+offered with what they cost.</p></section>"""
 NO_PAGE = """<section class="card preview">
 <p class="quiet">Choose “Preview” to see the text as the model gets it.</p></section>"""
 
@@ -61,7 +62,7 @@ def _row(session: Session, index: int, book: Book) -> str:
     tokens = formats.plural(meter.book(book), "token") if meter else ""
     name = document.name if document.title != document.name else ""
     authors, language = byline(document.authors), language_name(document.language)
-    facts = " · ".join(filter(None, (authors, name, FORMATS[document.format], extent(book), _chapters(book), language)))
+    facts = " · ".join(filter(None, (authors, name, SHORT[document.format], extent(book), _chapters(book), language)))
     warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
     tools = (
         _tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)

@@ -6,6 +6,7 @@ from app.context.context_documents import label
 from app.context.offers import Offer
 from app.context.page_ranges import written
 from app.context.uploads import Upload
+from app.document_formats import SHORT
 from app.documents.language import language_name
 from app.documents.metadata import byline
 from app.runtime.error_text import problem_and_hint
@@ -17,7 +18,6 @@ from app.ui.library.saved_view import how_read, on_disk
 from app.ui.reading.budget_view import budget, fit_of
 from core.errors import ContextTooSmall, CoreError
 
-FORMATS = {"pdf": "PDF", "epub": "EPUB", "docx": "DOCX", "html": "HTML", "text": "TXT", "markdown": "MD"}
 WAITING = {
     "loading": "Waits until the model is loaded",
     "another page": "Waits: another page is using the model",
@@ -241,7 +241,7 @@ def _facts(book: Shelved, num_tokens: str) -> str:
     document = book.document
     chosen = "" if book.is_whole else label(document, book.choice)
     language = language_name(document.language)
-    facts = " · ".join(filter(None, (FORMATS[document.format], extent(book), chosen, num_tokens, language)))
+    facts = " · ".join(filter(None, (SHORT[document.format], extent(book), chosen, num_tokens, language)))
     stem = document.name.rpartition(".")[0]
     name = "" if document.title in (document.name, stem) else document.name
     told = " · ".join(filter(None, (byline(document.authors), name)))

@@ -14,6 +14,7 @@ from core.generation.text import ChatText
 from core.models.hub.catalog import find
 from core.models.loader import load_tokenizer
 from tests.app.documents.conftest import MakeEpub, MakePdf, make_epub, make_pdf, writer
+from tests.hostile.corpus import archive, odt, rtf
 
 __all__ = ["make_epub", "make_pdf", "writer"]  # fixtures
 PAGES = [
@@ -139,3 +140,21 @@ def test_a_file_that_cannot_be_read_is_refused_in_a_line(tmp_path: Path, capsys:
     assert text(tmp_path / "none.pdf", "--json") == 1
     captured = capsys.readouterr()
     assert "There is no file none.pdf" in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_folders_and_zip_files_are_their_documents_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "books").mkdir()
+    for name, content in {
+        "part 10.txt": b"Ten.",
+        "part 2.rtf": rtf("Two."),
+        "part 1.odt": odt("<text:p>One.</text:p>"),
+    }.items():
+        (tmp_path / "books" / name).write_bytes(content)
+    (tmp_path / "more.zip").write_bytes(archive({"b.csv": "Name,Tons\nGull,12\n", "a.png": b"\x89PNG\r\n\x1a\n"}))
+    assert text(tmp_path / "books", tmp_path / "more.zip", "--json") == 0
+    files = told(capsys)
+    assert [file["name"] for file in files] == ["part 1.odt", "part 2.rtf", "part 10.txt", "b.csv"]
+    assert [file["pages"][0]["text"] for file in files] == ["One.", "Two.", "Ten.", "Name | Tons\nGull | 12"]
+    assert files[3]["warnings"] == [
+        "Not all of more.zip was opened. a.png is a picture, a sound or a font, which is not supported."
+    ]

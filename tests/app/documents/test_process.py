@@ -118,7 +118,7 @@ def test_two_parsers_work_at_once_and_the_next_one_waits_for_its_turn(
     assert len(running) == MOST_PARSERS == 2
     for reader in readers:  # each that ends makes room for one
         assert next(reader) is None
-        reader.close()
+        reader.close()  # type: ignore[attr-defined]
     assert running == [] and len(most) == len(readers) and max(most) == MOST_PARSERS
 
 

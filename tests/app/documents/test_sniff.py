@@ -1,7 +1,11 @@
+import io
+import zipfile
+
 import pytest
 
-from app.documents.sniff import describe, sniff
+from app.documents.sniff import describe, names_in, sniff
 
+OPEN_HEAD = b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/vnd.oasis.opendocument."
 OFFICE_HEAD = b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml" + bytes(40)
 
 
@@ -55,10 +59,9 @@ def test_a_text_about_pdf_is_still_text() -> None:
     ("head", "what"),
     [
         (OFFICE_HEAD + b"PK\x03\x04" + bytes(26) + b"xl/workbook.xml", "an Excel workbook"),
-        (OFFICE_HEAD + b"PK\x03\x04" + bytes(26) + b"ppt/slides/", "a PowerPoint presentation"),
-        (b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/vnd.oasis.opendocument.text", "an OpenDocument file"),
-        (b"PK\x03\x04" + bytes(26) + b"notes.csv", "a ZIP archive"),
-        (b"{\\rtf1\\ansi", "an RTF document"),
+        (OPEN_HEAD + b"spreadsheet", "an OpenDocument spreadsheet"),
+        (OPEN_HEAD + b"presentation", "an OpenDocument presentation"),
+        (OPEN_HEAD + b"graphics", "an OpenDocument drawing"),
         (b"\x89PNG\r\n\x1a\n", "an image"),
         (b"\x7fELF\x02\x01", "a program"),
     ],
@@ -73,3 +76,58 @@ def test_other_formats_are_named(head: bytes, what: str) -> None:
 )
 def test_ordinary_words_are_not_taken_for_signatures(text: str) -> None:
     assert sniff(text.encode()) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        (OPEN_HEAD + b"text", "odt"),
+        (OPEN_HEAD + b"text-template", "odt"),
+        (OFFICE_HEAD + b"PK\x03\x04" + bytes(26) + b"ppt/slides/", "pptx"),
+        (b"{\\rtf1\\ansi", "rtf"),
+        (b"\n{\\rtf1", "rtf"),
+        (b'<?xml version="1.0" encoding="windows-1251"?>\n<!-- a --><FictionBook xmlns="x">', "fb2"),
+        (b"<FictionBook>", "fb2"),
+        ("\ufeff<fb:FictionBook >".encode("utf-16"), "fb2"),
+        (b"PK\x03\x04" + bytes(26) + b"notes.csv", "zip"),
+        (b"PK\x05\x06" + bytes(18), "zip"),
+        (b"<FictionBooks>", "plain"),
+        (b"rtf1 {\\rtf1", "plain"),
+    ],
+)
+def test_formats_are_known_by_their_first_bytes(head: bytes, kind: str) -> None:
+    assert sniff(head) == kind
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["notes/a.txt", "[Content_Types].xml", "word/document.xml"], "docx"),
+        (["docProps/app.xml", "[Content_Types].xml", "ppt/presentation.xml"], "pptx"),
+        (["a.xhtml", "META-INF/container.xml"], "epub"),
+        (["word/a.txt", "ppt/b.txt"], "zip"),
+        (["[Content_Types].xml", "x/a.xml"], "zip"),
+    ],
+)
+def test_the_list_of_an_archive_decides_whatever_comes_first(names: list[str], kind: str) -> None:
+    file = io.BytesIO(b"")
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            archive.writestr(name, OFFICE_HEAD + b"META-INF/container.xml mimetypeapplication/epub+zip")
+    assert names_in(file) == names
+    assert sniff(file.getvalue()[:4096], names_in(file)) == kind
+    assert names_in(io.BytesIO(b"junk before it" + file.getvalue())) == names
+
+
+def test_a_workbook_is_known_by_the_list_of_the_archive() -> None:
+    assert sniff(OFFICE_HEAD, ["[Content_Types].xml", "xl/workbook.xml"]) is None
+
+
+def test_a_list_that_lies_names_nothing() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.txt", "words")
+    whole = file.getvalue()
+    assert names_in(io.BytesIO(whole[:-10])) == []
+    assert names_in(io.BytesIO(whole[:-10] + b"\xff" * 10)) in ([], ["a.txt"])
+    assert names_in(io.BytesIO(b"PK\x05\x06" + b"\xff" * 18)) == []

@@ -32,6 +32,7 @@ from core.config import SamplingParams
 from core.errors import InvalidSetting
 from tests.app.conversations.test_tree import BOOK, EVIL, a_dialogue, exchange, said
 from tests.app.fakes import FakeEngine, finished, opened, round_done, worker_of, write_book
+from tests.hostile.corpus import archive, odt, rtf
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -404,6 +405,18 @@ def test_after_a_restart_the_page_says_which_book_to_open(
         assert texts(again.asks("Two?")["chat"])[::2] == ["One?", "Two?"]
     finally:
         worker.close()
+
+
+def test_dropped_files_and_those_in_a_zip_open_in_natural_order(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "log 10.odt").write_bytes(odt("<text:p>The tenth log of the boats.</text:p>"))
+    (tmp_path / "log 9.zip").write_bytes(archive({"b.rtf": rtf("The first in it."), "c.csv": "Name,Tons\nGull,12\n"}))
+    dropped = [tmp_path / "log 10.odt", tmp_path / "log 9.zip"]
+    before = page.session.book.names if page.session.book else ()
+    *_, update = page.handlers.open_upload(page.session_id, [str(file) for file in dropped])
+    assert page.session.book is not None
+    assert page.session.book.names == (*before, "b.rtf", "c.csv", "log 10.odt")
+    assert not any(file.exists() for file in dropped), "the copies are deleted"
+    assert "4 documents, read in this order" in update["card"]
 
 
 def test_the_strip_and_the_quotations_follow_the_chat(page: Page, engine: FakeEngine, tmp_path: Path) -> None:

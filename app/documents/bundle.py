@@ -1,0 +1,160 @@
+"""Several documents at once: the files of a folder or of a ZIP file, each as if opened alone, in natural order."""
+
+import os
+import re
+from base64 import b64decode
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from app.documents.document import Document, Extracting
+from app.documents.errors import (
+    AccessDenied,
+    DamagedDocument,
+    DocumentError,
+    DocumentNotFound,
+    DocumentTooLarge,
+    EmptyDocument,
+    UnsupportedFormat,
+)
+from app.documents.natural_order import is_hidden, natural
+from app.documents.parsing import LIMITS, Parser, ParsingLimits, worker_messages
+from app.documents.readers import display_name, extract_document, kind_of
+
+ZIP = Parser("app.documents.zip_worker", "a ZIP file")
+MOST_IN_FOLDER = 1_000  # files
+MOST_NAMED = 5  # files in a warning
+LONGEST_NAME = 120  # characters
+
+
+class Entry(NamedTuple):
+    """A file of several: its path in the folder or the ZIP, and where its content is; or why it has none."""
+
+    name: str
+    file: Path | None
+    error: DocumentError | None = None
+
+
+def extract_documents(path: str | Path, limits: ParsingLimits = LIMITS) -> Generator[Extracting | Document]:
+    """Read a file, a ZIP file or a folder step by step: progress events, then the Documents, one at least.
+
+    What a folder or a ZIP file holds besides documents is named in a warning of the first.
+
+    Raises:
+        DocumentError: with the problem and one action; see `app.documents.errors`.
+    """
+    file = Path(path)
+    name = display_name(file)
+    if file.is_dir():
+        yield from extract_all(name, folder_entries(file, name), limits)
+    elif kind_of(file, name) == "zip":
+        with TemporaryDirectory(prefix="unpacked-", ignore_cleanup_errors=True) as folder:
+            entries = yield from unpack(file.absolute(), name, Path(folder), limits)
+            yield from extract_all(name, entries, limits)
+    else:
+        yield from extract_document(file)
+
+
+def read_documents(path: str | Path) -> list[Document]:
+    """Read a file, a ZIP file or a folder in one call. Raises as `extract_documents`."""
+    return [event for event in extract_documents(path) if isinstance(event, Document)]
+
+
+def extract_all(name: str, entries: Sequence[Entry], limits: ParsingLimits) -> Iterator[Extracting | Document]:
+    """Read each entry; the documents come when all are read.
+
+    Raises:
+        DocumentError: there is no document among them, or they are too long together.
+    """
+    documents: list[Document] = []
+    errors: list[DocumentError] = []
+    for entry in entries:
+        try:
+            if entry.file is None:
+                raise entry.error or AssertionError(entry.name)
+            with closing(extract_document(entry.file, entry.name)) as events:
+                for event in events:
+                    if isinstance(event, Document):
+                        documents.append(event)
+                    else:
+                        yield event
+        except DocumentError as error:
+            errors.append(error)
+        if sum(len(document.text) for document in documents) > limits.chars:
+            raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
+    if not documents and len(errors) == 1:
+        raise errors[0]
+    if not documents:
+        raise EmptyDocument(f"{name} holds no document that can be read.", hint="Open the files that you mean.")
+    left_out = (not_opened(name, errors),) if errors else ()
+    yield replace(documents[0], warnings=left_out + documents[0].warnings)
+    yield from documents[1:]
+
+
+def not_opened(name: str, errors: Sequence[DocumentError]) -> str:
+    """The warning about files that were not opened, with what is wrong with the first."""
+    told = [error.problem for error in errors[:MOST_NAMED]]
+    more = [f"And {len(errors) - MOST_NAMED:,} more."] if len(errors) > MOST_NAMED else []
+    return " ".join([f"Not all of {name} was opened.", *told, *more])
+
+
+def folder_entries(folder: Path, name: str) -> list[Entry]:
+    """All files in a folder and its folders, except hidden ones.
+
+    Raises:
+        AccessDenied: the folder cannot be listed.
+        DocumentTooLarge: there are more than MOST_IN_FOLDER.
+        DocumentNotFound: there are none.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise AccessDenied(name, error.strerror or type(error).__name__) from error
+
+    found: dict[str, Path] = {}
+    for place, _, files in os.walk(folder, onerror=refuse):
+        for file in (Path(place) / one for one in files):
+            inside = file.relative_to(folder).as_posix()
+            if not is_hidden(inside):
+                found[inside] = file
+        if len(found) > MOST_IN_FOLDER:
+            raise DocumentTooLarge(name, f"more than {MOST_IN_FOLDER:,} files")
+    if not found:
+        raise DocumentNotFound(f"{name} is a folder without files.", hint="Name a file, or a folder with files.")
+    return [Entry(shown(inside), found[inside]) for inside in sorted(found, key=natural)]
+
+
+def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Generator[Extracting, None, list[Entry]]:
+    """Write the files of a ZIP file into a folder, under numbers for names.
+
+    Raises:
+        DocumentError: it is damaged, encrypted, empty, or unpacks to too much.
+    """
+    names: list[str] = []
+    entries: list[Entry] = []
+    for message in worker_messages(ZIP, file, name, limits):
+        if message and message["kind"] == "opened":
+            names = [shown(one) for one in message["labels"]]
+        elif message and message["kind"] == "page":
+            inside = names[len(entries)]
+            if message["has_image"]:
+                entries.append(Entry(inside, None, UnsupportedFormat(inside, "a picture, a sound or a font")))
+            elif message["damaged"]:
+                entries.append(Entry(inside, None, DamagedDocument(inside, "is damaged")))
+            else:
+                ending = re.sub(r"[^a-z0-9.]", "", PurePosixPath(inside).suffix.lower())[:10]
+                entries.append(Entry(inside, folder / f"{len(entries)}{ending}"))
+                (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["text"]))
+        yield Extracting(num_done=0, num_pages=None)
+    if not entries:
+        raise EmptyDocument(f"{name} holds no files.", hint="Choose a file with text in it.")
+    return entries
+
+
+def shown(inside: str) -> str:
+    """A path in a folder or a ZIP file, safe to show: on one line, and never out of it."""
+    parts = [part for part in inside.replace("\\", "/").split("/") if part.strip() not in ("", ".", "..")]
+    name = "/".join(parts)[-LONGEST_NAME:]
+    return "".join(char if char.isprintable() else "�" for char in name).strip() or "unnamed"

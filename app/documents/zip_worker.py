@@ -1,0 +1,43 @@
+"""The process that unpacks ZIP files: `python -m app.documents.zip_worker FILE MEMORY_BYTES CPU_SECONDS`.
+
+It prints one JSON object a line: Opened with the names, one PageRead for each file with its bytes in Base64, Done; or
+Failed. What is no text for certain is not unpacked, and marked as an image.
+"""
+
+import mimetypes
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused
+from app.documents.messages import Done, Message, Opened, PageRead
+from app.documents.natural_order import is_hidden, natural
+from app.documents.parsing_worker import refusing, serve
+from app.documents.relations import MALFORMED
+
+MAX_FILES = 500
+MAX_UNPACKED_BYTES = 200_000_000  # of all files
+
+
+@refusing
+def read(stream: BinaryIO) -> Iterator[Message]:
+    """The messages of a file."""
+    archive = Archive(stream, MAX_TOTAL_BYTES, MAX_UNPACKED_BYTES)
+    names = sorted((name for name in archive.names if not is_hidden(name)), key=natural)
+    if len(names) > MAX_FILES:
+        raise Refused("oversized")
+    yield Opened(kind="opened", title="", labels=names, outline=[])
+    for name in names:
+        no_text = (mimetypes.guess_type(name)[0] or "").startswith(("audio/", "font/", "image/", "video/"))
+        try:
+            text = "" if no_text else b64encode(archive.read(name)).decode("ascii")
+        except BadEntry:
+            yield PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
+            continue
+        yield PageRead(kind="page", text=text, has_image=no_text, damaged=False, headings=[])
+    yield Done(kind="done")
+
+
+if __name__ == "__main__":
+    serve(read, MALFORMED, sys.argv[1:])

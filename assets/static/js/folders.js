@@ -1,0 +1,52 @@
+/* Folders that are dropped: their files go to the upload as if each was dropped, named by their paths. */
+"use strict";
+
+(() => {
+  const MOST_FILES = 1000; // the rest of a larger folder is left out
+  const isHidden = (name) => name.startsWith(".");
+
+  const called = (find) => new Promise((done) => find(done, () => done(null))); // null: it cannot be read
+
+  async function children(folder) {
+    const reader = folder.createReader();
+    const found = [];
+    for (let some; (some = await called((done, fail) => reader.readEntries(done, fail)))?.length; ) found.push(...some);
+    return found;
+  }
+
+  /* Files of entries and of the folders among them; the server puts them into natural order by their names. */
+  async function files(entries, path = "", found = []) {
+    for (const entry of entries) {
+      if (isHidden(entry.name) || found.length >= MOST_FILES) continue;
+      if (entry.isDirectory) {
+        await files(await children(entry), `${path}${entry.name} - `, found);
+        continue;
+      }
+      const file = await called((done, fail) => entry.file(done, fail));
+      if (file) found.push(path ? new File([file], path + file.name, { type: file.type }) : file);
+    }
+    return found;
+  }
+
+  async function hand(zone, entries) {
+    const carried = new DataTransfer();
+    for (const file of await files(entries)) carried.items.add(file);
+    const input = zone.querySelector("input[type=file]");
+    if (!input || !carried.files.length) return;
+    input.files = carried.files;
+    input.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+
+  addEventListener(
+    "drop",
+    (event) => {
+      const zone = event.target.closest?.("#drop, #library-drop");
+      const entries = [...(event.dataTransfer?.items ?? [])].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+      if (!zone || !entries.some((entry) => entry.isDirectory)) return; // Gradio takes files
+      event.preventDefault();
+      event.stopImmediatePropagation();
+      hand(zone, entries);
+    },
+    true,
+  );
+})();

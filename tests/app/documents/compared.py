@@ -1,0 +1,146 @@
+"""Words of real files, by our readers and by others: which words are lost, and how fast each is.
+
+    python -m tests.app.documents.compared FOLDER [--markdown]
+
+A file named MAKER-NAME was made of NAME.html, if that is there, and pandoc's plain text of it is the reference, else
+that of the file itself. Libraries that are not installed are left out: odfdo, striprtf, python-pptx, python-docx,
+mammoth, ebooklib, trafilatura, selectolax.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from app.documents import read_document
+
+WORD = re.compile(r"[^\W_]+")
+FOLDED = str.maketrans({"\u00ad": "", "\u2019": "'"})
+
+
+def words(text: str) -> Counter[str]:
+    """How often each word occurs."""
+    return Counter(WORD.findall(text.translate(FOLDED).casefold()))
+
+
+def reference(file: Path) -> str:
+    """What another program finds in the file, or in what it was made of."""
+    source = file.with_name(file.stem.partition("-")[2] + ".html")
+    whole = source if source.exists() else file
+    done = subprocess.run(["pandoc", "-t", "plain", "--wrap=none", whole], capture_output=True, check=True, timeout=120)
+    return done.stdout.decode()
+
+
+def by_odfdo(file: Path) -> str:
+    import odfdo
+
+    return str(odfdo.Document(file).get_formatted_text())
+
+
+def by_striprtf(file: Path) -> str:
+    from striprtf.striprtf import rtf_to_text
+
+    return str(rtf_to_text(file.read_text("latin-1"), errors="replace"))
+
+
+def by_python_pptx(file: Path) -> str:
+    import pptx
+
+    shapes = [shape for slide in pptx.Presentation(str(file)).slides for shape in slide.shapes]
+    cells = (cell.text for shape in shapes if shape.has_table for row in shape.table.rows for cell in row.cells)
+    return "\n".join([*(shape.text_frame.text for shape in shapes if shape.has_text_frame), *cells])
+
+
+def by_python_docx(file: Path) -> str:
+    import docx
+
+    document = docx.Document(str(file))
+    cells = (cell.text for table in document.tables for row in table.rows for cell in row.cells)
+    return "\n".join([*(paragraph.text for paragraph in document.paragraphs), *cells])
+
+
+def by_mammoth(file: Path) -> str:
+    import mammoth
+
+    with file.open("rb") as stream:
+        return str(mammoth.extract_raw_text(stream).value)
+
+
+def by_ebooklib(file: Path) -> str:
+    import ebooklib
+    from bs4 import BeautifulSoup
+    from ebooklib import epub
+
+    items = epub.read_epub(str(file)).get_items_of_type(ebooklib.ITEM_DOCUMENT)
+    return "\n".join(BeautifulSoup(item.get_content(), "lxml").get_text(" ") for item in items)
+
+
+def by_trafilatura(file: Path) -> str:
+    import trafilatura
+
+    return trafilatura.extract(file.read_text(errors="replace"), include_comments=False, favor_recall=True) or ""
+
+
+def by_selectolax(file: Path) -> str:
+    from selectolax.lexbor import LexborHTMLParser
+
+    tree: Any = LexborHTMLParser(file.read_text(errors="replace"))
+    tree.strip_tags(["script", "style", "head"])
+    return str(tree.body.text(separator=" "))
+
+
+OTHERS: Mapping[str, Mapping[str, Callable[[Path], str]]] = {
+    ".odt": {"odfdo": by_odfdo},
+    ".rtf": {"striprtf": by_striprtf},
+    ".pptx": {"python-pptx": by_python_pptx},
+    ".docx": {"python-docx": by_python_docx, "mammoth": by_mammoth},
+    ".epub": {"ebooklib": by_ebooklib},
+    ".html": {"trafilatura": by_trafilatura, "selectolax": by_selectolax},
+    ".fb2": {},
+}
+
+
+def measured(file: Path) -> Iterator[tuple[str, float, float]]:
+    """Each reader with its share of lost words, in percent, and its seconds."""
+    expected = words(reference(file))
+    for name, read in {"ours": lambda file: read_document(file).text, **OTHERS[file.suffix]}.items():
+        started = perf_counter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = words(read(file))
+        except ImportError:
+            continue
+        except Exception as error:  # of a library: that is what it does with the file
+            print(f"{file.name}: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+            found = Counter()
+        seconds = perf_counter() - started
+        yield name, 100 * (expected - found).total() / max(1, expected.total()), seconds
+
+
+def main(argv: list[str]) -> int:
+    """Print one line for each file."""
+    parser = argparse.ArgumentParser(prog="tests.app.documents.compared", description="Words of real files.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--markdown", action="store_true")
+    args = parser.parse_args(argv)
+    for file in sorted(args.folder.iterdir(), key=lambda file: (file.suffix, file.name)):
+        if file.suffix in OTHERS:
+            ours, *others = measured(file)
+            told = "; ".join(f"{name} {lost:.2f}%" for name, lost, _ in others)
+            count = words(reference(file)).total()
+            if args.markdown:
+                print(f"| {file.name} | {count:,} | {ours[1]:.2f}% | {told} |")
+            else:
+                print(f"{file.name:28} {count:8,} words, lost {ours[1]:.2f}% in {ours[2]:.1f} s; {told}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""Folders and ZIP files: their documents in natural order, what is left out, and what is refused."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.documents import bundle, read_document, read_documents
+from app.documents.errors import (
+    DamagedDocument,
+    DocumentNotFound,
+    DocumentTooLarge,
+    EmptyDocument,
+    PasswordProtected,
+    UnsupportedFormat,
+)
+from app.documents.natural_order import is_hidden, natural
+from app.documents.parsing import ParsingLimits
+from tests.hostile.corpus import archive, fb2, rtf, zip_files
+
+WORDS = "The pilot counted the boats."
+MIXED: Mapping[str, str | bytes] = {
+    "Part 10/a.txt": WORDS,
+    "Part 2/b 11.rtf": rtf(WORDS + " \\par"),
+    "Part 2/B 3.fb2": fb2(f"<p>{WORDS}</p>"),
+    "Part 2/table.csv": "Name,Tons\nGull,12\n",
+    "Part 2/text.md": "# Log\n\nA gull.",
+    ".hidden/x.txt": "hidden",
+    "__MACOSX/x.txt": "nobody's",
+    "Part 2/Thumbs.db": "nobody's",
+}
+ORDER = ["Part 2/B 3.fb2", "Part 2/b 11.rtf", "Part 2/table.csv", "Part 2/text.md", "Part 10/a.txt"]
+
+
+def make_zip(folder: Path, files: Mapping[str, str | bytes], name: str = "books.zip") -> Path:
+    (folder / name).write_bytes(archive(files))
+    return folder / name
+
+
+def make_folder(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / "books" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder / "books"
+
+
+@pytest.mark.parametrize("make", [make_zip, make_folder])
+def test_its_files_are_documents_in_natural_order(tmp_path: Path, make: type) -> None:
+    documents = read_documents(make(tmp_path, MIXED))
+    assert [document.name for document in documents] == ORDER
+    assert [document.format for document in documents] == ["fb2", "rtf", "csv", "markdown", "text"]
+    assert documents[2].text == "Name | Tons\nGull | 12" and documents[4].title == "a"
+    assert not any(document.warnings for document in documents)
+
+
+@pytest.mark.parametrize("make", [make_zip, make_folder])
+def test_what_is_no_document_is_named_and_the_others_open(tmp_path: Path, make: type) -> None:
+    files = {
+        "a.png": b"\x89PNG\r\n\x1a\n" + bytes(99),
+        "b.pdf": b"%PDF-1.7 cut",
+        "c.txt": WORDS,
+        "inner.zip": archive({}),
+    }
+    path = make(tmp_path, {**files, **{f"d{n}.exe": b"MZ" + bytes(99) for n in range(4)}})
+    (document,) = read_documents(path)
+    assert document.name == "c.txt"
+    (warning,) = document.warnings
+    assert warning.startswith(f"Not all of {path.name} was opened. a.png is ")
+    assert "b.pdf is cut off" in warning and "And 2 more." in warning
+
+
+def test_a_zip_in_a_zip_is_refused_in_a_line(tmp_path: Path) -> None:
+    path = make_zip(tmp_path, {"inner.zip": archive({"a.txt": WORDS})})
+    with pytest.raises(UnsupportedFormat, match=r"inner\.zip is a ZIP archive") as caught:
+        read_documents(path)
+    assert caught.value.hint == "Unpack it and use its files."
+    with pytest.raises(UnsupportedFormat, match="a ZIP archive"):
+        read_document(path)
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("a bomb", DocumentTooLarge),
+        ("many bombs", DocumentTooLarge),
+        ("2,000 files", DocumentTooLarge),
+        ("giant sizes", DocumentTooLarge),
+        ("nothing in it", EmptyDocument),
+        ("nothing but folders", EmptyDocument),
+        ("nothing but pictures", EmptyDocument),
+        ("nothing but hidden files", EmptyDocument),
+        ("encrypted", PasswordProtected),
+    ],
+)
+def test_what_cannot_be_opened_is_refused(tmp_path: Path, what: str, error: type[Exception]) -> None:
+    (tmp_path / "a.zip").write_bytes(zip_files()[what]())
+    with pytest.raises(error):
+        read_documents(tmp_path / "a.zip")
+
+
+def test_a_zip_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(archive({"a.txt": WORDS})[:-30])
+    with pytest.raises(DamagedDocument, match="is cut off"):
+        read_documents(tmp_path / "a.zip")
+
+
+def test_names_cannot_leave_the_folder_and_are_safe_to_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    files = {
+        "../../up.txt": "One up.",
+        "/etc/passwd": "Two abroad.",
+        "C:\\a.txt": "Three away.",
+        "x\u202ey\x1b.txt": "Four odd.",
+    }
+    documents = read_documents(make_zip(tmp_path, files))
+    assert {document.name for document in documents} == {"up.txt", "etc/passwd", "C:/a.txt", "x\ufffdy\ufffd.txt"}
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["books.zip", "temp"], "what was unpacked is gone"
+
+
+def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:
+    path = make_zip(tmp_path, {f"{n}.txt": WORDS * 9 for n in range(9)})
+    with pytest.raises(DocumentTooLarge, match="1,000 characters"):
+        list(bundle.extract_documents(path, ParsingLimits(chars=1_000)))
+
+
+def test_folders_of_nothing_or_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DocumentNotFound, match="none is a folder without files"):
+        read_documents(tmp_path / "none")
+    monkeypatch.setattr(bundle, "MOST_IN_FOLDER", 2)
+    with pytest.raises(DocumentTooLarge, match="more than 2 files"):
+        read_documents(make_folder(tmp_path, {f"{n}.txt": WORDS for n in range(3)}))
+
+
+def test_a_single_file_is_one_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(WORDS)
+    assert [document.name for document in read_documents(tmp_path / "a.txt")] == ["a.txt"]
+
+
+def test_natural_order() -> None:
+    names = ["b/1.txt", "a10", "A2", "a2b", "a/2", "a/10", "10", "9"]
+    assert sorted(names, key=natural) == ["9", "10", "a/2", "a/10", "A2", "a2b", "a10", "b/1.txt"]
+    assert is_hidden("a/.git/b") and is_hidden("__MACOSX/a") and not is_hidden("a.b/c")
