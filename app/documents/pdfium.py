@@ -17,7 +17,7 @@ HYPHEN = "\ufffe"  # what PDFium writes for a hyphen at the end of a line; the n
 CONTROL_HYPHEN = re.compile(r"(?<=\w)\x02(?=(?:\r?\n)?[^\W\d_])")  # the same, as PDFium names it elsewhere
 SPACE = re.compile(r"(?<=\S) +(?=\S)")
 GAP = 0.9  # of the size of a line's letters: spaces are narrower
-SAMPLED = 3  # each third line tells whether a page has gaps at all, for looking takes time
+LETTER = 0.4  # of the size: a word that is wider than its letters and a gap may have a gap behind it
 LINE = re.compile(rf"[^\r\n{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 
 
@@ -66,8 +66,6 @@ def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
         last = raw.FPDFText_GetCharIndexFromTextIndex(letters, units + length - 1)
         units += length
         found.append(Stretch(line[0], first, last))
-    if any(piece is not line for line in found[::SAMPLED] for piece in pieces(letters, line)):
-        found = [piece for line in found for piece in pieces(letters, line)]
     return [
         PrintedLine(
             one.text.replace(HYPHEN, "-"),
@@ -75,7 +73,8 @@ def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
             place_of(letters, one.last),
             size_of(letters, one.first),
         )
-        for one in found
+        for line in found
+        for one in pieces(letters, line)
     ]
 
 
@@ -90,22 +89,27 @@ class Stretch(NamedTuple):
 def pieces(letters: pypdfium2.PdfTextPage, line: Stretch) -> Iterator[Stretch]:
     """A line, parted at its gaps; one without gaps as it is."""
     begun = 0
-    if line.last - line.first == len(line.text) - 1:  # else the numbers of its letters are not known
-        size = size_of(letters, line.first)
-        for space in SPACE.finditer(line.text):
-            before, after = line.first + space.start() - 1, line.first + space.end()
-            if is_gap(letters, before, after, size):
-                yield Stretch(line.text[begun : space.start()], line.first + begun, before)
-                begun = space.end()
+    if line.last - line.first == len(line.text) - 1 and " " in line.text:  # else its letters' numbers are not known
+        page, x, y, size = letters.raw, ctypes.c_double(), ctypes.c_double(), size_of(letters, line.first)
+        at, at_x, origin, place = 0, place_of(letters, line.first).x, raw.FPDFText_GetCharOrigin, ctypes.byref(x)
+        other = ctypes.byref(y)
+        for space in SPACE.finditer(line.text):  # one call for each word, for a call takes long
+            end = space.end()
+            origin(page, line.first + end, place, other)
+            word, word_x = space.start() - at, x.value
+            if abs(word_x - at_x) > (LETTER * word + GAP) * size:
+                before = line.first + space.start() - 1
+                if gap(letters, before, line.first + end) > GAP * size:
+                    yield Stretch(line.text[begun : space.start()], line.first + begun, before)
+                    begun = end
+            at, at_x = end, word_x
     yield Stretch(line.text[begun:], line.first + begun, line.last) if begun else line
 
 
-def is_gap(letters: pypdfium2.PdfTextPage, before: int, after: int, size: float) -> bool:
-    """Whether there is more room between two letters on a line than between words."""
-    if abs(place_of(letters, after).x - place_of(letters, before).x) < (GAP + 0.2) * size:  # the usual case, in haste
-        return False
+def gap(letters: pypdfium2.PdfTextPage, before: int, after: int) -> float:
+    """The room between two letters on a line, in points."""
     one, other = box_of(letters, before), box_of(letters, after)
-    return max(one[0], other[0]) - min(one[1], other[1]) > GAP * size
+    return max(one[0], other[0]) - min(one[1], other[1])
 
 
 def box_of(letters: pypdfium2.PdfTextPage, index: int) -> tuple[float, float]:
