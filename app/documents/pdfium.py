@@ -4,7 +4,7 @@ import ctypes
 import math
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import pypdfium2
 import pypdfium2.raw as raw
@@ -17,7 +17,8 @@ HYPHEN = "\ufffe"  # what PDFium writes for a hyphen at the end of a line; the n
 CONTROL_HYPHEN = re.compile(r"(?<=\w)\x02(?=(?:\r?\n)?[^\W\d_])")  # the same, as PDFium names it elsewhere
 SPACE = re.compile(r"(?<=\S) +(?=\S)")
 GAP = 0.9  # of the size of a line's letters: spaces are narrower
-LETTER = 0.4  # of the size: a word that is wider than its letters and a gap may have a gap behind it
+LETTER = 0.5  # of the size: what is wider than its letters and a gap may have a gap
+SAMPLED, NEAR = 5, 4  # lines of which one is looked at in any case, lines from a gap
 LINE = re.compile(rf"[^\r\n{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 
 
@@ -54,56 +55,49 @@ class Pdfium:
 
 
 def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
-    """The lines of a page in the order in which the file draws them; in pieces where there are gaps as of a table."""
+    """The lines of a page in the order in which the file draws them; in pieces where there are gaps as of a table.
+
+    Gaps are looked for, which takes long, where a line is wide for its letters, in each line of a few, and near gaps.
+    """
     text = CONTROL_HYPHEN.sub(HYPHEN, letters.get_text_range(errors="surrogatepass"))
-    found: list[Stretch] = []
-    units, before = 0, 0  # PDFium counts UTF-16
-    for line in LINE.finditer(text):
+    printed: list[PrintedLine] = []
+    units, before, near = 0, 0, 0  # PDFium counts UTF-16
+    for number, line in enumerate(LINE.finditer(text)):
         units += num_units(text[before : line.start()])
         before = line.end()
         length = num_units(line[0])
         first = raw.FPDFText_GetCharIndexFromTextIndex(letters, units)
         last = raw.FPDFText_GetCharIndexFromTextIndex(letters, units + length - 1)
         units += length
-        found.append(Stretch(line[0], first, last))
-    return [
-        PrintedLine(
-            one.text.replace(HYPHEN, "-"),
-            place_of(letters, one.first),
-            place_of(letters, one.last),
-            size_of(letters, one.first),
-        )
-        for line in found
-        for one in pieces(letters, line)
-    ]
+        start, end, size = place_of(letters, first), place_of(letters, last), size_of(letters, first)
+        whole = PrintedLine(line[0].replace(HYPHEN, "-"), start, end, size)
+        is_wide = abs(end.x - start.x) > (LETTER * length + GAP) * size
+        if (is_wide or number < near or number % SAMPLED == 0) and last - first == length - 1 == len(line[0]) - 1:
+            parts = list(pieces(letters, whole, first))  # else the numbers of its letters are not known
+            near = number + NEAR if len(parts) > 1 else near
+            printed += parts
+        else:
+            printed.append(whole)
+    return printed
 
 
-class Stretch(NamedTuple):
-    """Letters of a page, and the numbers PDFium gives the first and the last."""
+def pieces(letters: pypdfium2.PdfTextPage, line: PrintedLine, first: int) -> Iterator[PrintedLine]:
+    """A line, parted at its gaps.
 
-    text: str
-    first: int
-    last: int
-
-
-def pieces(letters: pypdfium2.PdfTextPage, line: Stretch) -> Iterator[Stretch]:
-    """A line, parted at its gaps; one without gaps as it is."""
-    begun = 0
-    if line.last - line.first == len(line.text) - 1 and " " in line.text:  # else its letters' numbers are not known
-        page, x, y, size = letters.raw, ctypes.c_double(), ctypes.c_double(), size_of(letters, line.first)
-        at, at_x, origin, place = 0, place_of(letters, line.first).x, raw.FPDFText_GetCharOrigin, ctypes.byref(x)
-        other = ctypes.byref(y)
-        for space in SPACE.finditer(line.text):  # one call for each word, for a call takes long
-            end = space.end()
-            origin(page, line.first + end, place, other)
-            word, word_x = space.start() - at, x.value
-            if abs(word_x - at_x) > (LETTER * word + GAP) * size:
-                before = line.first + space.start() - 1
-                if gap(letters, before, line.first + end) > GAP * size:
-                    yield Stretch(line.text[begun : space.start()], line.first + begun, before)
-                    begun = end
-            at, at_x = end, word_x
-    yield Stretch(line.text[begun:], line.first + begun, line.last) if begun else line
+    Args:
+        first: the number that PDFium gives its first letter.
+    """
+    page, x, y = letters.raw, ctypes.c_double(), ctypes.c_double()
+    begun, start, word, word_x = 0, line.start, 0, line.start.x
+    for space in SPACE.finditer(line.text):
+        before, after = space.start() - 1, space.end()
+        raw.FPDFText_GetCharOrigin(page, first + after, x, y)  # one call for each word: calls take long
+        is_wide = abs(x.value - word_x) > (LETTER * (before + 1 - word) + GAP) * line.size
+        if is_wide and gap(letters, first + before, first + after) > GAP * line.size:
+            yield PrintedLine(line.text[begun : before + 1], start, place_of(letters, first + before), line.size)
+            begun, start = after, Place(x.value, y.value)
+        word, word_x = after, x.value
+    yield PrintedLine(line.text[begun:], start, line.end, line.size) if begun else line
 
 
 def gap(letters: pypdfium2.PdfTextPage, before: int, after: int) -> float:

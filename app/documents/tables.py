@@ -25,8 +25,12 @@ PAGES = re.compile(r"[\divxlc]{1,6}([,–-]+ ?\d{1,5})*,?")  # as in an index
 LABEL = re.compile(r"[(\[]?(\d{1,4}|\w|[ivxlc]{1,5})[.):\]]?|[^\w\s]{1,2}|[\d.]+|[•–*-] .*")  # of an item of a list
 NUMBER = re.compile(r"[($€£+−–-]?\d[\d.,:/]*( ?(%|\w{1,2}))?\)?")
 WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7a3]")
-FORMULA = re.compile(r"[=+−×·∇∂∑∏∫<>≤≥≈∈(){}\[\]⎛-⎳]|.*[=+−×·∇∂∑∏∫<>≤≥≈∈({]")  # where a formula is parted
+FORMULA = re.compile(r"[=×·∇∂∑∏∫<>≤≥≈∈+−⎛-⎳].*|.*[=+−×·∇∂∑∏∫<>≤≥≈∈({;]|/[*/].*")  # where a formula is parted
 MIN_CLEAR, MIN_WORDY = 0.6, 0.2  # of the cells: words or numbers, words
+ITEM = re.compile(r"[•*]|\d{1,3}\.\s")
+FULL, TEXT_WIDTH = 0.8, 15.0  # of its column, times the size: a line of text that goes on is longer than both
+RUNNING = 0.2  # of the rows: as many begin in a sentence where text stands beside its labels
+SENTENCE_ENDS = tuple(".!?:;")
 LONG_TERM = 30  # letters: of two columns, the first has shorter cells in most rows
 
 
@@ -83,6 +87,7 @@ class Table:
         Args:
             begun: the number of the first row, whose pieces are cells.
         """
+        self._page = rows
         self._columns = [Column(left_edge(piece), right_edge(piece)) for piece in rows[begun]]
         self._rows = {begun: [[piece] for piece in rows[begun]]}  # by the row's number: the pieces of each cell
         self._full = [begun]
@@ -130,13 +135,33 @@ class Table:
             return False
         wordy = sum(WORD.search(text) is not None for text in cells)
         clear = wordy + sum(NUMBER.fullmatch(text) is not None for text in cells)
-        parted = sum(any(FORMULA.fullmatch(text) for text in row) for row in texts)
+        parted = sum(any(FORMULA.fullmatch(text) and not NUMBER.fullmatch(text) for text in row) for row in texts)
         if clear < MIN_CLEAR * len(cells) or wordy < MIN_WORDY * len(cells) or 3 * parted > len(rows):
             return False
         columns = list(zip(*texts, strict=True))
         if is_list(columns) or is_fixed([piece for row in rows for cell in row[1:] for piece in cell]):
             return False
-        return len(columns) > 2 or median(map(len, columns[0])) < LONG_TERM
+        return len(columns) > 2 or (median(map(len, columns[0])) < LONG_TERM and not self._stands_beside_text(columns))
+
+    def _stands_beside_text(self, columns: Sequence[Sequence[str]]) -> bool:
+        """Whether the second of two columns is the page's text, with labels in the margin where it speaks of them."""
+        left, right = self._columns[1]
+        named = sum(term in cell for term, cell in zip(*columns, strict=True))
+        items = sum(ITEM.match(cell) is not None for cell in columns[1])
+        if 3 * max(named, items) > len(self._full):
+            return True
+        others = [row[0] for number, row in enumerate(self._page) if number not in self._rows and len(row) == 1]
+        if sum(abs(left_edge(line) - left) < ALIGNED for line in others) > max(len(self._full), len(others) / 2):
+            return True
+        lines = [(number, row[1]) for number, row in self._rows.items() if row[1] and number < self.end]
+        width = max(FULL * (right - left), TEXT_WIDTH * lines[0][1][0].size)
+        running = sum(
+            bool(number in self._full and line[0].text.strip()[:1].islower())
+            and right_edge(above[-1]) - left_edge(above[0]) > width
+            and not above[-1].text.rstrip().endswith(SENTENCE_ENDS)
+            for (_, above), (number, line) in pairwise(lines)
+        )
+        return running > RUNNING * len(self._full)
 
 
 def text_of(cell: Lines) -> str:
