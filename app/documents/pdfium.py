@@ -71,9 +71,12 @@ def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
         units += length
         start, end, size = place_of(letters, first), place_of(letters, last), size_of(letters, first)
         whole = PrintedLine(line[0].replace(HYPHEN, "-"), start, end, size)
-        is_wide = abs(end.x - start.x) > (LETTER * length + GAP) * size
-        if (is_wide or number < near or number % SAMPLED == 0) and last - first == length - 1 == len(line[0]) - 1:
-            parts = list(pieces(letters, whole, first))  # else the numbers of its letters are not known
+        is_known = (
+            end.x > start.x and last - first == length - 1 == len(line[0]) - 1
+        )  # where each of its letters stands
+        is_wide = end.x - start.x > (LETTER * length + GAP) * size
+        if is_known and (is_wide or number < near or number % SAMPLED == 0):
+            parts = list(pieces(letters, whole, first))
             near = number + NEAR if len(parts) > 1 else near
             printed += parts
         else:
@@ -82,7 +85,7 @@ def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
 
 
 def pieces(letters: pypdfium2.PdfTextPage, line: PrintedLine, first: int) -> Iterator[PrintedLine]:
-    """A line, parted at its gaps.
+    """A line that runs to the right, parted at its gaps.
 
     Args:
         first: the number that PDFium gives its first letter.
@@ -92,7 +95,7 @@ def pieces(letters: pypdfium2.PdfTextPage, line: PrintedLine, first: int) -> Ite
     for space in SPACE.finditer(line.text):
         before, after = space.start() - 1, space.end()
         raw.FPDFText_GetCharOrigin(page, first + after, x, y)  # one call for each word: calls take long
-        is_wide = abs(x.value - word_x) > (LETTER * (before + 1 - word) + GAP) * line.size
+        is_wide = x.value - word_x > (LETTER * (before + 1 - word) + GAP) * line.size
         if is_wide and gap(letters, first + before, first + after) > GAP * line.size:
             yield PrintedLine(line.text[begun : before + 1], start, place_of(letters, first + before), line.size)
             begun, start = after, Place(x.value, y.value)

@@ -22,10 +22,13 @@ MIN_FIXED = 6  # letters that show whether all are of one width
 FIXED = 0.01  # of the size
 LEADERS = re.compile(r"([.·] ?){3}")  # of a list of contents
 PAGES = re.compile(r"[\divxlc]{1,6}([,–-]+ ?\d{1,5})*,?")  # as in an index
-LABEL = re.compile(r"[(\[]?(\d{1,4}|\w|[ivxlc]{1,5})[.):\]]?|[^\w\s]{1,2}|[\d.]+|[•–*-] .*")  # of an item of a list
+ROMAN = re.compile("[ivxlc]{1,6}|[IVXLC]{1,6}")
+# Of an item of a list, or of a source.
+LABEL = re.compile(r"[(\[]?(\d{1,4}|\w|[ivxlc]{1,5})[.):\]]?|[^\w\s]{1,2}|[\d.]+|[•–*-] .*|\[[^]]{1,20}\]")
 NUMBER = re.compile(r"[($€£+−–-]?\d[\d.,:/]*( ?(%|\w{1,2}))?\)?")
 WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7a3]")
-FORMULA = re.compile(r"[=×·∇∂∑∏∫<>≤≥≈∈+−⎛-⎳].*|.*[=+−×·∇∂∑∏∫<>≤≥≈∈({;]|/[*/].*")  # where a formula is parted
+# A part of a formula, or of code.
+FORMULA = re.compile(r"[=×·∇∂∑∏∫<>≤≥≈∈+−⎛-⎳].*|.*[=+−×·∇∂∑∏∫<>≤≥≈∈({;]|(/[*/]|[%#]).*")
 MIN_CLEAR, MIN_WORDY = 0.6, 0.2  # of the cells: words or numbers, words
 ITEM = re.compile(r"[•*]|\d{1,3}\.\s")
 FULL, TEXT_WIDTH = 0.8, 15.0  # of its column, times the size: a line of text that goes on is longer than both
@@ -111,9 +114,7 @@ class Table:
             return False
         if all(cells):
             first = [self._rows[full] for full in self._full]
-            if not all(
-                any(are_aligned(cell, other[at]) for other in first) for at, cell in enumerate(cells)
-            ):
+            if not all(any(are_aligned(cell, other[at]) for other in first) for at, cell in enumerate(cells)):
                 return False
             self._full.append(number)
         self._columns, self._rows[number] = columns, cells
@@ -173,7 +174,8 @@ def is_list(columns: Sequence[Sequence[str]]) -> bool:
     """Whether rows are the items of a list, of an index or of contents, or numbered lines."""
     first, last = columns[0], columns[-1]
     numbers = [int(text) for text in last if text.isdecimal() and text.isascii()]
-    rises = len(numbers) > len(last) / 2 and numbers == sorted(numbers)
+    roman = sum(ROMAN.fullmatch(text) is not None for text in last)
+    rises = len(numbers) + roman > len(last) / 2 and numbers == sorted(numbers)
     labels = sum(LABEL.fullmatch(text) is not None for text in first)
     pages = sum("," in text and PAGES.fullmatch(text) is not None for text in last)
     return rises or 2 * labels > len(first) or bool(pages)
@@ -187,7 +189,7 @@ def is_fixed(cells: Lines) -> bool:
         if sum(map(str.isalpha, cell.text)) >= MIN_FIXED and cell.size
     ]
     usual = median(widths or [0.0])
-    return sum(abs(width - usual) < FIXED for width in widths) > len(widths) / 2
+    return sum(abs(width - usual) < FIXED for width in widths) > max(1, len(widths) / 2)
 
 
 def are_aligned(one: Lines, other: Lines) -> bool:
