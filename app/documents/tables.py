@@ -1,7 +1,7 @@
 """Rows of tables: the cells of a row on one line, with borders between them.
 
-A wrong border is worse than none: only rows whose cells stand in the same columns, with an empty strip between any two of
-them, are a table, and not if they look like a list of contents, an index, code, a formula or texts side by side.
+A wrong border is worse than none: only rows whose cells stand in the same columns, with an empty strip between any two,
+are a table, and not if they look like a list of contents, an index, code, a formula or texts side by side.
 """
 
 import re
@@ -25,10 +25,10 @@ PAGES = re.compile(r"[\divxlc]{1,6}([,–-]+ ?\d{1,5})*,?")  # as in an index
 ROMAN = re.compile("[ivxlc]{1,6}|[IVXLC]{1,6}")
 # Of an item of a list, or of a source.
 LABEL = re.compile(r"[(\[]?(\d{1,4}|\w|[ivxlc]{1,5})[.):\]]?|[^\w\s]{1,2}|[\d.]+|[•–*-] .*|\[[^]]{1,20}\]")
-NUMBER = re.compile(r"[($€£+−–-]?\d[\d.,:/]*( ?(%|\w{1,2}))?\)?")
+NUMBER = re.compile(r"[($€£+\u2212–-]?\d[\d.,:/]*( ?(%|\w{1,2}))?\)?")
 WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7a3]")
 # A part of a formula, or of code.
-FORMULA = re.compile(r"[=×·∇∂∑∏∫<>≤≥≈∈+−⎛-⎳].*|.*[=+−×·∇∂∑∏∫<>≤≥≈∈({;]|(/[*/]|[%#]).*")
+FORMULA = re.compile(r"[=×·∇∂∑∏∫<>≤≥≈∈+\u2212⎛-⎳].*|.*[=+\u2212×·∇∂∑∏∫<>≤≥≈∈({;]|(/[*/]|[%#]).*")
 MIN_CLEAR, MIN_WORDY = 0.6, 0.2  # of the cells: words or numbers, words
 ITEM = re.compile(r"[•*]|\d{1,3}\.\s")
 FULL, TEXT_WIDTH = 0.8, 15.0  # of its column, times the size: a line of text that goes on is longer than both

@@ -75,21 +75,21 @@ def test_columns_without_an_empty_strip_between_them_are_no_table() -> None:
         ["1.|Go down", "2.|Take the boat", "3.|Row out"],
         ["[Hal90]|Hale. The tides", "[Row91]|Rowe. The quay", "[Fin92]|Finn. The storm"],
         ["The quay|7", "The tide|19", "The storm|40"],
-        ["List of boats|IV", "The quay|1", "The tide|3"],
+        ["List of boats|II", "List of quays|IV", "The tide|3"],
         ["The quay . . . .|one|7", "The tide . . .|two|3", "The storm . . .|three|2"],
         ["anchor|12, 40", "boat|7, 9–11", "cable|3"],
         ["column|= 1em and more", "position|= the left side", "distance|= half an em"],
         ["print(boat)|# the name", "print(tons)|# the weight", "print(year)|# of the boat"],
-        ["a|b|c|d", "e|f|g|h", "i|j|k|l"],
+        ["boat|a|b|c", "tide|d|e|f", "quay|g|h|i"],
+        ["+1|-2|+3", "+4|-5|+6", "+7|-8|+9"],
         ["\\tide|\\tide gives the tide", "\\quay|The macro \\quay is for quays", "\\boat|A boat is set by \\boat"],
         ["tide|1. The level of the sea", "quay|2. Where boats lie", "boat|3. What swims"],
         [
             "They went down to the old quay|Sie gingen hinab zum alten Kai",
-            "when the tide was at its lowest|als die Flut am niedrigsten war",
-            "and the boats lay on the sand|und die Boote im Sand lagen",
+            "When the tide was at its lowest|Als die Flut am niedrigsten war",
+            "And the boats lay on the sand|Und die Boote im Sand lagen",
         ],
     ],
-    ids="list sources contents contents-roman leaders index settings comments letters margin items translation".split(),
 )
 def test_what_only_looks_like_a_table_has_no_borders(rows: list[str]) -> None:
     assert " | " not in page_text(table(*rows, width=3.5))
@@ -113,9 +113,14 @@ def test_text_beside_its_labels_has_no_borders() -> None:
         for number, (text, label) in enumerate(lines)
         for piece in (
             *([line(label, 72, 700 - 12 * number, width=4.5 * len(label))] if label else []),
-            line(text, 200, 700 - 12 * number, width=(4.4 + 0.1 * (number % 3)) * len(text)),
+            line(text, 200, 700 - 12 * number, width=(4.2 + 0.3 * (number % 3)) * len(text)),
         )
     ]
     assert " | " not in page_text(page)
-    in_text = [*page, *(line("And more of the text that stands on this page.", 200, 628 - 12 * n) for n in range(9))]
-    assert " | " not in page_text(in_text)
+
+
+def test_labels_in_the_margin_of_a_page_have_no_borders() -> None:
+    labelled = table("Tide|How high the water stands.", "Quay|Where the boats lie.", "Boat|What swims on it.")
+    assert " | " in page_text(labelled)
+    others = [line("And this is the text of the page.", 200, 652 - 12 * number) for number in range(9)]
+    assert " | " not in page_text([*labelled, *others])
