@@ -34,7 +34,7 @@ ITEM = re.compile(r"[•*]|\d{1,3}\.\s")
 FULL, TEXT_WIDTH = 0.8, 15.0  # of its column, times the size: a line of text that goes on is longer than both
 RUNNING = 0.2  # of the rows: as many begin in a sentence where text stands beside its labels
 SENTENCE_ENDS = tuple(".!?:;")
-LONG_TERM = 30  # letters: of two columns, the first has shorter cells in most rows
+LONG_TERM = 30  # letters, times one less than the columns: the first has shorter cells in most rows
 
 
 class Column(NamedTuple):
@@ -142,7 +142,9 @@ class Table:
         columns = list(zip(*texts, strict=True))
         if is_list(columns) or is_fixed([piece for row in rows for cell in row[1:] for piece in cell]):
             return False
-        return len(columns) > 2 or (median(map(len, columns[0])) < LONG_TERM and not self._stands_beside_text(columns))
+        if median(map(len, columns[0])) >= LONG_TERM * (len(columns) - 1):
+            return False
+        return len(columns) > 2 or not self._stands_beside_text(columns)
 
     def _stands_beside_text(self, columns: Sequence[Sequence[str]]) -> bool:
         """Whether the second of two columns is the page's text, with labels in the margin where it speaks of them."""
