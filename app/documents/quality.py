@@ -33,11 +33,12 @@ def num_letters(lines: Iterable[str]) -> int:
     return sum(sum(map(str.isalnum, line)) for line in lines)
 
 
-def garbled(text: str, page_starts: Sequence[int]) -> tuple[str, ...]:
-    """The warning about pages with meaningless letters, if there are any."""
+def garbled(text: str, page_starts: Sequence[int], advice: str = "") -> tuple[str, ...]:
+    """The warning about pages with meaningless letters, if there are any, and what to do about them."""
     pages = [text[start:end] for start, end in pairwise([*page_starts, len(text)])]
     indices = [index for index, page in enumerate(pages) if is_garbled(page)]
-    return (f"Letters that make no words (a broken text layer or encoding): pages {ranges(indices)}.",) * bool(indices)
+    warning = f"Letters that make no words (a broken text layer or encoding): pages {ranges(indices)}.{advice}"
+    return (warning,) * bool(indices)
 
 
 def is_garbled(page: str) -> bool:
