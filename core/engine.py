@@ -101,6 +101,7 @@ class Engine:
         """
         entry, device = pair.files.entry, pair.target.shape.device
         recorded = config.graphs and device.type == "cuda" and (pair.ranks is None or pair.draft is not None)
+        recorded = recorded and all(model is None or model.dims.plain for model in (pair.target, pair.draft))
         text = ChatText(pair.tokenizer, pair.target.eos_ids, entry.chat_template, entry.template_options)
         return cls(config, plan, text, pair, entry, graphs=Graphs(device) if recorded else None)
 
@@ -145,7 +146,7 @@ class Engine:
     def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
         """Number of leading tokens of this prompt that would not be read again."""
         known = self._seen[: self._levels.full.length]
-        return common_prefix(known, list(prompt_ids[: len(known)]))
+        return self._levels.full.rewindable(common_prefix(known, list(prompt_ids[: len(known)])))
 
     def use_budget(self, budget: int | None) -> int:
         """Set the budget of the retrieval cache, and of the lossy caches, from the next answer on; None: as loaded.
@@ -235,11 +236,10 @@ class Engine:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
         context = Context(list(prompt_ids))
         reused = min(self.cached_prefix(prompt_ids), total)
-        self._rewind(reused)
+        reused = self._rewind(reused)
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
         if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
-            reused = voting
-            self._rewind(reused)
+            reused = self._rewind(voting)
         if reused == total:
             self._levels.full.remember_queries(self._levels.chunks.query_window)
         started, done = time.perf_counter(), reused
@@ -259,10 +259,16 @@ class Engine:
                     yield from steps
                 done = end
 
-    def _rewind(self, length: int) -> None:
-        """Every cache forgets the conversation from `length` on."""
+    def _rewind(self, length: int) -> int:
+        """Every cache forgets the conversation from `length` on, or from an earlier token where windows are gone.
+
+        Returns:
+            The tokens that are left.
+        """
         self._levels.rewind(length)
-        del self._seen[length:]
+        left = min(length, self._levels.full.length)
+        del self._seen[left:]
+        return left
 
     def generate(
         self,

@@ -240,6 +240,7 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
         "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
     )
     parser.add_argument("--method", help="(default: triforce, or lookup where there is no draft model)")
+    parser.add_argument("--token-ids", action="store_true", help="--json: the prompt's tokens, too")
     add_keeping_option(parser)
     add_sampling_options(parser)
 

@@ -75,7 +75,9 @@ def answer_all(
             blank = "" if finished.text.strip() else "The answer is white space alone.\n"
             print(f"\n\n{blank}{summary_line(finished)}", file=sys.stderr, flush=True)
     if args.json:
-        print_json(document(engine, questions, answers, opening, many=args.questions is not None))
+        asked = questions if args.token_ids else ()
+        prompts = [conversation.ask(question).prompt_ids(engine.text) for question in asked]
+        print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
     return 0
 
 
@@ -96,15 +98,24 @@ def answer(
 
 
 def document(
-    engine: TextEngine, questions: list[str], answers: list[Finished], opening: Opening | None, *, many: bool
+    engine: TextEngine,
+    questions: list[str],
+    answers: list[Finished],
+    opening: Opening | None,
+    prompts: list[list[int]],
+    *,
+    many: bool,
 ) -> dict[str, Any]:
-    """The JSON of one answer, or of many."""
+    """The JSON of one answer, or of many; with the tokens of their prompts, if there are any here."""
+    reports = [answer_report(finished) for finished in answers]
+    for report, prompt in zip(reports, prompts, strict=bool(prompts)):
+        report["prompt_token_ids"] = prompt
     head = {**engine_report(engine.info), **prefill_report(answers[0]), **(opening.report() if opening else {})}
     if not many:
-        return {**head, "methods": {answers[0].method: answer_report(answers[0])}}
+        return {**head, "methods": {answers[0].method: reports[0]}}
     rows = [
-        {"question": question, "method": finished.method, **answer_report(finished), **prefill_report(finished)}
-        for question, finished in zip(questions, answers, strict=True)
+        {"question": question, "method": finished.method, **report, **prefill_report(finished)}
+        for question, finished, report in zip(questions, answers, reports, strict=True)
     ]
     return {**head, "answers": rows}
 

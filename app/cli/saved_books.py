@@ -21,7 +21,7 @@ from core.engine_api import TextEngine
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Finished, PrefillProgress
 from core.generation.session import Conversation
-from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, BookStore, Fetched, Kept
+from core.kv_store.engine_store import LEAST_TOKENS, WORTH_SECONDS, BookStore, Fetched, Kept, holds_all_rows
 from core.kv_store.folder import BookFolder, amount
 
 FOLDER = "shelf"  # in the data folder
@@ -112,7 +112,7 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
     """
     if args.saved is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
         return None
-    if engine.info.num_ranks != 1 and not args.saved:
+    if not args.saved and (engine.info.num_ranks != 1 or not holds_all_rows(engine)):
         return None
     try:
         return BookStore(engine, BookFolder(data_dir(args.data_dir) / FOLDER))

@@ -3,9 +3,10 @@
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from app.documents.document import Chapter, Document, Page
@@ -117,6 +118,7 @@ class Book:
     choice: Choice = Whole()
     digest: bytes  # of its text: identifies the book under any name
     num_words: int = 0  # separated by white space; counted once, when it is put in a library
+    file: Path | None = field(default=None, compare=False)  # for images of its pages: of a PDF, while it is kept
 
     @property
     def is_whole(self) -> bool:
@@ -173,9 +175,11 @@ class Library:
         """Whole documents in their order, with duplicates."""
         return cls(tuple(Book(document=document, digest=b"") for document in documents))
 
-    def add(self, document: Document) -> "Library":
+    def add(self, document: Document, file: Path | None = None) -> "Library":
         """A library with another document at the end, all of it chosen.
 
+        Args:
+            file: for images of its pages.
         Raises:
             AlreadyThere: the library has the same text, under any name.
         """
@@ -183,7 +187,8 @@ class Library:
         for book in self.books:
             if book.digest == digest:
                 raise AlreadyThere(document.name, book.document.name)
-        return Library((*self.books, Book(document=document, digest=digest, num_words=num_words(document.text))))
+        book = Book(document=document, digest=digest, num_words=num_words(document.text), file=file)
+        return Library((*self.books, book))
 
     def index(self, key: str) -> int | None:
         """The index of the book with a key; None: it is not in the library."""
@@ -258,6 +263,11 @@ class Library:
                 return piece.start + char - piece.source.start
         return None
 
+    def source(self, placed: Placed) -> int:
+        """The character of its document's text with which a placed page begins."""
+        piece = self.pieces[bisect_right(self.pieces, placed.start, key=lambda piece: piece.start) - 1]
+        return piece.source.start + placed.start - piece.start
+
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The strings that form the joined text. Each is tokenized independently of the others."""
@@ -300,12 +310,3 @@ def end_line(document: Document) -> str:
 def title_lines(document: Document) -> str:
     """The text before each document but the first."""
     return f"{BETWEEN}# {document.title}{BETWEEN}"
-
-
-def page_text(document: Document, number: int, max_chars: int = PREVIEW_CHARS) -> str:
-    """The text of a page for a preview, at most `max_chars` characters.
-
-    The number comes from a browser, so it is clamped to the document. Cost: copies the page, never the whole text.
-    """
-    page = document.pages[min(max(number, 1), len(document.pages)) - 1]
-    return document.text[page.char_start : min(page.char_end, page.char_start + max_chars)]

@@ -1,8 +1,11 @@
-"""Copies of dropped files on disk: readable by their owner alone, and deleted once their text is extracted."""
+"""Copies of dropped files on disk: readable by their owner alone, and deleted once their text is extracted.
+
+Those of PDFs stay as long as the document is open, for images of its pages (`open_files.py`).
+"""
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +85,25 @@ def claim(stored: Path) -> Claim:
     return Claim(stored, stored)
 
 
-def forget(claims: Iterable[Claim]) -> None:
-    """Delete the copies. A file stored at the same place since then belongs to another upload and stays."""
+def forget(claims: Iterable[Claim], is_kept: Callable[[Path], bool] = lambda _: False) -> None:
+    """Delete the copies, except own ones that are kept. A file stored since then at the same place stays, too."""
     for one in claims:
         with suppress(OSError):
             if one.stored.samefile(one.own):
                 _delete(one.stored)
-        if one.stored != one.own:
+        if one.stored != one.own and not is_kept(one.own):
             _delete(one.own)
+
+
+def is_own(file: Path) -> bool:
+    """Whether a file is an upload's own copy, which this program may delete."""
+    return file.parent.name.startswith(CLAIMED) and file.parent.parent.name == FOLDER
+
+
+def delete(file: Path) -> bool:
+    """Delete an upload's own copy; False: it is still there."""
+    _delete(file)
+    return not file.exists()
 
 
 def drop_unopened(folder: Path, *, older_than_seconds: float = UNOPENED_SECONDS) -> None:

@@ -7,6 +7,7 @@ A page's handlers change the library and show all this; the engine's thread coun
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from app.context.context_documents import Book, Library, digest_of
@@ -36,12 +37,13 @@ class Upload:
     num_done: int = 0  # pages extracted
     num_pages: int | None = None
     document: Document | None = None
+    file: Path | None = None  # of a PDF that is extracted
     error: CoreError | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def fail(self, error: CoreError) -> None:
         """The upload has failed with this error."""
-        self.stage, self.error, self.document = "failed", error, None
+        self.stage, self.error, self.document, self.file = "failed", error, None, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +122,14 @@ class Uploads:
             self.pending = tuple(one for one in self.pending if one.stage != "failed")
             self.error, self.note = None, ""
 
-    def add(self, document: Document) -> None:
-        """Add a document to the library.
+    def add(self, document: Document, file: Path | None = None) -> None:
+        """Add a document to the library; `file`: for images of its pages.
 
         Raises:
             AlreadyThere: the same text is in the library.
         """
         with self._lock:
-            self.library = self.library.add(document)
+            self.library = self.library.add(document, file)
 
     def stop(self) -> None:
         """Stop extracting."""
@@ -147,8 +149,12 @@ class Uploads:
     @property
     def open_books(self) -> tuple[Book, ...]:
         """The library, and texts that wait to be counted: without a model all of them do."""
-        waiting = [one.document for one in self.pending if one.stage in ("extracted", "counting") and one.document]
-        books = [*self.library.books, *(Book(document=one, digest=digest_of(one.text)) for one in waiting)]
+        waiting = [
+            Book(document=one.document, digest=digest_of(one.document.text), file=one.file)
+            for one in self.pending
+            if one.stage in ("extracted", "counting") and one.document
+        ]
+        books = [*self.library.books, *waiting]
         return tuple({book.digest: book for book in reversed(books)}.values())[::-1]
 
     def open_book(self, key: str) -> Book | None:

@@ -1,4 +1,7 @@
-"""A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed."""
+"""A parsing process's messages, one JSON object a line: Opened, PageRead for each page, Done; or Failed.
+
+The process that draws a page sends one PageDrawn and Done.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal, NotRequired, TypedDict
@@ -47,6 +50,18 @@ class PageRead(TypedDict):
     by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
 
 
+class PageDrawn(TypedDict):
+    """One page as an image, and its letters with their places."""
+
+    kind: Literal["drawn"]
+    image: str  # base64
+    media: str  # its media type
+    width: int  # pixels
+    height: int
+    letters: str  # as PDFium orders them; none if there are too many
+    boxes: list[int]  # left, top, right, bottom of each letter, in pixels of the image
+
+
 class Done(TypedDict):
     """The last message: every page has been sent."""
 
@@ -60,7 +75,7 @@ class Failed(TypedDict):
     reason: Reason
 
 
-Message = Opened | PageRead | Done | Failed
+Message = Opened | PageRead | PageDrawn | Done | Failed
 
 
 def whole(

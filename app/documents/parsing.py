@@ -9,7 +9,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from app.documents.errors import (
     PasswordProtected,
     UnsupportedFormat,
 )
-from app.documents.messages import Message, Opened, PageRead, Reason
+from app.documents.messages import Message, Opened, PageDrawn, PageRead, Reason
 from app.documents.process import ParsingProcess
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ CRASHES = tuple(
     if hasattr(signal, name)
 )
 WINDOWS_CRASHES = 0x8000_0000  # the exit codes of a process that an exception ended begin here
+Sent = Opened | PageRead | PageDrawn
 _turns = threading.BoundedSemaphore(MOST_PARSERS)
 
 
@@ -97,15 +98,24 @@ def parse(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Gener
     return Parsed(opened, pages)
 
 
-def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits) -> Iterator[Opened | PageRead | None]:
+def worker_messages(
+    parser: Parser,
+    file: Path,
+    name: str,
+    limits: ParsingLimits,
+    more: Sequence[str] = (),
+    turns: threading.BoundedSemaphore = _turns,
+) -> Iterator[Sent | None]:
     """The worker's messages, and None whenever there is none for a moment. Ends after Done.
 
-    At most MOST_PARSERS run at once; the next one waits.
+    Args:
+        more: further arguments of the worker.
+        turns: how many may run at once; the next one waits.
     """
-    while not _turns.acquire(timeout=HEARTBEAT_SECONDS):
+    while not turns.acquire(timeout=HEARTBEAT_SECONDS):
         yield None
     try:
-        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds)]
+        arguments = ["-m", parser.module, str(file), str(limits.memory_bytes), str(limits.cpu_seconds), *more]
         line_bytes = BYTES_PER_CHAR * limits.chars + MOST_OTHER_BYTES
         process = ParsingProcess(arguments, limits.memory_bytes, limits.cpu_seconds, line_bytes)
         try:
@@ -113,12 +123,10 @@ def worker_messages(parser: Parser, file: Path, name: str, limits: ParsingLimits
         finally:
             process.close()
     finally:
-        _turns.release()
+        turns.release()
 
 
-def receive(
-    process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits
-) -> Iterator[Opened | PageRead | None]:
+def receive(process: ParsingProcess, parser: Parser, name: str, limits: ParsingLimits) -> Iterator[Sent | None]:
     """Messages up to Done; None for every HEARTBEAT_SECONDS without one. Raises the document's error."""
     heard = time.monotonic()
     while True:

@@ -57,10 +57,13 @@ def open_library(session: Session, engine: "TextEngine", cancel: threading.Event
     library = uploads.library
     meter.forget(library)
     meter.warm(library)
-    for event in _open(session, library, meter, engine):
-        if cancel.is_set():
-            return
-        yield event
+    try:
+        for event in _open(session, library, meter, engine):
+            if cancel.is_set():
+                return
+            yield event
+    finally:
+        session.drop_files()
 
 
 def forget_tokens(session: Session) -> None:
@@ -110,7 +113,7 @@ def _put(upload: Upload, uploads: Uploads, meter: Meter) -> None:
     document = upload.document
     assert document is not None, f"{upload.name} is said to be extracted"
     meter.warm(uploads.library.add(document))
-    uploads.add(document)
+    uploads.add(document, upload.file)
     uploads.leave(upload)
 
 

@@ -15,6 +15,7 @@ from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Interrupted, Upload
 from app.documents.bundle import extract_documents
 from app.documents.document import Document, Extracting
+from app.documents.readers import kind_of
 from app.runtime.context_loader import open_library
 from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
 from app.runtime.jobs import JobQueue
@@ -39,6 +40,8 @@ class Reading:
             for upload, file in zip(pending, files, strict=True):
                 try:
                     yield from extract_one(upload, file, session.uploads.insert)
+                    if upload.file is not None:
+                        session.files.hold(session.id, upload.file)
                 except CoreError as error:
                     upload.fail(error)
         finally:
@@ -118,6 +121,10 @@ def extract_one(
                 upload.num_done, upload.num_pages = step.num_done, step.num_pages
                 yield step
     insert(upload, found[1:])
+    if (
+        found[0].format == "pdf" and not file.is_dir() and kind_of(file, upload.name) == "pdf"
+    ):  # itself, not a ZIP of it
+        upload.file = file
     upload.name, upload.document, upload.stage = found[0].name, found[0], "extracted"
 
 

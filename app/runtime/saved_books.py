@@ -60,9 +60,10 @@ class SavedBooks:
 
     def _of(self, engine: "TextEngine") -> "BookStore | None":
         if self._store is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
-            from core.kv_store.engine_store import BookStore
+            from core.kv_store.engine_store import BookStore, holds_all_rows
 
-            self._store = BookStore(engine, folder)
+            if holds_all_rows(engine):
+                self._store = BookStore(engine, folder)
         return self._store
 
     def fetch(

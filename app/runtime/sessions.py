@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from app.context.open_book import Book
+from app.context.open_files import OpenFiles
 from app.context.retrieval_map import Loaded, Loads
 from app.context.uploads import Uploads
 from app.conversations.exchange import ID, Exchange
@@ -78,6 +79,7 @@ class Session:
     declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
+    files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions
 
     @property
     def fits(self) -> bool:
@@ -85,6 +87,13 @@ class Session:
         if self.dialogue is None:
             return True
         return self.book is not None and (self.carried or self.dialogue.book.digest == self.digest)
+
+    def drop_files(self) -> None:
+        """Delete the copies of PDFs that are no longer open here."""
+        opened = self.book.library.books if self.book else ()
+        files = [book.file for book in (*self.uploads.library.books, *opened)]
+        files += [upload.file for upload in self.uploads.pending]
+        self.files.retain(self.id, {file for file in files if file})
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -177,6 +186,7 @@ class Sessions:
     """
 
     def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False) -> None:
+        self.files = OpenFiles()
         self._is_busy = is_busy
         self._by_id: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
@@ -187,11 +197,12 @@ class Sessions:
             if session_id in self._by_id:
                 self._by_id.move_to_end(session_id)
                 return self._by_id[session_id]
-            session = Session(session_id if ID.fullmatch(session_id) else secrets.token_hex(16))
+            session = Session(session_id if ID.fullmatch(session_id) else secrets.token_hex(16), files=self.files)
             self._by_id[session.id] = session
             idle = (old for old, one in self._by_id.items() if one is not session and not self._is_busy(one))
             for old in list(islice(idle, max(0, len(self._by_id) - MOST_SESSIONS))):
                 del self._by_id[old]
+                self.files.retain(old, set())
             return session
 
     def get(self, session_id: str) -> Session:

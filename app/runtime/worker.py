@@ -91,6 +91,7 @@ class EngineWorker:
         if self._thread.is_alive():
             self._thread.join(min(timeout_seconds, SHORT_END_SECONDS) if loading else timeout_seconds)
         self.conversations.close()
+        self.sessions.files.close()
 
     @property
     def state(self) -> ModelState:
@@ -151,6 +152,7 @@ class EngineWorker:
         """
         session = self.sessions.get(session_id)
         session.uploads.change(change)
+        session.drop_files()
         if not session.uploads.library.books:
             self.stop_answer(session_id)
             self.stop_race(session_id)

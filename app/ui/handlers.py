@@ -1,13 +1,14 @@
 """Handlers of the page's events: an action of the worker, its events through a view, updates of components."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
 
 from app.context.samples import Sample, open_questions
-from app.context.upload_files import Claim, claim, forget
+from app.context.upload_files import claim, forget
 from app.document_formats import EACH
 from app.documents import Extracting
 from app.documents.natural_order import natural
@@ -111,16 +112,17 @@ class Handlers:
     def open_upload(self, session_id: str, paths: list[str] | None) -> Iterator[Updates]:
         """Open dropped files, in natural order.
 
-        Their copies are deleted once their text is in memory, or if they cannot be read.
+        Their copies are deleted once their text is in memory, or if they cannot be read; of PDFs when they are closed.
         """
         files = [claim(file) for file in sorted(map(Path, paths or ()), key=lambda file: natural(file.name))]
+        forgetting = partial(forget, files, self._worker.sessions.files.holds)
         try:
             yield {self.parts.drop: None, self.parts.library.drop: None}
             current = self._worker.sessions.enter(session_id)
             events = self._worker.open_books(current.id, [file.own for file in files])
-            yield from self.watch_library(current, forgetting(events, files))
+            yield from self.watch_library(current, once_extracted(events, forgetting))
         finally:
-            forget(files)
+            forgetting()
 
     def open_sample(self, sample: Sample) -> Callable[[str], Iterator[Updates]]:
         """The handler of one sample's button."""
@@ -179,9 +181,9 @@ class Handlers:
         }
 
 
-def forgetting(events: Iterator[WorkerEvent], files: Sequence[Claim]) -> Iterator[WorkerEvent]:
+def once_extracted(events: Iterator[WorkerEvent], forgetting: Callable[[], None]) -> Iterator[WorkerEvent]:
     """Yield the same events; delete the copies after the last extraction, long before the model has read the texts."""
     for event in events:
         if not isinstance(event, Extracting):
-            forget(files)
+            forgetting()
         yield event

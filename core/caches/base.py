@@ -4,20 +4,21 @@ A cache has seen a prefix of the conversation, never its newest token. One forwa
 
     positions = cache.begin(start, T)        # once, before the pass: makes room, says which RoPE positions to use
     cache.stage(layer, k, v)                 # per layer: the new keys and values
-    cache.attend(layer, q, scaling)          # per layer: attention to everything seen and to the new tokens, causally
+    cache.attend(layer, q, scaling, asked)   # per layer: attention to everything seen and to the new tokens, causally
     cache.commit(T)                          # once, after the last layer
     cache.truncate(length)                   # later: forget rejected guesses
 
 Only these methods change a cache. Rows written without `commit` are scratch; the next pass overwrites them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from core.errors import UnsupportedModel
+from core.ops.reach import Asked, Reach
 
 
 class KVShape(NamedTuple):
@@ -29,11 +30,33 @@ class KVShape(NamedTuple):
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    reaches: tuple[Reach | None, ...] = ()  # of each layer; None: it attends to all tokens before. Empty: all layers do
+    capped: bool = False  # whether attention scores have a soft cap
+
+    def reach(self, layer: int) -> Reach | None:
+        """To what a layer attends; None: to everything."""
+        return self.reaches[layer] if self.reaches else None
+
+    @property
+    def full_layers(self) -> Sequence[int]:
+        """The layers that attend to all tokens."""
+        every = range(self.num_layers)
+        return [layer for layer in every if self.reaches[layer] is None] if self.reaches else every
+
+    @property
+    def layer_bytes(self) -> int:
+        """Keys and values of one token in one layer, in bytes."""
+        return 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
     @property
     def bytes_per_token(self) -> int:
-        """Keys and values of one token in all layers, in bytes."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        """Keys and values that every token adds: those in the layers that attend to all tokens, in bytes."""
+        return len(self.full_layers) * self.layer_bytes
+
+    def window_bytes(self, length: int) -> int:
+        """Keys and values in reach of a token behind `length` others, in all windowed layers, in bytes."""
+        reaches = [reach for reach in self.reaches if reach is not None]
+        return sum(length - reach.first(length) for reach in reaches) * self.layer_bytes
 
     def check(self, k: Tensor, v: Tensor) -> None:
         """Check the shape of a layer's k, v [1, H_kv, T, D]: a copy would silently broadcast a single head over all.
@@ -108,8 +131,12 @@ class RunningPass(Protocol):
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Keep k, v [1, H_kv, T, D] of the running pass."""
 
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
-        """Causal attention of q [1, H, T, D] to the held and the staged rows; returns [1, H, T, D]."""
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+        """Causal attention of q [1, H, T, D] to the held and the staged rows; returns [1, H, T, D].
+
+        Args:
+            asked: how it differs from the plain one.
+        """
 
 
 class KVCache(RunningPass, Protocol):

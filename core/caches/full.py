@@ -7,18 +7,20 @@ complete chunk) and a log of queries. It does not know how chunks are selected.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
+from core.caches.full_parts import Gathered, Mark, Suffix
 from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
+from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
 from core.ops.host_attention import HostAttention
+from core.ops.reach import Asked, Reach
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows, PrefetchRing
 
@@ -30,7 +32,7 @@ MOST_ATTACHED = 256  # rows that `attach` writes at a time
 class Offload:
     """Which layers lie in host memory, and the size of the blocks that cross the link."""
 
-    num_resident: int = 0  # the first layers
+    num_resident: int = 0  # the first of the layers that attend to all tokens; windowed ones always are
     block_rows: int = 4096  # keys and values that cross the link at a time; a multiple of the chunk size
     num_slots: int = 3  # buffers of the ring
 
@@ -63,14 +65,19 @@ class FullCache:
         self._help: CpuShare | None = None
         self._layers = [self._store(number, offload) for number in range(shape.num_layers)]
         chunks = capacity // chunk_size
-        self._landmarks = [shape.allocate(chunks)[0] for _ in range(shape.num_layers)]  # each [H_kv, C, D]
+        full_layers = set(shape.full_layers)
+        self._landmarks = [  # each [H_kv, C, D]; none of windowed layers
+            shape.allocate(chunks if layer in full_layers else 0)[0] for layer in range(shape.num_layers)
+        ]
         self._num_landmarks = 0
         self._queries = QueryLog(shape, capacity)
         self.moving = Moving()
-        self._marks: dict[int, Tensor] = {}  # by length: the newest queries at that length, [L, H, W, D] in host memory
+        self._marks: dict[int, Mark] = {}  # by length
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
-        if offload is None or self._ring is None or layer < offload.num_resident:
+        if (reach := self.shape.reach(layer)) is not None:
+            return WindowLayer(self.shape, self.capacity, reach, self.backend, FORGETTABLE)
+        if offload is None or self._ring is None or self.shape.full_layers.index(layer) < offload.num_resident:
             return ResidentLayer(self.shape, self.capacity, self.backend)
         return self._offloaded_layer(offload, self._ring)
 
@@ -84,7 +91,7 @@ class FullCache:
 
     @property
     def nbytes(self) -> int:
-        return self._length * self.shape.bytes_per_token
+        return self._length * self.shape.bytes_per_token + self.shape.window_bytes(self._length)
 
     @property
     def link_bytes(self) -> int:
@@ -93,7 +100,7 @@ class FullCache:
 
     @property
     def resident_layers(self) -> int:
-        """Number of layers whose rows all lie on the device: the first ones."""
+        """Number of layers that attend to all tokens and whose rows all lie on the device: the first ones."""
         return sum(isinstance(layer, ResidentLayer) for layer in self._layers)
 
     @property
@@ -105,7 +112,7 @@ class FullCache:
         """In later short passes the host attends to this share of its blocks in place; 0: to none."""
         shape = self.shape
         self._help = None
-        if share:
+        if share and not shape.capped:  # the host's attention knows no soft cap
             helper = HostAttention(shape.num_heads, shape.head_dim, SHORT_PASS, shape.dtype, shape.device)
             self._help = CpuShare(helper, share)
 
@@ -117,7 +124,7 @@ class FullCache:
         Raises:
             torch.OutOfMemoryError: the device has no room even for the newest rows; the layer stays where it was.
         """
-        number = self.resident_layers - 1
+        number = self.shape.full_layers[self.resident_layers - 1]
         store = self._layers[number]
         assert isinstance(store, ResidentLayer), f"layer {number} is not resident"
         self._offload = self._offload or Offload(block_rows=block_rows)
@@ -168,7 +175,7 @@ class FullCache:
         """As `stage`, for tokens from `start` on, into the store that now has the layer's rows [0, start)."""
         self.shape.check(k, v)
         first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
-        if last > first:
+        if last > first and self.shape.reach(layer) is None:
             begun, _ = store.rows(first * self.chunk_size, start)
             self._mark(layer, first, last, torch.cat((begun, k[0]), 1) if begun.shape[1] else k[0])
         self._staged = True
@@ -180,18 +187,21 @@ class FullCache:
         chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
         torch.mean(chunks, 2, out=self._landmarks[layer][:, first:last])
 
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Exact causal attention to all rows; also logs the queries."""
-        return self.attend_in(self._layers[layer], layer, self._length, q, scaling)
+        return self.attend_in(self._layers[layer], layer, self._length, q, scaling, asked)
 
-    def attend_in(self, store: LayerStore, layer: int, start: int, q: Tensor, scaling: float) -> Tensor:
+    def attend_in(
+        self, store: LayerStore, layer: int, start: int, q: Tensor, scaling: float, asked: Asked | None = None
+    ) -> Tensor:
         """As `attend`, for tokens from `start` on, in the store that now has the layer's rows."""
-        self._queries.write(layer, start, q)
-        return store.attend(start, q, scaling)
+        if self.shape.reach(layer) is None:
+            self._queries.write(layer, start, q)
+        return store.attend(start, q, scaling, asked)
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
         """Device memory for rows [0, num_rows) of one layer; None if every layer is resident."""
-        if self.resident_layers == self.shape.num_layers:
+        if self.resident_layers == len(self.shape.full_layers):
             return None
         return ResidentLayer(self.shape, num_rows, self.backend)
 
@@ -216,11 +226,14 @@ class FullCache:
     def remember_queries(self, num_queries: int) -> None:
         """Keep the newest queries, so that a later rewind to this length finds them again whatever was written since.
 
-        Cost: L x H x num_queries x D numbers cross to host memory once.
+        Of windowed layers it keeps the rows in reach. Cost: these, and L x H x num_queries x D numbers, cross to host
+        memory once.
         """
         self._marks.pop(self._length, None)
-        newest = [self.recent_queries(layer, num_queries) for layer in range(self.shape.num_layers)]
-        self._marks[self._length] = torch.stack(newest).cpu()
+        newest = [self.recent_queries(layer, num_queries) for layer in self.shape.full_layers]
+        windows = [store.saved(reach.first(self._length)) for _, reach, store in self._windows()]
+        queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
+        self._marks[self._length] = Mark(queries, [rows._replace(k=rows.k.cpu(), v=rows.v.cpu()) for rows in windows])
         if len(self._marks) > MOST_MARKS:
             del self._marks[next(iter(self._marks))]
 
@@ -238,45 +251,77 @@ class FullCache:
         self._length += num_new
         first, last = self._num_landmarks, self._length // self.chunk_size
         if last > first and not self._staged:  # a recorded pass wrote the rows itself
-            for layer in range(self.shape.num_layers):
+            for layer in self.shape.full_layers:
                 self._mark(layer, first, last, self.rows(layer, first * self.chunk_size, last * self.chunk_size)[0])
         self._num_landmarks, self._staged = max(first, last), False  # in `refilled` all landmarks are there already
         for store in self._layers:
             store.commit(self._length)
 
     def truncate(self, length: int) -> None:
-        """Forget tokens from `length` on. Cost: none, except part of a block for offloaded layers if a block is cut."""
-        self._length, self._staged = min(self._length, length), False
+        """Forget tokens from `length` on. Cost: none, except part of a block for offloaded layers if a block is cut.
+
+        Windowed layers go back by `FORGETTABLE` tokens, or to a length where queries were remembered; else it forgets
+        more, see `rewindable`.
+        """
+        length = self.rewindable(length)
+        known = self._marks.get(length)
+        lost = [not store.reaches_back_to(length) for _, _, store in self._windows()]
+        self._length, self._staged = length, False
         for store in self._layers:
             store.truncate(self._length)
+        if known is not None and any(lost):
+            for (_, _, store), rows in zip(self._windows(), known.windows, strict=True):
+                store.put_back(rows)
         self._num_landmarks = min(self._num_landmarks, self._length // self.chunk_size)
         self._queries.truncate(self._length)
         for mark in [mark for mark in self._marks if mark > self._length]:
             del self._marks[mark]  # other tokens will stand there
-        known = self._marks.get(self._length)
-        if known is not None and self._queries.first > self._length - known.shape[2]:
-            self._queries.put(self._length - known.shape[2], known.to(self.shape.device))
+        if known is not None and self._queries.first > self._length - known.queries.shape[2]:
+            self._queries.put(self._length - known.queries.shape[2], known.queries.to(self.shape.device))
 
-    def detach(self, start: int) -> "Suffix":
+    def rewindable(self, length: int) -> int:
+        """The length that `truncate(length)` would leave: at most `length`."""
+        length = min(self._length, length)
+        if not self.shape.reaches or all(store.reaches_back_to(length) for _, _, store in self._windows()):
+            return length
+        return max((mark for mark in self._marks if mark <= length), default=0)
+
+    def window(self, layer: int) -> WindowLayer:
+        """The rows of a windowed layer."""
+        store = self._layers[layer]
+        assert isinstance(store, WindowLayer), f"layer {layer} attends to all tokens"
+        return store
+
+    def _windows(self) -> Iterator[tuple[int, Reach, WindowLayer]]:
+        for layer, (reach, store) in enumerate(zip(self.shape.reaches, self._layers, strict=False)):
+            if reach is not None and isinstance(store, WindowLayer):
+                yield layer, reach, store
+
+    def detach(self, start: int) -> Suffix:
         """Take out what was seen from `start` on, so that another continuation can take its place; see `attach`."""
-        rows = [self.rows(layer, start, self._length) for layer in range(self.shape.num_layers)]
-        suffix = Suffix(start, [(k.clone(), v.clone()) for k, v in rows], self._queries.saved())
+        rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
+        windows = [store.saved(start) for _, _, store in self._windows()]
+        kept = [(k.clone(), v.clone()) for k, v in rows]
+        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved())
         self.truncate(start)
         return suffix
 
-    def attach(self, suffix: "Suffix") -> None:
+    def attach(self, suffix: Suffix) -> None:
         """Put a suffix back behind the tokens that preceded it."""
         assert self._length == suffix.start, (
             f"a suffix from {suffix.start} does not follow a cache of length {self._length}"
         )
-        for start in range(0, suffix.rows[0][0].shape[1], MOST_ATTACHED):
+        for (_, _, store), window in zip(self._windows(), suffix.windows, strict=True):
+            store.put_back(window)
+        for start in range(0, suffix.num_tokens, MOST_ATTACHED):
             part = slice(start, start + MOST_ATTACHED)
-            for layer, (k, v) in enumerate(suffix.rows):
+            for layer, (k, v) in zip(self.shape.full_layers, suffix.rows, strict=True):
                 self.stage(layer, k[None, :, part], v[None, :, part])
-            self.commit(len(range(suffix.rows[0][0].shape[1])[part]))
+            self._staged = True
+            self.commit(len(range(suffix.num_tokens)[part]))
         self._queries.restore(suffix.queries)
 
-    def forget(self, suffix: "Suffix") -> None:
+    def forget(self, suffix: Suffix) -> None:
         """Free a suffix that will not be put back."""
 
     def beside(self, layer: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -324,7 +369,7 @@ class FullCache:
         """Keys and values of tokens [start, stop), each [H_kv, stop - start, D]."""
         return self._layers[layer].rows(start, stop)
 
-    def gather(self, layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator["Gathered"]:
+    def gather(self, layer: Tensor, head: Tensor, chunk: Tensor) -> Iterator[Gathered]:
         """Copies of chosen chunks on the device, layer by layer; layer, head and chunk numbers are [N] int64 each.
 
         Waits for the device once, to read the numbers; for offloaded layers the host then gathers beside the copies.
@@ -342,20 +387,3 @@ class FullCache:
             if len(own):
                 k, v = self._layers[number].gather(head[own], chunk[own], host, self.chunk_size)
                 yield Gathered(number, own, k, v)
-
-
-class Gathered(NamedTuple):
-    """Chosen chunks of one layer."""
-
-    layer: int
-    which: Tensor  # [n] int64: indices into the requested chunks
-    k: Tensor  # [n, chunk_size * D]
-    v: Tensor
-
-
-class Suffix(NamedTuple):
-    """The end of a conversation, set aside."""
-
-    start: int
-    rows: list[tuple[Tensor, Tensor]]  # per layer k, v: [H_kv, T, D]
-    queries: SavedQueries

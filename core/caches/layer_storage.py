@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.ops.attention import Partial, add_part, causal_partial, partial, union
+from core.ops.attention import Partial, add_part, union
 from core.ops.backend import Backend
 from core.ops.host_attention import HostAttention
+from core.ops.reach import Asked, attend_as, partials_as, with_sinks
 from core.ops.transfer import HostRows, PrefetchRing
 
 # Newest rows that stay on the device when a block goes to the host: more than a round's guesses, so that forgetting
@@ -64,7 +65,7 @@ class LayerStore(Protocol):
     def stage(self, start: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] as rows [start, start + T); rows before are valid."""
 
-    def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
+    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Causal attention of q [1, H, T, D], whose rows begin at `start`, to themselves and all rows before."""
 
     def commit(self, length: int) -> None:
@@ -129,9 +130,12 @@ class ResidentLayer:
         self._k[:, :, rows] = k
         self._v[:, :, rows] = v
 
-    def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
+    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         end = start + q.shape[2]
-        return self._backend.attend(q, self._k[:, :, :end], self._v[:, :, :end], scaling)
+        k, v = self._k[:, :, :end], self._v[:, :, :end]
+        if asked is not None:
+            return attend_as(q, k, v, scaling, asked, self._backend)
+        return self._backend.attend(q, k, v, scaling)
 
     def commit(self, length: int) -> None:
         """Rows stay in place."""
@@ -222,8 +226,9 @@ class OffloadedLayer:
         self._k[:, :, at : at + count] = k
         self._v[:, :, at : at + count] = v
 
-    def attend(self, start: int, q: Tensor, scaling: float) -> Tensor:
+    def attend(self, start: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Attend to the rows on the device, to each block as it arrives, then merge the host's result."""
+        partial, causal_partial = partials_as(asked)
         helper = self._helper if self._helped else None
         if helper is not None:
             helper.ask(q, self._host[: self._helped], scaling)
@@ -245,6 +250,8 @@ class OffloadedLayer:
             parts.append(helper.answer())
         found = union(parts)
         self._send_away()
+        if asked is not None and asked.sinks is not None:
+            return with_sinks(found, asked.sinks).to(q.dtype)
         return found.out.to(q.dtype)
 
     def _send_away(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from core.caches.layer_storage import LayerStore, OffloadedLayer, ResidentLayer
 from core.caches.query_log import SavedQueries
+from core.ops.reach import Asked
 
 if TYPE_CHECKING:
     from core.caches.full import FullCache
@@ -67,9 +68,9 @@ class LayerwisePass:
         """Write k, v [1, H_kv, T, D] of the chunk, and the landmarks of the chunks that they complete."""
         self._full.stage_in(self._place(layer), layer, self._at, k, v)
 
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Causal attention of q [1, H, T, D] to all tokens up to the chunk's own; also logs the queries."""
-        found = self._full.attend_in(self._place(layer), layer, self._at, q, scaling)
+        found = self._full.attend_in(self._place(layer), layer, self._at, q, scaling, asked)
         store = self._stores[layer]
         if isinstance(store, OffloadedLayer):
             assert self._work is not None, f"layer {layer} lies in host memory and has no workspace"

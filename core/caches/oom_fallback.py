@@ -42,7 +42,7 @@ def make_full_cache(
         try:
             return (kind or FullCache)(shape, capacity, chunk_size, possible=possible, backend=backend, offload=offload)
         except torch.OutOfMemoryError:
-            offload = offload or Offload(num_resident=shape.num_layers, block_rows=block_rows)
+            offload = offload or Offload(num_resident=len(shape.full_layers), block_rows=block_rows)
         if offload.num_resident == 0:
             raise NotEnoughMemory(f"The device has no room for the caches of {capacity:,} tokens.", hint=HINT)
         offload = replace(offload, num_resident=offload.num_resident - 1)
@@ -107,7 +107,7 @@ class OomFallback:
             )
         # whole blocks, and for a moment the copied rows as well
         blocks = -(-full.capacity // self._block_rows) * self._block_rows
-        needed = (blocks + full.length) * full.shape.bytes_per_token // full.shape.num_layers
+        needed = (blocks + full.length) * full.shape.layer_bytes
         if needed > self._free_host_bytes():
             raise NotEnoughMemory(
                 "The device ran out of memory, and host memory has no room for a layer of the full cache.",

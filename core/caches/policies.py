@@ -153,16 +153,20 @@ class TopChunks:
     def __init__(self, full: FullCache, config: RetrievalConfig) -> None:
         self.full, self.config = full, config
         self.local_window, self.max_chunks = config.local_window, config.num_chunks
-        self.scores = torch.empty(full.shape.num_layers, full.shape.num_kv_heads, 0)  # of the latest choice, float32
+        # Of the latest choice, float32; layers are those that attend to all tokens, here and in all choices
+        self.scores = torch.empty(len(full.shape.full_layers), full.shape.num_kv_heads, 0)
 
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
         """Score layer by layer, then rank many layers at once: few, large steps."""
-        layers, heads = self.full.shape.num_layers, self.full.shape.num_kv_heads
+        numbers, heads = self.full.shape.full_layers, self.full.shape.num_kv_heads
+        layers = len(numbers)
         self.scores = self.scores[..., :0].clone()  # free the old scores before computing new ones
         scores = torch.empty(layers, heads, num_eligible, device=self.full.shape.device)
-        for layer in range(layers):
-            scores[layer] = self.score(layer, num_eligible, scaling)
+        for place, layer in enumerate(numbers):
+            scores[place] = self.score(layer, num_eligible, scaling)
         self.scores = scores
+        if not layers:
+            return torch.empty(0, heads, min(self.max_chunks, num_eligible), dtype=torch.int64)
         together = max(1, RANKED_BYTES // (scores[0].nbytes or 1))
         parts = [scores[layer : layer + together] for layer in range(0, layers, together)]
         ranked = [top_chunks(with_neighbor_bonus(part, self.config.neighbor_bonus), self.max_chunks) for part in parts]
@@ -196,7 +200,7 @@ class SinkOnly:
 
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
         shape = self._full.shape
-        return torch.zeros(shape.num_layers, shape.num_kv_heads, min(1, num_eligible), dtype=torch.int64)
+        return torch.zeros(len(shape.full_layers), shape.num_kv_heads, min(1, num_eligible), dtype=torch.int64)
 
 
 class HeavyHitters:
@@ -208,7 +212,9 @@ class HeavyHitters:
         self.local_window = config.budget - self.max_chunks * config.chunk_size
 
     def choose(self, num_eligible: int, scaling: float) -> Tensor:
-        layers = range(self._full.shape.num_layers)
+        layers = self._full.shape.full_layers
+        if not layers:
+            return torch.empty(0, self._full.shape.num_kv_heads, min(self.max_chunks, num_eligible), dtype=torch.int64)
         return torch.stack([self._choose_in(layer, num_eligible, scaling) for layer in layers])
 
     def _choose_in(self, layer: int, num_eligible: int, scaling: float) -> Tensor:

@@ -20,7 +20,7 @@ class SavedQueries(NamedTuple):
 
 
 class QueryLog:
-    """Queries after RoPE: the newest ones in a ring, and a sparse sample of all.
+    """Queries after RoPE: the newest ones in a ring, and a sparse sample of all; none of windowed layers.
 
     The ring holds the queries of tokens [first, length): queries behind the present last token have overwritten older
     ones, and a rewind does not bring those back.
@@ -29,8 +29,12 @@ class QueryLog:
     def __init__(self, shape: KVShape, capacity: int) -> None:
         def allocate(rows: int) -> list[Tensor]:
             size = (shape.num_heads, rows, shape.head_dim)
-            return [torch.empty(size, dtype=shape.dtype, device=shape.device) for _ in range(shape.num_layers)]
+            none = torch.empty(shape.num_heads, 0, shape.head_dim, dtype=shape.dtype, device=shape.device)
+            full = set(shape.full_layers)
+            every = range(shape.num_layers)
+            return [torch.empty(size, dtype=none.dtype, device=none.device) if n in full else none for n in every]
 
+        self._full_layers = shape.full_layers
         self._ring = allocate(QUERY_LOG)
         self._samples = allocate(-(-capacity // QUERY_SAMPLE_STRIDE) + 1)  # the last row takes the queries not sampled
         self.first = 0
@@ -45,8 +49,9 @@ class QueryLog:
         self.first = min(self.first, length)
 
     def put(self, start: int, queries: Tensor) -> None:
-        """Store queries [L, H, W, D] of tokens [start, start + W), which are the newest."""
-        for ring, own in zip(self._ring, queries, strict=True):
+        """Store queries [L, H, W, D] of tokens [start, start + W), which are the newest; layers as in `full_layers`."""
+        for layer, own in zip(self._full_layers, queries, strict=True):
+            ring = self._ring[layer]
             at = torch.arange(start, start + own.shape[1], device=ring.device) % QUERY_LOG
             ring[:, at] = own
         self.first = start

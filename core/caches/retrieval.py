@@ -1,7 +1,8 @@
 """The retrieval cache: a contiguous copy of the full cache's chunks that matter now, and all recent tokens.
 
 Rows, per layer and KV head: [selected chunks including the sink | recent tokens]. Keys keep the RoPE phase of their
-true position, so the order of rows does not matter and a re-selection moves only chunks that changed. With another
+true position, so the order of rows does not matter and a re-selection moves only chunks that changed. Windowed layers
+have no chunks: they hold their window, as the full cache does. With another
 policy the same cache is a lossy eviction method (StreamingLLM, H2O) for comparison. TriForce, arXiv 2404.11912, sec. 4.
 """
 
@@ -14,6 +15,8 @@ from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
 from core.caches.layer_storage import by_chunk
 from core.caches.policies import ChunkPolicy
+from core.caches.window_layer import SHORT, WindowLayer
+from core.ops.reach import Asked, attend_as
 
 GROWTH = 192  # recent rows beyond the local window before old ones are dropped; bounds tokens between two selections
 
@@ -21,7 +24,7 @@ GROWTH = 192  # recent rows beyond the local window before old ones are dropped;
 class HeldPart(NamedTuple):
     """What a retrieval cache holds, by chunk number: its rows are copies of the full cache's."""
 
-    held: Tensor  # [L, H_kv, n] int64 chunk numbers by slot
+    held: Tensor  # [L, H_kv, n] int64 chunk numbers by slot, of the layers that attend to all tokens
     recent_start: int
     length: int
 
@@ -51,7 +54,8 @@ class RetrievalCache:
         self.moving()
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
-        none = (self.shape.num_layers, self.shape.num_kv_heads, 0)
+        self._windows: dict[int, WindowLayer] = {}  # by layer
+        none = (len(self.shape.full_layers), self.shape.num_kv_heads, 0)
         self._held = torch.empty(none, dtype=torch.int64, device=self.shape.device)  # chunk of each slot, [L, H_kv, n]
         self._recent_start = 0  # conversation index of the first recent row
         self._synced = 0  # recent rows before this index are exact copies of the full cache
@@ -63,7 +67,12 @@ class RetrievalCache:
         Raises:
             torch.OutOfMemoryError: the device has no room; nothing was allocated.
         """
-        k, v = ([self.shape.allocate(self._rows) for _ in range(self.shape.num_layers)] for _ in "kv")
+        rows = [0 if self.shape.reach(layer) else self._rows for layer in range(self.shape.num_layers)]
+        k, v = ([self.shape.allocate(own) for own in rows] for _ in "kv")
+        backend = self._full.backend
+        for layer, reach in enumerate(self.shape.reaches):
+            if reach is not None:
+                self._windows[layer] = WindowLayer(self.shape, self._full.capacity, reach, backend, SHORT)
         if self.shape.device.type == "cuda":  # recorded passes multiply hidden rows by 0, so they must be finite
             for buffer in (*k, *v):
                 buffer.zero_()
@@ -75,7 +84,8 @@ class RetrievalCache:
 
     @property
     def nbytes(self) -> int:
-        return (self._first_recent + self._length - self._recent_start) * self.shape.bytes_per_token
+        rows = self._first_recent + self._length - self._recent_start
+        return rows * self.shape.bytes_per_token + self.shape.window_bytes(self._length)
 
     @property
     def _first_recent(self) -> int:
@@ -99,9 +109,14 @@ class RetrievalCache:
         wanted = self._policy.choose(num_eligible, self._scaling).to(self.shape.device)
         assert wanted.shape[2] * size <= self._chunk_rows, f"{wanted.shape[2]} chunks in {self._chunk_rows} rows"
         self._hold(wanted, num_eligible)
-        for layer in range(self.shape.num_layers):
-            self._copy_recent(layer, self._recent_start, length)
+        self._copy_all_recent(length)
         self._length = self._synced = length
+
+    def _copy_all_recent(self, length: int) -> None:
+        for layer in self.shape.full_layers:
+            self._copy_recent(layer, self._recent_start, length)
+        for layer, window in self._windows.items():
+            window.adopt(self._full.window(layer), length)
 
     def _hold(self, wanted: Tensor, num_eligible: int) -> None:
         """Bring the chunks `wanted` [L, H_kv, n] into the slots; a chunk that stays keeps its slot."""
@@ -121,6 +136,8 @@ class RetrievalCache:
 
     def _bring_all(self, layer: Tensor, head: Tensor, chunk: Tensor, slot: Tensor) -> None:
         """Copy chunks of heads of layers into their slots, [N] each."""
+        numbers = torch.tensor(self.shape.full_layers, dtype=torch.int64)
+        layer = numbers.to(layer.device)[layer] if self.shape.reaches else layer
         for number, which, k, v in self._full.gather(layer, head, chunk):
             self._put(number, head[which], slot[which], k, v)
 
@@ -140,7 +157,10 @@ class RetrievalCache:
     def link_bytes(self) -> int:
         return 0
 
-    def fixed(self) -> FixedRows:
+    def fixed(self) -> FixedRows | None:
+        """The rows, for recorded passes; None where windows move."""
+        if self._windows:
+            return None
         return FixedRows(self.k, self.v, self._first_recent + self._length - self._recent_start)
 
     def set_aside(self) -> HeldPart:
@@ -167,8 +187,7 @@ class RetrievalCache:
         self._bring_all(layer, head, part.held[layer, head, slot], slot)
         self._held, self._recent_start = part.held.clone(), part.recent_start
         self._length = self._synced = min(part.length, self._full.length)
-        for number in range(self.shape.num_layers):
-            self._copy_recent(number, self._recent_start, self._length)
+        self._copy_all_recent(self._length)
 
     def forget(self, part: HeldPart) -> None:
         """Free what was set aside and will not be put back."""
@@ -181,8 +200,10 @@ class RetrievalCache:
         assert start == self._length, f"tokens from {start} do not follow a cache of length {self._length}"
         exact = min(self._full.length, self._length)
         if exact > self._synced:
-            for layer in range(self.shape.num_layers):
+            for layer in self.shape.full_layers:
                 self._copy_recent(layer, self._synced, exact)
+            for layer, window in self._windows.items():
+                window.refresh(self._full.window(layer), self._synced, exact)
             self._synced = exact
         if self._first_recent + start - self._recent_start + num_new > self._rows:
             self._slide()
@@ -200,25 +221,38 @@ class RetrievalCache:
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the recent rows."""
         self.shape.check(k, v)
+        if (window := self._windows.get(layer)) is not None:
+            window.stage(self._length, k, v)
+            return
         at = self._first_recent + self._length - self._recent_start
         self.k[layer][:, :, at : at + k.shape[2]] = k
         self.v[layer][:, :, at : at + k.shape[2]] = v
 
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
-        """Causal attention over the chunks held and all recent tokens."""
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+        """Causal attention over the chunks held and all recent tokens, or within a layer's window."""
+        if (window := self._windows.get(layer)) is not None:
+            return window.attend(self._length, q, scaling, asked)
         end = self._first_recent + self._length - self._recent_start + q.shape[2]
-        return self._full.backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+        k, v = self.k[layer][:, :, :end], self.v[layer][:, :, :end]
+        if asked is not None:
+            assert asked.reach is None, f"layer {layer} asks for {asked.reach}, which its config.json does not say"
+            return attend_as(q, k, v, scaling, asked, self._full.backend)
+        return self._full.backend.attend(q, k, v, scaling)
 
     def commit(self, num_new: int) -> None:
         self._length += num_new
+        for window in self._windows.values():
+            window.commit(self._length)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; if that is before the recent rows, forget everything."""
-        if length < self._recent_start:
+        if length < self._recent_start or not all(w.reaches_back_to(length) for w in self._windows.values()):
             self._held = self._held[..., :0]
             self._recent_start = length = 0
         self._length = min(self._length, length)
         self._synced = min(self._synced, self._length)
+        for window in self._windows.values():
+            window.truncate(self._length)
 
 
 def _membership(chunks: Tensor, num_chunks: int) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from core.caches.base import FixedRows, KVShape, Moving
 from core.config import DraftConfig
 from core.ops.backend import STOCK, Backend
+from core.ops.reach import Asked, attend_as
 
 KeyShift = Callable[[Tensor, int], Tensor]  # keys [..., D] rotated for position p -> for position p + delta
 
@@ -43,7 +44,7 @@ class StreamingCache:
 
     @property
     def nbytes(self) -> int:
-        return self._rows * self.shape.bytes_per_token
+        return self._rows * self.shape.num_layers * self.shape.layer_bytes
 
     @property
     def link_bytes(self) -> int:
@@ -98,10 +99,13 @@ class StreamingCache:
         self.k[layer][:, :, rows] = k
         self.v[layer][:, :, rows] = v
 
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
-        """Causal attention over the rows held."""
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+        """Causal attention over the rows held; a windowed layer's window counts slots."""
         end = self._rows + q.shape[2]
-        return self._backend.attend(q, self.k[layer][:, :, :end], self.v[layer][:, :, :end], scaling)
+        k, v = self.k[layer][:, :, :end], self.v[layer][:, :, :end]
+        if asked is not None:
+            return attend_as(q, k, v, scaling, asked, self._backend)
+        return self._backend.attend(q, k, v, scaling)
 
     def commit(self, num_new: int) -> None:
         self._length += num_new

@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Iterator, Sequence
 
-from core.caches.full import FullCache, Suffix
+from core.caches.full import FullCache
+from core.caches.full_parts import Suffix
 from core.decoding.methods import Aside
 from core.generation.decode_loop import Answer
 from core.generation.events import LaneEvent, RoundDone

@@ -143,6 +143,7 @@ class Levels:
     def rewind(self, length: int) -> None:
         """Every cache forgets the conversation from `length` on."""
         self.full.truncate(length)
+        length = min(length, self.full.length)
         for model in (self.parts.retrieval, self.parts.draft, *self._evicting.values()):
             if model is not None:
                 model.cache.truncate(length)
@@ -233,5 +234,8 @@ class Levels:
         layers, away = loaded.dims.num_layers, model is self.parts.full
         share = choose_cpu_attention(self._config, device, away=True).value or 0.0
         resident = plan.resident_layers if away else None
-        reads = PassReads.of(layers, weight_bytes, model.cache.nbytes, resident, share)
+        windowed, windows, kv = sum(map(bool, loaded.dims.reaches)), 0, model.cache.nbytes
+        if windowed and loaded is models.target:
+            windows = loaded.shape.window_bytes(model.cache.length)
+        reads = PassReads.of(layers, weight_bytes, kv - windows, resident, share, windowed=windowed, windows=windows)
         return pass_cost(device, reads, plan.nominal)

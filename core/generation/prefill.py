@@ -86,7 +86,7 @@ class Prefill:
         Raises:
             NotEnoughMemory: the device is full, and nothing can move to the host.
         """
-        by_layers = self._full.resident_layers < self._full.shape.num_layers and total - start > self._chunk
+        by_layers = self._full.resident_layers < len(self._full.shape.full_layers) and total - start > self._chunk
         if by_layers and self._block > self._chunk:
             with self._lent(), closing(self._by_layers(context, total)) as steps:
                 yield from steps

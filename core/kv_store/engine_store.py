@@ -92,6 +92,11 @@ class CacheOwner(TextEngine, Protocol):
         """What its keys and values depend on besides the text."""
 
 
+def holds_all_rows(engine: TextEngine) -> bool:
+    """Whether an engine keeps the rows of all tokens in all layers: those of windowed layers go."""
+    return not (isinstance(engine, CacheOwner) and engine.full_cache.shape.reaches)
+
+
 class BookStore:
     """Saves and loads the books of one engine in one folder."""
 
@@ -101,6 +106,11 @@ class BookStore:
             raise InvalidSetting(
                 "Books are kept only where one process of this machine holds the whole model.",
                 hint="Leave out --saved, or --gpus and --remote.",
+            )
+        if not holds_all_rows(engine):
+            raise InvalidSetting(
+                "Books of models with windowed layers are not kept: their rows are not all there.",
+                hint="Leave out --saved.",
             )
         self.engine: CacheOwner = engine
         self.folder = folder

@@ -7,61 +7,94 @@ iterates over this list (tests/core/models/test_parity_families.py), so the two 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from core.models.layer_reach import FULL as FULL_KIND
+from core.models.layer_reach import KINDS
+
+# Where a family has windows and chunks: nowhere, in the layers that `layer_types` names, or, if it is empty, in all
+Windows = Literal["none", "some", "all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """What is known of a family, besides its tested parity."""
 
-    windows_by_layer: bool = False  # a window applies only to layers of the type "sliding_attention", else to all
+    windows: Windows = "none"
     drafts: bool = True  # its keys can be rotated to other positions, which a draft's cache needs
 
 
-BY_LAYER = Family(windows_by_layer=True)
+SOME = Family(windows="some")
+ALL = Family(windows="all")
 INTERLEAVED = Family(drafts=False)  # rotary pairs are neighbours, not halves
 NORMED_AFTER = Family(drafts=False)  # keys are scaled, dimension by dimension, after the rotation
+SEVERAL_ROPES = Family(windows="some", drafts=False)  # layers of different types rotate differently, or not at all
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
+        "afmoe": SEVERAL_ROPES,
         "apertus": Family(),
         "arcee": Family(),
         "bitnet": Family(),
         "cohere": INTERLEAVED,
-        "dots1": BY_LAYER,
+        "cohere2": SEVERAL_ROPES,
+        "cohere2_moe": SEVERAL_ROPES,
+        "cwm": SOME,
+        "dots1": SOME,
         "ernie4_5": INTERLEAVED,
         "ernie4_5_moe": INTERLEAVED,
+        "exaone4": SEVERAL_ROPES,
+        "exaone_moe": SEVERAL_ROPES,
         "flex_olmo": Family(),
         "gemma": Family(),
+        "gemma2": SOME,
+        "gemma3_text": SEVERAL_ROPES,
         "glm": INTERLEAVED,
         "glm4": INTERLEAVED,
         "glm4_moe": Family(),
         "gpt_neox": Family(),
+        "gpt_oss": SOME,
         "granite": Family(),
+        "granite_swa": SOME,
         "granitemoe": Family(),
+        "granitemoe_swa": SOME,
         "granitemoeshared": Family(),
         "helium": INTERLEAVED,
+        "hy_v3": Family(),
         "hunyuan_v1_dense": NORMED_AFTER,
         "hunyuan_v1_moe": NORMED_AFTER,
+        "hyperclovax": Family(),
+        "internlm3": Family(),
+        "iquestcoder": Family(),
+        "jais2": Family(),
         "llama": Family(),
+        "llama4_text": SEVERAL_ROPES,
+        "mellum": SEVERAL_ROPES,
         "minimax_m2": Family(),
-        "ministral3": Family(),
-        "mistral": Family(),
-        "mixtral": Family(),
+        "ministral": SOME,
+        "ministral3": ALL,
+        "mistral": ALL,
+        "mixtral": ALL,
+        "modernbert-decoder": SEVERAL_ROPES,
+        "nanochat": Family(drafts=False),
         "nemotron": Family(),
         "olmo": Family(),
         "olmo2": Family(),
+        "olmo3": SEVERAL_ROPES,
         "olmoe": Family(),
+        "persimmon": Family(),
         "phi": Family(),
-        "phi3": Family(),
-        "phimoe": Family(),
-        "qwen2": BY_LAYER,
-        "qwen2_moe": BY_LAYER,
-        "qwen3": BY_LAYER,
-        "qwen3_moe": Family(),
+        "phi3": ALL,
+        "phimoe": ALL,
+        "qwen2": SOME,
+        "qwen2_moe": SOME,
+        "qwen3": SOME,
+        "qwen3_moe": ALL,
         "seed_oss": Family(),
-        "smollm3": Family(windows_by_layer=True, drafts=False),  # some layers have no positions at all
+        "smollm3": Family(windows="some", drafts=False),  # some layers have no positions at all
+        "solar_open": Family(),
         "stablelm": Family(),
-        "starcoder2": Family(),
+        "starcoder2": ALL,
+        "vaultgemma": SOME,
     }
 )
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
@@ -69,11 +102,11 @@ ROPE_THAT_MOVES = ("dynamic", "longrope")  # they change with the length of the 
 
 FULL = "Choose a model with full attention."
 OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
+UNUSED = "names a part of the context that its layers attend to, which its family does not have"
 PARTIAL = "does not attend to its whole context in every layer"
 STATE = "keeps a running state beside keys and values, which cannot go back to where a guess was rejected"
-SINKS = "has attention sinks, which are not implemented"
+WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa")
 CONVOLVING = ("lfm2", "lfm2_moe")  # their configurations do not always name the types of their layers
-WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash")
 
 
 class Refusal(NamedTuple):
@@ -105,27 +138,33 @@ def _state(config: object) -> Refusal | None:
 
 
 def _partial(config: object) -> Refusal | None:
-    """Layers that attend to fewer, or more, than all tokens up to their own."""
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    """Layers that attend to other tokens than a window, a chunk, or all up to their own."""
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - KINDS)
     if others:
         return Refusal(f"{PARTIAL} (layers of the type {others[0]})", FULL)
-    family = FAMILIES.get(getattr(config, "model_type", ""), Family())
-    window = getattr(config, "sliding_window", None)
-    if window and not family.windows_by_layer:  # families with `use_sliding_window` have no window if it is false
-        return Refusal(f"{PARTIAL} (a window of {window} tokens)", FULL)
-    if chunk := getattr(config, "attention_chunk_size", None):
-        return Refusal(f"{PARTIAL} (chunks of {chunk} tokens)", FULL)
+    if (found := _unused_window(config)) is not None:
+        return found
     if getattr(config, "is_causal", None) is False or getattr(config, "use_bidirectional_attention", None):
         return Refusal("attends to tokens that follow, which is not implemented", FULL)
     return None
 
 
+def _unused_window(config: object) -> Refusal | None:
+    """A window or chunks that transformers' code for the family does not have: whoever wrote it expects them."""
+    windows = FAMILIES.get(getattr(config, "model_type", ""), Family()).windows
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if windows == "none" and (others := sorted(kinds - {FULL_KIND})):
+        return Refusal(f"{UNUSED} (layers of the type {others[0]})", FULL)
+    window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
+    if window and windows == "none":  # families with `use_sliding_window` have no window if it is false
+        return Refusal(f"{UNUSED} (a window of {window} tokens)", FULL)
+    if chunk and windows == "none":
+        return Refusal(f"{UNUSED} (chunks of {chunk} tokens)", FULL)
+    return None
+
+
 def _altered_scores(config: object) -> Refusal | None:
-    """Attention other than a softmax of scaled products over keys and values of one size."""
-    if getattr(config, "attn_logit_softcapping", None):
-        return Refusal("caps its attention scores (softcap), which is not implemented", OTHER)
-    if getattr(config, "model_type", "") in WITH_SINKS:
-        return Refusal(SINKS, OTHER)
+    """Attention over keys and values of different sizes."""
     values, keys = getattr(config, "v_head_dim", None), getattr(config, "head_dim", None)
     if getattr(config, "kv_lora_rank", None) or (values and values != keys):
         return Refusal("has values of another size than its keys (latent attention), which no cache here holds", OTHER)

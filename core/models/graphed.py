@@ -14,6 +14,7 @@ from core.caches.base import FixedRows, Recordable
 from core.models.hf_attention import forward
 from core.ops.backend import STOCK, Backend
 from core.ops.graphs import MOST_ROWS, Graphs, attend_bucketed, hidden_rows, masked_rows, padded_rows, whole_rows
+from core.ops.reach import Asked
 
 
 class GraphedPasses:
@@ -129,8 +130,9 @@ class _FixedView:
         self._rows.k[layer].index_copy_(2, self._at, k)
         self._rows.v[layer].index_copy_(2, self._at, v)
 
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Causal attention to the held rows; also logs the queries, if the cache has a log."""
+        assert asked is None, f"only plain attention is recorded, not {asked}"
         if self._rows.log is not None:
             self._rows.log(layer, self.positions, q)
         k, v = self._rows.k[layer], self._rows.v[layer]

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from transformers import PreTrainedConfig
 
 from core.errors import UnsupportedModel
+from core.models.layer_reach import reaches_of
 
 Cut = Literal["outputs", "inputs"]
 # Families whose shares are compared with the whole model (tests/core/parallel/test_shard.py iterates over them).
@@ -47,8 +48,9 @@ def division_of(config: PreTrainedConfig) -> dict[str, Cut]:
             something that cannot be divided by heads (fused projections, norms over all heads, experts).
     """
     stated = cast("dict[str, str] | None", getattr(cast(Any, config), "base_model_tp_plan", None))
+    windowed = bool(reaches_of(config, everywhere=True))
     norms_of_heads = getattr(config, "use_qk_norm", False)  # Cohere's: a weight for every head
-    tested = config.model_type in SHARED and not norms_of_heads
+    tested = config.model_type in SHARED and not norms_of_heads and not windowed
     if not tested or not stated or not set(stated.values()) <= set(CUTS):
         raise UnsupportedModel(
             f"Models of the family {config.model_type!r} cannot be shared between GPUs by heads.",

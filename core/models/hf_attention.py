@@ -5,20 +5,28 @@ its `past_key_values` and passes the result on as `key, value`; we return a hand
 uses the handle's cache. Every decoder-only family whose attention goes through this interface works without model code
 of ours (`core.models.families`: those that are tested).
 
-The cache attends causally to everything it has seen, and to nothing else. So any other request of a layer (a window, a
-soft cap, sinks) is refused here: leaving it out silently would give another model's answers. Some families state their
-window only in the mask, so masks are checked too: the result is None, or a `Partial` that attention refuses.
+The cache attends causally to everything it has seen. What else a layer may ask for (a window, chunks, a soft cap,
+sinks) is passed on as `Asked`. Any other request is refused here: leaving it out silently would give another model's
+answers. Some families state their window in the mask alone, so masks are read too: the result is None, a `Reach`, or
+a `Partial` that attention refuses.
 """
 
-from typing import Any, cast
+from collections.abc import Mapping
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import (
+    causal_mask_function,
+    chunked_causal_mask_function,
+    sliding_window_causal_mask_function,
+)
 
 from core.caches.base import KVCache, RunningPass
 from core.errors import UnsupportedModel
+from core.ops.reach import Asked, Reach
 
 ATTENTION_NAME = "triforce"
 # Keywords that do not change which tokens are attended to: keys were rotated before, and caches know their rows.
@@ -52,12 +60,52 @@ class PassHandle:
 
 
 class Partial:
-    """Stands for a mask other than the plain causal one."""
+    """Stands for a mask other than those that are known."""
 
 
-def mask(*, mask_function: object, attention_mask: object = None, **_: object) -> Partial | None:
+class _Built(NamedTuple):
+    """How transformers composes a mask of an overlay, such as a window, and the causal one."""
+
+    composed: CodeType
+    overlay: CodeType
+
+    @classmethod
+    def of(cls, mask_function: object) -> "tuple[_Built, object] | None":
+        """The composition and the overlay's size; None if it is composed otherwise."""
+        if not isinstance(mask_function, FunctionType) or mask_function.__closure__ is None:
+            return None
+        parts = mask_function.__closure__[0].cell_contents
+        if not isinstance(parts, tuple) or len(parts) != 2 or parts[1] is not causal_mask_function:
+            return None
+        overlay = parts[0]
+        if not isinstance(overlay, FunctionType) or overlay.__closure__ is None:
+            return None
+        inside = dict(zip(overlay.__code__.co_freevars, overlay.__closure__, strict=True))
+        size = next((inside[name].cell_contents for name in ("sliding_window", "chunk_size") if name in inside), None)
+        return cls(mask_function.__code__, overlay.__code__), size
+
+
+_nothing_left_out = torch.zeros(1, dtype=torch.int64)
+_KNOWN = {  # by composition: whether the reach is chunked
+    built[0]: chunked
+    for function, chunked in (
+        (sliding_window_causal_mask_function(1), False),
+        (chunked_causal_mask_function(1, _nothing_left_out), True),
+    )
+    if (built := _Built.of(function)) is not None
+}
+
+
+def mask(*, mask_function: object, attention_mask: object = None, **_: object) -> Reach | Partial | None:
     """transformers' signature for building a mask; None: causal, to every token."""
-    return None if mask_function is causal_mask_function and attention_mask is None else Partial()
+    if attention_mask is not None:
+        return Partial()
+    if mask_function is causal_mask_function:
+        return None
+    built = _Built.of(mask_function)
+    if built is None or built[0] not in _KNOWN or not isinstance(built[1], int):
+        return Partial()
+    return Reach(built[1], _KNOWN[built[0]])
 
 
 def attention(
@@ -65,7 +113,7 @@ def attention(
     q: Tensor,
     key: object,
     value: object,
-    mask: object,
+    attention_mask: object,
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
@@ -81,17 +129,40 @@ def attention(
         raise _refused(module, f"dropout={dropout}")
     if is_causal is False or (is_causal is None and getattr(module, "is_causal", True) is False):
         raise _refused(module, "is_causal=False")
-    for name, wanted in asked.items():
-        if wanted is not None and wanted is not False and name not in HARMLESS:
-            raise _refused(module, name if isinstance(wanted, Tensor) else f"{name}={wanted!r}")
-    if mask is not None:
-        raise _refused(module, "a mask that is not causal, or hides tokens")
+    wish = _wish(module, attention_mask, asked) if attention_mask is not None or asked else None
     assert isinstance(key, PassHandle), f"attention got {type(key).__name__}; run models through a Judge"
     assert value is key, f"attention got values of {type(value).__name__}"
     layer = module.layer_idx
     assert isinstance(layer, int)
     scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # the default of transformers' own functions
-    return key.cache.attend(layer, q, scaling).transpose(1, 2), None
+    if wish is None:
+        return key.cache.attend(layer, q, scaling).transpose(1, 2).contiguous(), None
+    return key.cache.attend(layer, q, scaling, wish).transpose(1, 2).contiguous(), None
+
+
+def _wish(module: nn.Module, mask: object, asked: Mapping[str, object]) -> Asked | None:
+    """What the layer asks for beside plain attention; None: nothing.
+
+    Raises:
+        UnsupportedModel: something that is not known, or a window that its mask does not have.
+    """
+    window, softcap, sinks = None, None, None
+    for name, wanted in asked.items():
+        if wanted is None or wanted is False or name in HARMLESS:
+            continue
+        if name == "sliding_window" and isinstance(wanted, int):
+            window = wanted
+        elif name == "softcap" and isinstance(wanted, float):
+            softcap = wanted
+        elif name == "s_aux" and isinstance(wanted, Tensor):
+            sinks = wanted
+        else:
+            raise _refused(module, name if isinstance(wanted, Tensor) else f"{name}={wanted!r}")
+    if mask is not None and not isinstance(mask, Reach):
+        raise _refused(module, "a mask that is not causal, or hides tokens")
+    if window is not None and mask != Reach(window):
+        raise _refused(module, f"sliding_window={window} with another mask")
+    return None if mask is None and softcap is None and sinks is None else Asked(mask, softcap, sinks)
 
 
 def _refused(module: nn.Module, what: str) -> UnsupportedModel:

@@ -22,14 +22,16 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
-from core.models.families import FAMILIES, refusal
+from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import weight_files
+from core.models.layer_reach import reaches_of
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
 from core.ops.backend import STOCK, Backend
+from core.ops.reach import Reach
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
@@ -51,10 +53,14 @@ class ModelDims:
     layerwise: bool = False  # whether its layers can be called one by one (`core.models.layerwise`)
     drafts: bool = True  # whether it can be a draft, whose keys must move (`core.models.rotary`)
     intermediate_size: int = 0  # of an MLP; 0: not known
+    reaches: tuple[Reach | None, ...] = ()  # see `KVShape`
+    capped: bool = False
+    plain: bool = True  # whether attention is the plain causal one in every layer
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """The shape that a cache needs."""
-        return KVShape(self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim, dtype, device)
+        heads = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
+        return KVShape(*heads, dtype, device, self.reaches, self.capped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,9 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     if (refused := refusal(model_config)) is not None:
         raise UnsupportedModel(f"{name} {refused.problem}.", hint=refused.hint)
     heads = int(config.num_attention_heads)
+    family = FAMILIES[config.model_type]
+    reaches = reaches_of(config, everywhere=family.windows == "all")
+    capped = bool(getattr(config, "attn_logit_softcapping", None))
     return ModelDims(
         num_layers=int(config.num_hidden_layers),
         num_heads=heads,
@@ -138,9 +147,12 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         max_context=int(config.max_position_embeddings),
         weight_bytes=weight_bytes,
         disk_dtype=config.dtype or torch.float32,
-        layerwise=config.model_type in PLAIN_FAMILIES,
-        drafts=FAMILIES[config.model_type].drafts,
+        layerwise=config.model_type in PLAIN_FAMILIES and not reaches,
+        drafts=family.drafts,
         intermediate_size=int(getattr(config, "intermediate_size", None) or 0),
+        reaches=reaches,
+        capped=capped,
+        plain=not reaches and not capped and config.model_type not in WITH_SINKS,
     )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from core.caches.base import KVShape
 from core.errors import UnsupportedModel
 from core.models.hf_attention import forward
+from core.ops.reach import Asked
 
 
 class KeyShift:
@@ -73,7 +74,7 @@ class _LoneKeys:
         self.keys.append(k)
         self._value = v
 
-    def attend(self, layer: int, q: Tensor, scaling: float) -> Tensor:
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         return self._value.repeat_interleave(q.shape[1] // self._value.shape[1], 1)
 
     def commit(self, num_new: int) -> None: ...

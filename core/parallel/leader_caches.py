@@ -4,7 +4,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Self
 
-from core.caches.full import FullCache, Suffix
+from core.caches.full import FullCache
+from core.caches.full_parts import Suffix
 from core.caches.policies import ChunkPolicy
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.parallel.commands import (

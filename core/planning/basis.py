@@ -145,7 +145,7 @@ class Basis:
 
     def fit(self, context: int) -> Fit | None:
         """How many layers of the full cache can be resident at most; None if the context does not fit."""
-        most = {"split": self.sizes.layers - 1, "offloaded": 0}.get(self.config.placement, self.sizes.layers)
+        most = {"split": max(0, self.sizes.layers - 1), "offloaded": 0}.get(self.config.placement, self.sizes.layers)
         return find_fit(self.sizes, context, self.rooms, most)
 
     def most_context(self) -> int:

@@ -6,6 +6,7 @@ import torch
 
 from core.caches.full import Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
+from core.caches.window_layer import FORGETTABLE, window_rows
 from core.config import EngineConfig
 from core.models.loader import ModelDims
 from core.planning.choices import choose_prefill_chunk
@@ -24,11 +25,12 @@ PREFILL_BLOCK = "prefill, layer by layer"
 class CacheSizes:
     """Sizes of a model's full cache, or of one rank's share of it."""
 
-    layers: int
+    layers: int  # that attend to all tokens
     row_bytes: int  # keys and values of one token in one layer
     side_bytes: int  # landmarks and sampled queries of one token in all layers
     chunk_size: int
     fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
+    window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
     hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
     # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
     # layer computes; 0: on a processor, which stores at once.
@@ -37,13 +39,14 @@ class CacheSizes:
     @classmethod
     def of(cls, dims: ModelDims, config: EngineConfig, dtype: torch.dtype, device: str = "cpu") -> "CacheSizes":
         """The sizes for a model."""
-        kv = kv_bytes_per_token(dims, dtype)
+        kv, shape = kv_bytes_per_token(dims, dtype), dims.shape(dtype, torch.device("meta"))
         return cls(
-            layers=dims.num_layers,
-            row_bytes=kv // dims.num_layers,
+            layers=len(shape.full_layers),
+            row_bytes=shape.layer_bytes,
             side_bytes=context_bytes_per_token(dims, config, dtype) - kv,
             chunk_size=config.retrieval.chunk_size,
             fixed_bytes=beside_bytes(dims, dtype),
+            window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
             hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
             sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
         )
@@ -55,6 +58,10 @@ class CacheSizes:
     def beside_bytes(self, context: int) -> int:
         """Landmarks and query log of all layers, which always lie on the device."""
         return self.side_bytes * context + self.fixed_bytes
+
+    def window_bytes(self, context: int) -> int:
+        """Keys and values of all windowed layers."""
+        return sum(min(rows, context) | 1 for rows in self.window_rows) * self.row_bytes
 
     def block_rows(self, context: int) -> int:
         """Rows of one layer that cross the link in one block; a multiple of the chunk size."""
@@ -74,7 +81,7 @@ class CacheSizes:
     def device_bytes(self, context: int, resident: int) -> int:
         """Device memory of the full cache with this many resident layers."""
         away = self.layers - resident
-        rows = resident * self.layer_bytes(context) + self.beside_bytes(context)
+        rows = resident * self.layer_bytes(context) + self.beside_bytes(context) + self.window_bytes(context)
         return rows + (self.ring_bytes(context) + away * self.tail_bytes(context) if away else 0)
 
     def host_bytes(self, context: int, resident: int) -> int:
@@ -98,12 +105,15 @@ class CacheSizes:
     def device_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
         """The parts of `device_bytes`."""
         kept, side = resident * self.layer_bytes(context), self.beside_bytes(context)
+        count, size = len(self.window_rows), self.window_bytes(context)
+        windows = (PlanRow(f"windows of {count} layers", size),) if count else ()
         if resident == self.layers:
-            return (PlanRow("full cache, landmarks, query log", kept + side),)
+            return (PlanRow("full cache, landmarks, query log", kept + side), *windows)
         kept_rows = [PlanRow(f"full cache, {resident} of {self.layers} layers", kept)] if resident else []
         tails = (self.layers - resident) * self.tail_bytes(context)
         return (
             *kept_rows,
+            *windows,
             PlanRow("landmarks, query log", side),
             PlanRow("newest rows of offloaded layers", tails),
             PlanRow("ring of copies", self.ring_bytes(context)),

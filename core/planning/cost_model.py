@@ -42,16 +42,27 @@ class PassReads:
     host: int = 0  # keys and values that the host attends to in place
 
     @classmethod
-    def of(cls, layers: int, weights: int, kv: int, resident: int | None = None, attended: float = 0.0) -> "PassReads":
+    def of(
+        cls,
+        layers: int,
+        weights: int,
+        kv: int,
+        resident: int | None = None,
+        attended: float = 0.0,
+        *,
+        windowed: int = 0,
+        windows: int = 0,
+    ) -> "PassReads":
         """The reads for a cache of `kv` bytes.
 
         Args:
             resident: number of its layers on the device; None: all.
             attended: share of the other layers' bytes that the host attends to.
+            windowed: number of layers with a window, which are always on the device; `windows`: their bytes.
         """
-        away = 0 if resident is None else kv - kv * resident // layers
+        away = 0 if resident is None or layers == windowed else kv - kv * resident // (layers - windowed)
         host = round(attended * away)
-        return cls(layers, weights + kv - away, away - host, host)
+        return cls(layers, weights + windows + kv - away, away - host, host)
 
 
 def fixed_seconds(device: str, num_layers: int) -> float:

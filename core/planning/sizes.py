@@ -6,6 +6,7 @@ import torch
 
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.caches.retrieval import GROWTH
+from core.caches.window_layer import SHORT, window_rows
 from core.config import EngineConfig
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
@@ -49,13 +50,16 @@ def graph_rows(
 def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """All rows of the retrieval cache (the budget, and room to grow between two selections) and the chunks' numbers."""
     retrieval = config.retrieval
-    numbers = retrieval.num_chunks * target.num_layers * target.num_kv_heads * torch.int64.itemsize
-    return ((retrieval.budget + retrieval.chunk_size + GROWTH) | 1) * kv_bytes_per_token(target, dtype) + numbers
+    shape = target.shape(dtype, torch.device("meta"))
+    numbers = retrieval.num_chunks * len(shape.full_layers) * target.num_kv_heads * torch.int64.itemsize
+    windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None) * shape.layer_bytes
+    rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
+    return rows * kv_bytes_per_token(target, dtype) + numbers + windows
 
 
 def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """All rows of the streaming cache."""
-    return (config.draft.window | 1) * kv_bytes_per_token(draft, dtype)
+    return (config.draft.window | 1) * draft.num_layers * draft.shape(dtype, torch.device("meta")).layer_bytes
 
 
 def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *, offloaded: bool) -> int:
@@ -98,7 +102,7 @@ def target_weight_bytes(dims: ModelDims, size: ModelSize | None, dtype: torch.dt
 
 
 def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
-    """Keys and values of one token."""
+    """Keys and values of one token, in the layers that attend to all tokens."""
     return dims.shape(dtype, torch.device("meta")).bytes_per_token
 
 
@@ -106,7 +110,7 @@ def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torc
     """Bytes of a token of context: full cache; a landmark per chunk (keys only), its score; every 64th query."""
     kv = kv_bytes_per_token(target, dtype)
     landmark = -(-kv // (2 * config.retrieval.chunk_size))
-    score = -(-4 * target.num_layers * target.num_kv_heads // config.retrieval.chunk_size)
+    score = -(-4 * _full_layers(target) * target.num_kv_heads // config.retrieval.chunk_size)
     samples = -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
     return kv + landmark + score + samples
 
@@ -120,7 +124,11 @@ def beside_bytes(target: ModelDims, dtype: torch.dtype) -> int:
 
 
 def _query_bytes(target: ModelDims, dtype: torch.dtype) -> int:
-    return target.num_layers * target.num_heads * target.head_dim * dtype.itemsize
+    return _full_layers(target) * target.num_heads * target.head_dim * dtype.itemsize
+
+
+def _full_layers(target: ModelDims) -> int:
+    return len(target.shape(torch.float32, torch.device("meta")).full_layers)
 
 
 def gib(size_bytes: int) -> str:

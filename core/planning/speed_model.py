@@ -18,7 +18,9 @@ from core.planning.cost_model import PassReads, fixed_seconds, measure_bandwidth
 from core.planning.hardware import resolve_device
 from core.planning.machine_spec import Bandwidths, Rig
 from core.planning.memory_plan import Plan
-from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, kv_bytes_per_token
+from core.planning.sizes import DRAFT_WEIGHTS, DRAFTING_WEIGHTS, TARGET_WEIGHTS, streaming_bytes
+
+META = torch.device("meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,33 +101,47 @@ def predict(
     self_draft, guessing = plan.bytes_of(DRAFTING_WEIGHTS), None
     if self_draft and plan.device.value == "cuda":  # a processor gains nothing
         guessing = self_draft + target.self_draft_pass_bytes - target.self_draft_bytes
-    reads = planned_reads(plan, draft.dims if draft else None, config, guessing)
+    reads = planned_reads(plan, target.dims, draft.dims if draft else None, config, guessing)
     return predict_reads(plan.device.value, plan.context.value, reads, rates, acceptance)
 
 
-def planned_reads(plan: Plan, draft: ModelDims | None, config: EngineConfig, guessing: int | None = None) -> Reads:
+def planned_reads(
+    plan: Plan, target: ModelDims, draft: ModelDims | None, config: EngineConfig, guessing: int | None = None
+) -> Reads:
     """What passes read by a plan. `guessing`: bytes of the weights that retrieval passes read; None: the target's."""
-    context, layers, kv = plan.context.value, plan.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
+    context, layers, kv = plan.context.value, target.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
+    windowed, windows = layers - plan.num_layers, target.shape(plan.dtype.value, META).window_bytes(context)
     weights = plan.bytes_of(TARGET_WEIGHTS)
     guessing = weights if guessing is None else guessing
     reads = Reads(
-        full=PassReads.of(layers, weights, kv * context, plan.resident_layers, plan.cpu_attention.value or 0.0),
-        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget)),
+        full=PassReads.of(
+            layers,
+            weights,
+            kv * context,
+            plan.resident_layers,
+            plan.cpu_attention.value or 0.0,
+            windowed=windowed,
+            windows=windows,
+        ),
+        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget) + windows),
     )
     if draft is None:
         return reads
-    window = config.draft.window * kv_bytes_per_token(draft, plan.dtype.value)
+    window = streaming_bytes(draft, config, plan.dtype.value)
     return replace(reads, draft=PassReads.of(draft.num_layers, plan.bytes_of(DRAFT_WEIGHTS), window))
 
 
 def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flops: float) -> float:
-    """Modelled time to read a text: two operations a parameter and token, and attention to everything before.
+    """Modelled time to read a text: two operations a parameter and token, and attention to everything in reach.
 
     Args:
         flops: operations per second of large products on the device.
     """
-    attention = 2 * target.num_layers * target.num_heads * target.head_dim * num_tokens**2
-    return (2 * num_parameters * num_tokens + attention) / flops
+    pairs = sum(
+        num_tokens * min(num_tokens / 2, num_tokens if reach is None else reach.size)
+        for reach in target.reaches or (None,) * target.num_layers
+    )
+    return (2 * num_parameters * num_tokens + 4 * target.num_heads * target.head_dim * pairs) / flops
 
 
 def predict_reads(device: str, context: int, reads: Reads, rates: Bandwidths, acceptance: Acceptance) -> Prediction:

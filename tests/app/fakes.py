@@ -112,6 +112,7 @@ class FakeEngine:
             available_bytes=12 << 30,
             host_bytes=0,
             resident_layers=4,
+            cache_sizes=SimpleNamespace(window_rows=()),
             nominal=nominal_bandwidths("cpu"),
         )
         self.info: Any = SimpleNamespace(

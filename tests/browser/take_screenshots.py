@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "screenshots"
 SIZES = {"desktop": (1360, 860, 1), "phone": (390, 844, 2)}
 INSIDE_HEIGHT = 1260
+QUOTING = "Recite chapter 8 from its beginning."  # its people speak
 FIRST, SECOND = "When was the carved teapot lost?", "Tell everything the book says about Jonas Lovell."
 WRITING = """() => document.querySelector('#strip .status').innerText.startsWith('Writing')
     && parseInt(document.querySelector('#strip .status').innerText.slice(10)) > 24"""
@@ -93,7 +94,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     asks(page, FIRST)
     page.wait_for_selector("#strip .resting:not(.empty)")
     page.locator("#where .bar-page.most").first.click()
-    page.wait_for_selector("#where-page mark")
+    page.wait_for_selector("#where-page mark", state="attached")  # in the text, which an image may hide
     away(page)
     files = [FOLDER / f"where-{scheme}.png", FOLDER / f"library-{scheme}.png"]
     page.screenshot(path=files[0])
@@ -114,6 +115,22 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
     return files
 
 
+def take_page(browser: Browser, address: str, scheme: str) -> Path:
+    """The page of a quotation, marked, beside the answer."""
+    page = reads(browser, address, "desktop", scheme)
+    asks(page, QUOTING)
+    page.wait_for_selector("#strip .running")
+    page.wait_for_selector("#strip .resting:not(.empty)")
+    page.locator("#chat .quote.found").last.click()
+    page.wait_for_selector("#where-page .sheet i.quoted")
+    away(page)
+    page.wait_for_timeout(1500)
+    file = FOLDER / f"page-{scheme}.png"
+    page.screenshot(path=file)
+    page.context.close()
+    return file
+
+
 def main(address: str) -> None:
     """All of them."""
     FOLDER.mkdir(exist_ok=True)
@@ -125,6 +142,7 @@ def main(address: str) -> None:
         for scheme in ("light", "dark"):
             print(*take_race(browser, address, scheme))
             print(*take_library(browser, address, scheme))
+            print(take_page(browser, address, scheme))
         browser.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.runtime.worker import EngineWorker
+from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
 from tests.browser.test_page import EVIL, Reader, browser, playwright, visit  # noqa: F401
 from tests.browser.test_race import goes_to, too_wide
@@ -235,3 +236,78 @@ def test_words_are_found_by_keys_and_open_their_page(
     assert too_wide(reader) <= 0
     engine.reading.set()
     assert reader.outside == []
+
+
+def test_a_chip_opens_the_page_as_an_image_with_its_mark(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    make_pdf: MakePdf,  # noqa: F811
+) -> None:
+    lines = [f"This is line {number}, of which nobody ever said anything." for number in range(20)]
+    book = make_pdf(lines, [*lines, STORY.strip(), *lines], lines)
+    reader = visit()
+    page = reader.page
+    page.set_viewport_size({"width": 1400, "height": 900})
+    reader.drops(book)
+    reader.sees("#book", "Read once")
+    engine.enqueue('So: "the carved teapot was lost in the great spring tide".')
+    reader.asks("When?")
+    page.locator("#chat .quote.found").click()
+    sheet, mark = page.locator("#where-page .sheet"), page.locator("#where-page .sheet i.quoted")
+    playwright.expect(mark).to_have_count(1)
+    assert page.evaluate("document.querySelector('#where-page img').decode().then(() => true)")
+    beside, chat = page.locator("#where-page .card").bounding_box(), page.locator("#chat").bounding_box()
+    assert beside and chat and beside["x"] >= chat["x"] + chat["width"], "beside the chat, not above it"
+    box, whole = mark.bounding_box(), sheet.bounding_box()
+    assert box and whole and abs((box["y"] - whole["y"]) / whole["height"] - (42 + 14 * 20 - 9) / 842) < 0.01
+    reader.sees("#where-page", "Quoted in the answer, word for word.")
+    page.locator("#where-page [data-side]").click()
+    reader.sees("#where-page mark.quoted", "The carved teapot was lost in the great")
+    playwright.expect(sheet).not_to_be_visible()
+    page.locator("#where-page [data-side]").click()
+    narrow = whole["width"]
+    page.locator("#where-page [data-zoom='1']").dblclick()
+    playwright.expect(page.locator("#where-page .zoomed")).to_have_text("150%")
+    page.wait_for_function(  # a sharper image has come
+        "(width) => Number(document.querySelector('#where-page .sheet')?.dataset.asked) > 1.4 * width", arg=narrow
+    )
+    assert round(sheet.bounding_box()["width"] / narrow, 1) == 1.5  # type: ignore[index]
+    playwright.expect(mark).to_be_in_viewport()
+    following = page.locator("#where-page [aria-label='Next page']")
+    following.click()
+    reader.sees("#where-page h3", "Page 3")
+    playwright.expect(mark).to_have_count(0)
+    playwright.expect(following).to_be_disabled()
+    page.locator("#where-page [aria-label='Previous page']").click()
+    playwright.expect(mark).to_have_count(1)
+    page.keyboard.press("Escape")
+    playwright.expect(page.locator("#where-page .card")).to_have_count(0)
+    assert reader.outside == []
+
+
+def test_a_preview_shows_the_page_beside_its_text_and_keys_turn_it(
+    visit: Callable[[], Reader],  # noqa: F811
+    make_pdf: MakePdf,  # noqa: F811
+) -> None:
+    reader = visit()
+    page = reader.page
+    page.set_viewport_size({"width": 1400, "height": 900})
+    reader.drops(make_pdf(*([f"Words of page {number}, {EVIL}"] for number in (1, 2, 3))))
+    reader.sees("#book", "Read once")
+    goes_to(reader, "Library")
+    page.get_by_role("button", name="Preview book").click()
+    paper, text = page.locator("#library-preview .paper"), page.locator("#library-preview .page-text")
+    playwright.expect(paper).to_be_visible()
+    playwright.expect(text).to_contain_text("Words of page 1")
+    left, right = paper.bounding_box(), text.bounding_box()
+    assert left and right and left["x"] + left["width"] <= right["x"]
+    for key, number in (("ArrowRight", 2), ("ArrowRight", 3), ("ArrowLeft", 2)):
+        paper.press(key)
+        playwright.expect(text).to_contain_text(f"Words of page {number}")
+        playwright.expect(paper).to_be_focused()
+    page.set_viewport_size({"width": 390, "height": 840})
+    assert too_wide(reader) <= 0
+    playwright.expect(text).not_to_be_visible()
+    page.locator("#library-preview [data-side]").click()
+    playwright.expect(text).to_be_visible()
+    assert page.evaluate("window.hacked") is None and reader.outside == []

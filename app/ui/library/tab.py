@@ -14,8 +14,9 @@ from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
 from app.ui.library.find_tab import FindParts, build_find
+from app.ui.library.page_viewer import NO_PAGE, Wanted, preview
 from app.ui.library.saved_tab import SavedParts, build_saved
-from app.ui.library.view import EMPTY, NO_PAGE, preview
+from app.ui.library.view import EMPTY
 from core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -39,11 +40,7 @@ class LibraryHandlers:
         session = self._worker.sessions.enter(session_id)
         key, _, detail = rest.partition(":")
         if verb == "preview":
-            number, _, mark = detail.partition(":")  # START-END: characters to mark
-            start, _, end = mark.partition("-")
-            marked = (int(start[:9]), int(end[:9])) if start.isdecimal() and end.isdecimal() else (0, 0)
-            shown = preview(session, key, int(number) if number.isdecimal() else 1, marked)
-            yield {self._parts.preview: shown}
+            yield {self._parts.preview: preview(session, key, *Wanted.parse(detail))}
             return
         if verb == "dismiss" and key.isdecimal():
             session.uploads.dismiss(int(key))
@@ -108,7 +105,7 @@ def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts, FindParts]:
             coming = gr.HTML("", elem_id="library-incoming", js_on_load=CLICKS)
             library = gr.HTML(EMPTY, elem_id="library-list", js_on_load=CLICKS)
             kept = build_saved()
-        with gr.Column(elem_id="library-page", min_width=300, scale=1):
+        with gr.Column(elem_id="library-page", min_width=300, scale=2):
             page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS + REDRAWN)
     return tab, LibraryParts(act, coming, library, page, drop), kept, find
 

@@ -1,10 +1,7 @@
-"""The tab "Library": files being uploaded, the library with its choices, and one page of a document.
-
-A document's text reaches the browser one page at a time, and only on request.
-"""
+"""The tab "Library": files being uploaded, and the library with its choices."""
 
 from app import formats
-from app.context.context_documents import PREVIEW_CHARS, Book, label, page_text
+from app.context.context_documents import Book, label
 from app.context.offers import Offer, offers
 from app.document_formats import EACH, SHORT
 from app.documents.document import Document
@@ -13,6 +10,7 @@ from app.documents.metadata import byline
 from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
+from app.ui.library.page_viewer import tool
 from app.ui.reading.book_view import extent, failure, offer_button, progress
 from app.ui.reading.budget_view import budget, fit_of
 
@@ -21,8 +19,6 @@ EMPTY = f"""<section class="card empty-shelf"><h3>Nothing in the library yet</h3
 <p>Drop several files at once, or one after the other: {EACH}. They
 are read in the order of the library, as one context. What is too long is never cut by itself: chapters and pages are
 offered with what they cost.</p></section>"""
-NO_PAGE = """<section class="card preview">
-<p class="quiet">Choose “Preview” to see the text as the model gets it.</p></section>"""
 
 
 def incoming(session: Session) -> str:
@@ -65,10 +61,10 @@ def _row(session: Session, index: int, book: Book) -> str:
     facts = " · ".join(filter(None, (authors, name, SHORT[document.format], extent(book), _chapters(book), language)))
     warned = "".join(f"<li>{render.escape(text)}</li>" for text in document.warnings)
     tools = (
-        _tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
-        + _tool(f"down:{key}", f"Move {document.title} down", "↓", off=index == last)
-        + _tool(f"preview:{key}:1", f"Preview {document.title}", "Preview")
-        + _tool(f"remove:{key}", f"Remove {document.title}", "Remove")
+        tool(f"up:{key}", f"Move {document.title} up", "↑", off=index == 0)
+        + tool(f"down:{key}", f"Move {document.title} down", "↓", off=index == last)
+        + tool(f"preview:{key}:1", f"Preview {document.title}", "Preview")
+        + tool(f"remove:{key}", f"Remove {document.title}", "Remove")
     )
     return (
         f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span>'
@@ -100,11 +96,6 @@ def _state(session: Session, book: Book) -> str:
     if session.is_read:
         return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
     return render.chip("being read", tone="method")
-
-
-def _tool(act: str, name: str, text: str, *, off: bool = False) -> str:
-    name, disabled = render.escape(name), " disabled" if off else ""
-    return f'<button type="button" data-act="{act}" aria-label="{name}" title="{name}"{disabled}>{text}</button>'
 
 
 def _choices(session: Session, index: int, book: Book) -> str:
@@ -140,33 +131,4 @@ def _at_first(offer: Offer) -> Offer:
         num_tokens=offer.num_tokens,
         total_tokens=offer.total_tokens,
         fits=offer.fits,
-    )
-
-
-def preview(session: Session, key: str, wanted: int, marked: tuple[int, int] = (0, 0)) -> str:
-    """One page of a document's text as the model gets it, with characters [start, end) of the document marked."""
-    book = session.uploads.open_book(key)
-    if book is None:
-        return NO_PAGE
-    document, meter = book.document, session.uploads.meter
-    number = min(max(wanted, 1), len(document.pages))
-    page = document.pages[number - 1]
-    text = page_text(document, number)
-    cut = page.char_end - page.char_start > PREVIEW_CHARS
-    named = f" (“{render.escape(page.label)}”)" if page.label != str(number) else ""
-    counted = meter is not None and session.uploads.library.index(key) is not None
-    tokens = f" · {formats.plural(meter.page(book, number), 'token')}" if meter and counted else ""
-    first, last = (min(max(char - page.char_start, 0), len(text)) for char in marked)
-    parts = [render.escape(part) for part in (text[:first], text[first:last], text[max(first, last) :])]
-    body = parts[0] + (f"<mark class=quoted>{parts[1]}</mark>" if parts[1] else "") + parts[2]
-    body = body if text.strip() else '<span class="quiet">This page holds no text.</span>'
-    more = f'<p class="quiet">The page goes on: its first {PREVIEW_CHARS:,} characters are shown.</p>' if cut else ""
-    return (
-        f'<section class="card preview" aria-label="Preview"><header><h3>{render.escape(document.title)}</h3>'
-        f"<nav>{_tool(f'preview:{key}:{number - 1}', 'Previous page', '&lt;', off=number == 1)}"
-        f'<label>Page <input type="number" min="1" max="{len(document.pages)}" value="{number}" data-preview="{key}">'
-        "</label>"
-        f'<span class="quiet">of {len(document.pages):,}{named}{tokens}</span>'
-        f"{_tool(f'preview:{key}:{number + 1}', 'Next page', '&gt;', off=number == len(document.pages))}</nav></header>"
-        f'<div class="page-text" tabindex="0"{render.written(document)}>{body}</div>{more}</section>'
     )

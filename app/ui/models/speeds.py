@@ -41,7 +41,7 @@ def expected_speeds(
     acceptance = PUBLISHED
     if known is not None and known.acceptance is not None:
         acceptance = Acceptance(*known.acceptance, "measured with this pair on generated books")
-    reads = planned_reads(plan, draft, config)
+    reads = planned_reads(plan, target, draft, config)
     found = predict_reads(device, plan.context.value, reads, rates, acceptance)
     pages = min(PAGES, plan.context.value // PAGE_TOKENS)
     parameters = target.weight_bytes // target.disk_dtype.itemsize

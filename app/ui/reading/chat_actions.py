@@ -105,7 +105,7 @@ class ChatActions:
         if act.verb == "copy":
             return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
         if act.verb == "quote":
-            return {parts.where.page: quote_chips.opened(self._worker.sessions.get(session_id), act.id)}
+            return {parts.where.page: quote_chips.opened(self._worker.sessions.get(session_id), act.id, act.text)}
         if act.verb == "rename":
             conversing.rename(session_id, act.id, act.text)
             return {parts.listing: self._handlers.listing(self._worker.sessions.get(session_id))}

@@ -7,6 +7,7 @@ from app.context.open_book import Book
 from app.context.quotes import Quote
 from app.conversations.tree import Node
 from app.runtime.sessions import Session
+from app.ui.library.page_viewer import Wanted
 from app.ui.markdown import plain
 from app.ui.retrieval_map.view import opened_quote, page_of, page_words
 
@@ -42,11 +43,16 @@ def _chip(book: Book, node: Node, number: int, quote: Quote) -> str:
     )
 
 
-def opened(session: Session, name: str) -> str:
-    """The page that a click on a chip opens, as HTML; empty if the quotation is no longer there."""
+def opened(session: Session, name: str, width: str = "") -> str:
+    """The page that a click on a chip opens, as HTML; empty if the quotation is no longer there.
+
+    Args:
+        width: pixels that the browser can show.
+    """
     node_id, _, number = name.partition(".")
     node = session.dialogue.find(node_id) if session.dialogue and session.fits else None
     if session.book is None or node is None or node.exchange is None or not number.isdecimal():
         return ""
     quotes = session.book.quotes(node.exchange.finished.text)
-    return opened_quote(session.book, quotes[int(number)]) if int(number) < len(quotes) else ""
+    wanted = Wanted.parse(f"{number}::{width}")
+    return opened_quote(session, quotes[wanted.number], wanted.width) if wanted.number < len(quotes) else ""

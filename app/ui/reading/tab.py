@@ -1,4 +1,7 @@
-"""The tab "Read": book, conversations and settings at the side; figures, chat and question in the main column."""
+"""The tab "Read": book, conversations and settings at the side; figures, chat and question in the main column.
+
+An opened page stands beside them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,6 +113,7 @@ def build_read_tab(samples: Sequence[Sample], note: str) -> tuple[gr.Tab, Side, 
     with gr.Tab("Read", id="read", elem_id="read-tab") as tab, gr.Row(elem_id="shell"):
         side = build_side(samples)
         talk = build_talk(note)
+        talk.where.page.render()  # type: ignore[no-untyped-call]
     return tab, side, talk
 
 

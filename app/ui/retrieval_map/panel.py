@@ -1,4 +1,4 @@
-"""The retrieval map: the strip below the figures of an answer, and the page that a click on it opens."""
+"""The retrieval map: the strip below the figures of an answer, and the page that a click opens beside the chat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from app.runtime.events import AnswerBegun, PagesLoaded, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
+from app.ui.library.page_viewer import Wanted, preview
 from app.ui.retrieval_map.view import opened_page, where
 
 
@@ -37,9 +38,10 @@ class WhereParts:
 
 
 def build_where() -> WhereParts:
-    """The components."""
+    """The components; the page is rendered later, beside the conversation."""
     strip = gr.HTML("", elem_id="where", js_on_load=CLICKS + REDRAWN)
-    return WhereParts(strip, gr.HTML("", elem_id="where-page", js_on_load=CLICKS + REDRAWN))
+    page = gr.HTML("", elem_id="where-page", js_on_load=CLICKS + REDRAWN, render=False)
+    return WhereParts(strip, page)
 
 
 def listen_where(
@@ -57,13 +59,17 @@ def listen_where(
             parts.page,
             api_name="where" if number == 0 else None,
             api_visibility="public" if number == 0 else "private",
+            trigger_mode="multiple",  # accept a sharper image while one is drawn
             **(at_once | {"js": WITH_ACT}),
         )
 
 
 def opened(session: Session | None, action: str) -> str:
     """The page that a click opens; empty if the click closes one."""
-    verb, _, number = action.partition(":")
-    if session is None or verb != "page" or not number.isdecimal():
+    verb, _, rest = action.partition(":")
+    if session is None:
         return ""
-    return opened_page(session, int(number))
+    if verb == "preview":
+        key, _, detail = rest.partition(":")
+        return preview(session, key, *Wanted.parse(detail))
+    return opened_page(session, Wanted.parse(rest)) if verb == "page" and rest[:1].isdigit() else ""

@@ -1,22 +1,22 @@
-"""The strip of pages, and one page with its loaded passages or a quotation marked."""
+"""The strip of pages, and one page with its loaded passages or a quotation marked; here pages go by `library.pages`."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from app import formats
-from app.context.context_documents import PREVIEW_CHARS, Placed
 from app.context.open_book import Book
 from app.context.quotes import Quote
 from app.context.retrieval_map import STRONG, Passage, Weights
 from app.remote.names import PAGES_NOT_SEEN, capabilities_of
 from app.runtime.sessions import Session
 from app.ui import render
+from app.ui.library.page_viewer import USUAL_WIDTH, Mark, Wanted, leaf, section, tool
 
 MOST_BARS = 120
 MOST_TOP = 4  # pages named below the strip
 TOP_SHARE = 0.3  # a page is named from this share of the strongest page's weight
 LEVELS = ((0.75, "most"), (0.5, "much"), (0.25, "some"), (0.05, "a little"), (0.0, "nothing"))
+QUOTED = "Quoted in the answer, word for word."
 PROVISO = "What was loaded for drafting{much}, not a proof: the answer itself was checked against every page."
 
 
@@ -125,64 +125,52 @@ def page_of(book: Book, char: int) -> int:
 # -------------------- one page
 
 
-def opened_page(session: Session, index: int) -> str:
-    """A page with its loaded passages marked."""
+def opened_page(session: Session, wanted: Wanted) -> str:
+    """A page by its index in `library.pages`: with characters of the joined text marked, else with loaded passages."""
     book = session.book
     if book is None or not book.library.pages:
         return ""
-    index = min(max(index, 0), len(book.library.pages) - 1)
+    index = min(wanted.number, len(book.library.pages) - 1)
+    if wanted.mark:
+        return _page(session, book, index, [Mark(*wanted.mark, "quoted")], QUOTED, wanted)
     placed, passages, loaded = book.library.pages[index], list[Passage](), session.where
     known = loaded is not None and loaded.retrieves and loaded.num_seen > 0 and len(book.chunk_pages) > 0
     if loaded is not None and known:
         passages = Weights(book, loaded, session.baseline_for(loaded)).passages(placed)
-    marks = [(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
+    marks = [Mark(one.start, one.end, "strong" if one.strength >= STRONG else "some") for one in passages]
     line = f"{formats.plural(len(marks), 'passage')} of this page loaded more than for other questions"
     nothing = "Nothing of this page was loaded for this answer alone" if known else ""
-    return _page(book, index, placed, marks, line if marks else nothing)
+    return _page(session, book, index, marks, line if marks else nothing, wanted)
 
 
-def opened_quote(book: Book, quote: Quote) -> str:
+def opened_quote(session: Session, quote: Quote, width: int = USUAL_WIDTH) -> str:
     """The page on which a quotation begins, with the quotation marked; empty if it was not found."""
-    if quote.start is None or quote.end is None:
+    if session.book is None or quote.start is None or quote.end is None:
         return ""
-    index = page_of(book, quote.start)
-    placed = book.library.pages[index]
-    goes_on = " It goes on on the next page." if quote.end > placed.end else ""
-    marks = [(quote.start, quote.end, "quoted")]
-    return _page(book, index, placed, marks, f"Quoted in the answer, word for word.{goes_on}")
+    return opened_page(session, Wanted(page_of(session.book, quote.start), (quote.start, quote.end), width))
 
 
-def _page(book: Book, index: int, placed: Placed, marks: list[tuple[int, int, str]], line: str) -> str:
-    last, document = len(book.library.pages) - 1, book.library.books[placed.book].document
-    text = "".join(_marked(book.library.text, placed, marks))
-    tools = _tool(index - 1, "Previous page", "&lt;", off=index == 0) + _tool(
-        index + 1, "Next page", "&gt;", off=index == last
+def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str, wanted: Wanted) -> str:
+    """A page with marks in the joined text."""
+    library, last = book.library, len(book.library.pages) - 1
+    placed = library.pages[index]
+    shelved, first = library.books[placed.book], library.source(placed)
+    moved = [Mark(max(a, placed.start) - placed.start + first, b - placed.start + first, kind) for a, b, kind in marks]
+    if wanted.mark and wanted.mark[1] > placed.end:
+        line += " It goes on on the next page."
+    end = f":{wanted.mark[0]}-{wanted.mark[1]}" if wanted.mark else ""
+    turning = (
+        tool(f"page:{index - 1}{end}", "Previous page", "&lt;", off=index == 0, turn=-1)
+        + tool(f"page:{index + 1}{end}", "Next page", "&gt;", off=index == last, turn=1)
+        + tool("close", "Close the page", "×")
     )
-    return (
-        f'<section class="card preview" aria-label="{named(book, index, short=False)}"><header>'
-        f"<h3>{named(book, index, short=False)}</h3><nav>{tools}"
-        '<button type="button" data-act="close" aria-label="Close the page" title="Close the page">×</button>'
-        "</nav></header>"
-        f'<p class="quiet">{line}</p><div class="page-text" tabindex="0"{render.written(document)}>'
-        f"{text}</div></section>"
+    shown = leaf(
+        session.files,
+        shelved,
+        shelved.document.pages[placed.number - 1],
+        moved,
+        shown=f"page:{index}{end}",
+        width=wanted.width,
+        part=(first, first + placed.end - placed.start),
     )
-
-
-def _tool(index: int, name: str, text: str, *, off: bool) -> str:
-    disabled = " disabled" if off else ""
-    return f'<button type="button" data-act="page:{index}" aria-label="{name}" title="{name}"{disabled}>{text}</button>'
-
-
-def _marked(text: str, placed: Placed, marks: Sequence[tuple[int, int, str]]) -> Iterator[str]:
-    """A page's text as HTML with its marks, cut around the first mark to the length of a preview."""
-    start, end = placed.start, placed.end
-    if end - start > PREVIEW_CHARS:
-        first = marks[0][0] if marks else start
-        start = max(start, min(first - PREVIEW_CHARS // 4, end - PREVIEW_CHARS))
-        end = start + PREVIEW_CHARS
-    inside = [(max(start, a), min(end, b), kind) for a, b, kind in marks if a < end and b > start]
-    borders = [start, *(border for a, b, _ in inside for border in (a, b)), end]
-    kinds = ["", *(kind for mark in inside for kind in (mark[2], ""))]
-    for (a, b), kind in zip(pairwise(borders), kinds, strict=True):
-        piece = render.escape(text[a:b])
-        yield f'<mark class="{kind}">{piece}</mark>' if kind else piece
+    return section(page_words(book, index, short=False), turning, line, shown)

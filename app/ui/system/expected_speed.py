@@ -44,8 +44,10 @@ def reads_of(info: EngineInfo, context: int) -> Reads:
     # Linear layers and output layer in 4 bits are all that such a pass reads except norms; a CPU gains nothing by them
     self_draft = info.self_draft_weight_bytes if info.plan.device.value == "cuda" else 0
     layers, held = info.target_layers, planned.get("retrieval cache", 0)
+    share = info.plan.cpu_attention.value or 0.0
+    windowed = 0 if resident is None else len(info.plan.cache_sizes.window_rows)
     reads = Reads(
-        full=PassReads.of(layers, weights, kv, resident, info.plan.cpu_attention.value or 0.0),
+        full=PassReads.of(layers, weights, kv, resident, share, windowed=windowed),
         retrieval=PassReads.of(layers, self_draft or weights, held),
     )
     if not info.draft_layers:

@@ -18,9 +18,10 @@
     // an open page shows what was loaded for the answer before
     if (!before && classes.contains("answering")) find("#where-page [data-act=close]")?.click();
   }
-  addEventListener("DOMContentLoaded", () => {
+  const watched = () =>
     new MutationObserver(state).observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
-  });
+  if (document.body) watched(); // this script may come after the page
+  else addEventListener("DOMContentLoaded", watched);
 
   // -------------------- small buttons: what they stand for goes to the server by way of a hidden one
 
@@ -50,6 +51,7 @@
     const verb = button.value.split(":")[0];
     if (verb === "delete" && !armed(button)) return;
     pressed = button;
+    if (verb === "quote") return press("#act-now", button.value, String(window.triforceShelf.pixels(find("#where-page"))));
     press(verb === "again" || verb === "continue" ? "#act-again" : "#act-now", button.value);
   }
 
@@ -154,6 +156,7 @@
       if (find("dialog[open]")) return;
       if (menu) menu.removeAttribute("open");
       else if (shown(stop)) stop.click();
+      else if (shown(find("#where-page [data-act=close]"))) find("#where-page [data-act=close]").click();
       else return;
     } else if (event.altKey && !command && event.code === "KeyN") {
       find('[data-list="new"]')?.click();

@@ -6,13 +6,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 import launch as launcher
 from app.cli import ask
 from core.decoding.registry import EXACT_METHODS
+from core.models.hub import catalog
 
 ROOT = Path(__file__).parents[3]
 BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
@@ -75,6 +78,19 @@ def test_ask_answers_many_questions_with_one_reading(
     assert first["reused_tokens"] == 0 and second["question"] == "Where?"
     assert second["prompt_tokens"] - second["reused_tokens"] < 20, "the book is not read again"
     assert {"text", "token_ids", "acceptance", "decode_seconds"} <= set(first)
+
+
+def test_the_tokens_of_an_answer_can_be_checked_by_transformers_alone(
+    small_book: Path, command: Callable[..., Any]
+) -> None:
+    asked = ("ask", small_book, "-q", "Who kept the light?", "--max-new-tokens", 24, "--method", "triforce")
+    (answer,) = command(*asked, "--token-ids")["methods"].values()
+    model = AutoModelForCausalLM.from_pretrained(catalog.find(catalog.BUNDLED).target)
+    prompt = torch.tensor([answer["prompt_token_ids"]])
+    theirs = cast(Any, model).generate(prompt, do_sample=False, max_new_tokens=24)[0, prompt.shape[1] :].tolist()
+    assert answer["token_ids"] == theirs
+    (plain,) = command(*asked)["methods"].values()
+    assert "prompt_token_ids" not in plain
 
 
 def test_ask_streams_the_answer_to_people(small_book: Path) -> None:

@@ -16,7 +16,6 @@ from app.context.context_documents import (
     Pages,
     Whole,
     label,
-    page_text,
     spans,
 )
 from app.documents.document import Chapter, Document, make_pages
@@ -170,9 +169,3 @@ def test_choices_are_named_by_the_document_s_own_page_labels() -> None:
     assert names == ["everything", "pages i–1", "page ii", "chapter 2: T1"]
     assert label(document, Chapters((1, 2))) == "chapters 1–2"
     assert label(document, Chapters((1, 3))) == "chapters 1, 3"
-
-
-def test_a_preview_copies_a_page_and_never_more() -> None:
-    document = a_document("a", ["short", "x" * 100_000, "end"])
-    assert [page_text(document, n) for n in (-5, 1, 3, 99)] == ["short", "short", "end", "end"]
-    assert len(page_text(document, 2)) == 20_000

@@ -178,7 +178,7 @@ def test_several_files_are_one_shelf(served: Client, engine: FakeEngine, worker:
     card, *_ = click(served, session_id, f"choose:{first}:9-12")
     assert "a.txt has no part “9-12”." in card and 'role="alert"' in card
     card, listed, _ = click(served, session_id, f"remove:{second}")
-    assert "documents" not in card and ">b<" not in listed
+    assert "2 documents" not in card and ">b<" not in listed
     card, listed, page = click(served, session_id, "start-over")
     assert "No book yet" in card and "Nothing in the library yet" in listed and "Choose “Preview”" in page
     assert list((tmp_path / "data" / "uploads").rglob("*.txt")) == []

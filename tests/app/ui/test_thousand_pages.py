@@ -5,7 +5,8 @@ from collections.abc import Callable
 from app.documents.document import Chapter, Document, make_pages
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
-from app.ui.library.view import MOST_SHOWN, incoming, listing, preview
+from app.ui.library.page_viewer import preview
+from app.ui.library.view import MOST_SHOWN, incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import conversation
 from app.ui.retrieval_map.panel import opened

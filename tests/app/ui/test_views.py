@@ -17,7 +17,8 @@ from app.documents.errors import EmptyDocument
 from app.runtime.events import AnswerBegun, LoadFailed, Loading, Ready, Waiting
 from app.runtime.sessions import Session
 from app.ui.header import masthead, notice
-from app.ui.library.view import incoming, listing, preview
+from app.ui.library.page_viewer import preview
+from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.reading.budget_view import budget
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatView, message

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from core.caches import policies
 from core.caches.base import KVCache, KVShape
-from core.caches.full import FullCache, Gathered
+from core.caches.full import FullCache
+from core.caches.full_parts import Gathered
 from core.caches.policies import (
     HeavyHitters,
     SinkOnly,

@@ -140,7 +140,7 @@ def test_a_fault_would_be_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(
             FullCache,
             "attend_in",
-            lambda self, store, layer, at, q, scaling: log(self, store, layer, at, q * (1 + 1e-3 * layer), scaling),
+            lambda self, store, layer, at, q, *rest: log(self, store, layer, at, q * (1 + 1e-3 * layer), *rest),
         )
     wrong, _ = read("qwen3", 2, "offloaded", tokens, by_layers=2 * CHUNK)
     assert not alike(right, wrong, 1e-4)

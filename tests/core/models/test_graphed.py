@@ -372,10 +372,13 @@ def test_an_engine_records_where_there_is_anything_to_record(
             self.given = graphs
 
     monkeypatch.setattr(engine_module, "Graphs", lambda device: f"graphs on {device}")
-    pair = MagicMock(ranks=ranks, draft=draft)
+    pair = MagicMock(ranks=ranks, draft=draft and MagicMock())
     pair.target.shape.device = torch.device(device)
     engine = Given.of(pair, EngineConfig(graphs=on), MagicMock())
     assert isinstance(engine, Given) and engine.given == ("graphs on cuda" if expected else None)
+    pair.target.dims.plain = False  # windows, soft caps and sinks are not recorded
+    engine = Given.of(pair, EngineConfig(graphs=on), MagicMock())
+    assert isinstance(engine, Given) and engine.given is None
 
 
 def test_the_plan_counts_what_is_recorded() -> None:

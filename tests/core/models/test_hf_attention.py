@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 from transformers import LlamaConfig
-from transformers.masking_utils import causal_mask_function, create_causal_mask, create_sliding_window_causal_mask
+from transformers.masking_utils import (
+    and_masks,
+    causal_mask_function,
+    create_causal_mask,
+    create_chunked_causal_mask,
+    create_sliding_window_causal_mask,
+    or_masks,
+    sliding_window_causal_mask_function,
+)
 
 from core.caches.full import FullCache
 from core.caches.policies import TopChunks
@@ -16,12 +24,11 @@ from core.config import DraftConfig, RetrievalConfig
 from core.errors import UnsupportedModel
 from core.models import hf_attention
 from core.models.hf_attention import PassHandle
+from core.ops.reach import Reach
 from tests.core.toys import tiny_shape
 
 ACTIVE: dict[str, object] = {
     "sliding_window": 16,
-    "softcap": 30.0,
-    "s_aux": torch.zeros(2),
     "sinks": torch.zeros(2),
     "position_bias": torch.zeros(1),
     "head_mask": torch.ones(2),
@@ -93,9 +100,9 @@ def test_no_scaling_is_one_by_the_root_of_the_width() -> None:
     assert not torch.allclose(attend(Layer()), attend(Layer(), scaling=1.0))
 
 
-def test_only_the_plain_causal_mask_is_built_as_nothing() -> None:
+def test_only_the_plain_causal_mask_is_built_as_nothing_and_windows_and_chunks_by_their_size() -> None:
     hf_attention.register()
-    config = LlamaConfig(num_hidden_layers=1, sliding_window=16)
+    config = LlamaConfig(num_hidden_layers=1, sliding_window=16, attention_chunk_size=8)
     config._attn_implementation = hf_attention.ATTENTION_NAME
     handle = PassHandle(FullCache(tiny_shape(), 16, 8))
     given: dict[str, Any] = {
@@ -106,9 +113,35 @@ def test_only_the_plain_causal_mask_is_built_as_nothing() -> None:
         "position_ids": torch.arange(3)[None],
     }
     assert create_causal_mask(**given) is None
-    assert isinstance(create_sliding_window_causal_mask(**given), hf_attention.Partial)
+    assert create_sliding_window_causal_mask(**given) == Reach(16)
+    assert create_chunked_causal_mask(**given) == Reach(8, chunked=True)
     assert isinstance(create_causal_mask(**given | {"attention_mask": torch.tensor([[0, 1, 1]])}), hf_attention.Partial)
     assert hf_attention.mask(mask_function=causal_mask_function) is None
+
+
+def test_masks_that_are_composed_otherwise_are_not_taken_for_a_window() -> None:
+    window = sliding_window_causal_mask_function(16)
+    for other in (
+        or_masks(window, causal_mask_function),
+        and_masks(window, causal_mask_function),
+        and_masks(causal_mask_function, causal_mask_function),
+        lambda batch, head, q, kv: kv > q - 16,
+    ):
+        assert isinstance(hf_attention.mask(mask_function=other), hf_attention.Partial)
+    assert hf_attention.mask(mask_function=window) == Reach(16)
+
+
+def test_a_window_that_a_layer_states_and_its_mask_does_not_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="sliding_window=8"):
+        attend(Layer(), Reach(16), scaling=0.5, sliding_window=8)
+
+
+def test_a_soft_cap_and_sinks_change_what_attention_gives() -> None:
+    plain = attend(Layer(), scaling=0.5)
+    assert not torch.allclose(attend(Layer(), scaling=0.5, softcap=0.1), plain)
+    assert torch.allclose(attend(Layer(), scaling=0.5, softcap=1e6), plain, atol=1e-3)
+    assert not torch.allclose(attend(Layer(), scaling=0.5, s_aux=torch.zeros(2)), plain)
+    assert torch.allclose(attend(Layer(), scaling=0.5, s_aux=torch.full((2,), -100.0)), plain)
 
 
 @pytest.mark.parametrize("kind", ["full", "retrieval", "streaming"])

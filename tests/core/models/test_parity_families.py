@@ -1,7 +1,7 @@
-"""Every family that loads, and every row of the catalogue with its own RoPE, against stock; small but whole.
+"""Families with their switches on, and every row of the catalogue with its own RoPE, against stock; small but whole.
 
-`FAMILY_FIELDS` has a case for each family of `core.models.families`, with what makes it different switched on. Weights
-are random, biases and norms included (fresh ones are 0 and 1, and would hide a part that is left out).
+`test_census` has every family as it comes; `FAMILY_FIELDS` has cases of those with further switches. Weights are
+random, biases and norms included (fresh ones are 0 and 1, and would hide a part that is left out).
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoConfig, Gemma2Config, PreTrainedConfig, Qwen2Config
+from transformers import CONFIG_MAPPING, AutoConfig, DeepseekV3Config, PreTrainedConfig, Qwen3NextConfig
 
 from core.caches.base import KVShape
 from core.caches.full import FullCache
@@ -132,14 +132,13 @@ BASE = {
     "max_position_embeddings": 4096,
     "dtype": "float32",
 }
-NEWER = frozenset[str]()  # families that the oldest transformers which is supported does not have
 
 
 def family_cases() -> dict[str, dict[str, Any]]:
-    """By name; a family without a case fails here."""
+    """By name. Families without one have no other switch than those of the census (`test_census`)."""
     found = {}
-    for family in FAMILIES:
-        for number, fields in enumerate(FAMILY_FIELDS[family]):
+    for family, several in FAMILY_FIELDS.items():
+        for number, fields in enumerate(several):
             found[family + (f", {number + 1}" if number else "")] = {**BASE, "model_type": family, **fields}
     return found
 
@@ -231,53 +230,10 @@ def shifts(model: nn.Module, shape: KVShape) -> bool:
     return True
 
 
-def test_every_family_that_loads_has_its_parity_case_and_its_name_is_known_to_transformers() -> None:
-    assert set(FAMILY_FIELDS) == set(FAMILIES)
-    assert set(FAMILIES) <= set(CONFIG_MAPPING) | NEWER
+def test_every_case_is_of_a_family_that_loads_and_every_kind_of_rope_has_one() -> None:
+    assert set(FAMILY_FIELDS) <= set(FAMILIES)
     tested = {(fields.get("rope_parameters") or PLAIN)["rope_type"] for fields in (CASES | FAMILY_CASES).values()}
     assert tested == set(FIXED_ROPE)
-
-
-# Families whose layers can have a window without naming it in `layer_types`
-WINDOWED = ["ministral3", "mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2"]
-
-
-def windowed(family: str) -> dict[str, Any]:
-    return {**FAMILY_CASES[family], "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_window_in_a_config_is_refused_or_has_no_effect(family: str) -> None:
-    fields = windowed(family)
-    try:
-        dims_of(config_of(fields), "toy", weight_bytes=0)
-    except UnsupportedModel as error:
-        assert "does not attend to its whole context" in error.problem and error.hint
-        return
-    assert family not in WINDOWED
-    stock, plain = twins(fields, FAMILY_CASES[family], "eager")
-    tokens = random_prompt(60)
-    assert close(logits_of(plain, tokens), logits_of(stock, tokens))
-
-
-@pytest.mark.parametrize("family", WINDOWED)
-def test_a_window_of_16_is_refused_by_the_loader_and_by_attention_and_would_be_seen_in_the_logits(family: str) -> None:
-    """It was dropped silently: families that state it in `sliding_window` alone gave logits off by 7 to 14."""
-    fields = windowed(family)
-    with pytest.raises(UnsupportedModel, match="a window of 16 tokens"):
-        dims_of(config_of(fields), "toy", weight_bytes=0)
-
-    tokens = random_prompt(100)
-    stock, ours = twins(fields)
-    shape = dims_of(config_of(FAMILY_CASES[family]), "toy", weight_bytes=0).shape(torch.float32, CPU)
-    judge = CachedModel("full", ours, FullCache(shape, 256, 8), CPU)
-    in_the_mask_alone = family == "phimoe"
-    with pytest.raises(UnsupportedModel, match="not causal" if in_the_mask_alone else "sliding_window=16"):
-        judge.logits(Context(tokens), 1)
-
-    _, dropped = twins(fields, {"sliding_window": None}, "eager")  # negative control
-    right, wrong = logits_of(stock, tokens), logits_of(dropped, tokens)
-    assert close(right[:16], wrong[:16]) and float((right - wrong)[-1].abs().max()) > 1
 
 
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
@@ -317,14 +273,13 @@ def test_parity_would_notice_a_bias_that_is_left_out() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        Qwen2Config(use_sliding_window=True, max_window_layers=1, num_hidden_layers=3, sliding_window=64),
-        Gemma2Config(),
-        config_of({**CASES["mistral-nemo"], "sliding_window": 64}),
+        Qwen3NextConfig(),
+        DeepseekV3Config(),
         config_of(
             {**CASES["llama-68m"], "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}
         ),
     ],
-    ids=["qwen2, windowed layers", "gemma2", "mistral, windowed", "dynamic RoPE"],
+    ids=["recurrent layers", "latent attention", "dynamic RoPE"],
 )
 def test_parity_that_cannot_be_had_is_refused(config: PreTrainedConfig) -> None:
     with pytest.raises(UnsupportedModel) as error:

@@ -322,8 +322,6 @@ def test_a_context_beyond_the_model_and_odd_models_are_refused(size: Write) -> N
     with pytest.raises(ContextTooSmall):
         planned(size("llama2-7b", max_position_embeddings=4096), rig_4090(), 8192)
     with pytest.raises(UnsupportedModel):
-        size("qwen2.5-7b", use_sliding_window=True, max_window_layers=4)
-    with pytest.raises(UnsupportedModel):
         size("llama2-7b", model_type="t5")
 
 

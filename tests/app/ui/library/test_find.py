@@ -11,7 +11,8 @@ from app.runtime.events import BookOpened
 from app.runtime.sessions import Session
 from app.ui.library.find_tab import searched
 from app.ui.library.find_view import MOST_SHOWN, STEP
-from app.ui.library.view import listing, preview
+from app.ui.library.page_viewer import preview
+from app.ui.library.view import listing
 from app.ui.reading.book_view import BookView
 from tests.app.fakes import FakeEngine, worker_held, write_book
 

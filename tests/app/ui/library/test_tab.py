@@ -19,8 +19,9 @@ from app.runtime.context_loader import _book, open_library, talk_tokens
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
+from app.ui.library.page_viewer import preview
 from app.ui.library.tab import changes
-from app.ui.library.view import incoming, listing, preview
+from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.retrieval_map.view import where
 from core.config import GenerationConfig

@@ -1,0 +1,99 @@
+"""The files of open PDFs, for images of their pages: which are kept on disk, and the newest images.
+
+Of a dropped file its upload's own copy is kept, as long as a page has the document open, and deleted then. A file that
+the program did not copy, such as a sample book, is never touched.
+"""
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from app.context.upload_files import delete, is_own
+from app.documents.page_image import PageImage, PageNotDrawn, draw_page
+
+MOST_KEPT = 1 << 30  # bytes of all copies; half of what uploads may take (app/server/bodies.py)
+MOST_IMAGES = 32 << 20  # bytes of images in memory
+
+
+class Drawn(NamedTuple):
+    """Identifies an image."""
+
+    file: Path
+    number: int
+    width: int
+
+
+class OpenFiles:
+    """The files of every page of one program. Safe to use from any thread."""
+
+    def __init__(self, most_kept: int = MOST_KEPT, most_images: int = MOST_IMAGES) -> None:
+        self._most_kept, self._most_images = most_kept, most_images
+        self._owners: OrderedDict[Path, str] = OrderedDict()  # of own copies, the newest last
+        self._images: OrderedDict[Drawn, PageImage] = OrderedDict()  # the last used last
+        self._lock = threading.Lock()
+
+    def hold(self, owner: str, file: Path) -> None:
+        """Keep an upload's own copy for a session; if all take too much, the oldest go, and with them their images."""
+        if not is_own(file):
+            return
+        with self._lock:
+            self._owners[file] = owner
+            sizes = {one: _size(one) for one in self._owners}
+            for old in list(self._owners)[:-1]:
+                if sum(sizes.values()) <= self._most_kept:
+                    return
+                self._let_go(old)
+                del sizes[old]
+
+    def holds(self, file: Path) -> bool:
+        """Whether a file is kept."""
+        with self._lock:
+            return file in self._owners
+
+    def retain(self, owner: str, files: set[Path]) -> None:
+        """Delete a session's copies but for some."""
+        with self._lock:
+            for file in [one for one, its in self._owners.items() if its == owner and one not in files]:
+                self._let_go(file)
+
+    def close(self) -> None:
+        """Delete all copies."""
+        with self._lock:
+            for file in list(self._owners):
+                self._let_go(file)
+
+    def page(self, file: Path, name: str, number: int, num_pages: int, width: int) -> PageImage:
+        """A page as an image, drawn unless it was lately; see `draw_page`.
+
+        Raises:
+            PageNotDrawn.
+        """
+        wanted = Drawn(file, number, width)
+        with self._lock:
+            if wanted in self._images:
+                self._images.move_to_end(wanted)
+                return self._images[wanted]
+        if not file.is_file():
+            raise PageNotDrawn("This page cannot be drawn: the file is no longer kept. Open it again to see its pages.")
+        image = draw_page(file, name, number, num_pages, width)
+        with self._lock:
+            if file in self._owners or not is_own(file):
+                self._images[wanted] = image
+            while sum(one.num_bytes for one in self._images.values()) > self._most_images:
+                self._images.popitem(last=False)
+        return image
+
+    def _let_go(self, file: Path) -> None:
+        """Delete a copy and its images; what cannot be deleted is tried again with the next change."""
+        for drawn in [one for one in self._images if one.file == file]:
+            del self._images[drawn]
+        if delete(file):
+            del self._owners[file]
+
+
+def _size(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_size
+    return 0

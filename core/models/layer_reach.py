@@ -1,0 +1,31 @@
+"""To which tokens each layer of a model attends, from its configuration alone. Caches and plans are made from it.
+
+Attention itself does what a layer asks for (`hf_attention`); a layer that asks for another reach than the one found
+here is refused, so a mistake here cannot change an answer.
+"""
+
+from collections.abc import Sequence
+
+from core.ops.reach import Reach
+
+WINDOWED, CHUNKED, FULL = "sliding_attention", "chunked_attention", "full_attention"
+KINDS = frozenset({WINDOWED, CHUNKED, FULL})
+
+
+def reaches_of(config: object, *, everywhere: bool) -> tuple[Reach | None, ...]:
+    """The reach of each layer; empty if every layer attends to all tokens.
+
+    Args:
+        everywhere: whether a window applies to all layers where no types of layers are stated.
+    """
+    count = int(getattr(config, "num_hidden_layers", 0) or 0)
+    window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
+    kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+    if not kinds:
+        kinds = [WINDOWED] * count if window and everywhere else []
+    reach = {
+        WINDOWED: Reach(int(window)) if window else None,
+        CHUNKED: Reach(int(chunk), chunked=True) if chunk else None,
+    }
+    found = tuple(reach.get(kind) for kind in kinds[:count])
+    return found if any(found) else ()

@@ -1,0 +1,323 @@
+"""Pages as images: what they show, within which limits, and that marks are exactly where their words are."""
+
+import base64
+import io
+import sys
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import NameObject, NumberObject
+
+from app.documents.document import Document
+from app.documents.page_image import DRAWING, WIDTHS, PageImage, PageNotDrawn, draw_page
+from app.documents.page_image_worker import MAX_HEIGHT, MAX_LETTERS, MAX_PIXELS, main, scale
+from app.documents.page_marks import Box, locate, rectangles
+from app.documents.readers import read_document
+from tests.app.documents.conftest import MakePdf
+
+WIDTH = 595  # of an image of the pages of `make_pdf`: one pixel a point
+LEFT = "the carved teapot was lost in the great spring tide"
+RIGHT = "and nobody in the harbour ever asked for it again"
+
+
+def drawn(file: Path, number: int = 1, num_pages: int = 1, width: int = WIDTH) -> PageImage:
+    return draw_page(file, file.name, number, num_pages, width)
+
+
+def pixels(image: PageImage) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(image.image)))
+
+
+def boxes_of(image: PageImage, document: Document, words: str, number: int = 1, nth: int = 0) -> list[Box]:
+    """The rectangles of the nth place of some words on a page."""
+    page = document.pages[number - 1]
+    text, at = document.page_text(page), -1
+    for _ in range(nth + 1):
+        at = text.index(words, at + 1)
+    return image.marks(text, [(at, at + len(words))])[0]
+
+
+def columns(*columns: list[str], top: int = 700) -> bytes:
+    """A page of columns 250 points apart, lines 14 points apart; the first line's letters stand on `top`."""
+    lines = [
+        f"BT /F1 11 Tf {50 + 250 * number} {top - 14 * row} Td ({line}) Tj ET"
+        for number, column in enumerate(columns)
+        for row, line in enumerate(column)
+    ]
+    return "\n".join(lines).encode()
+
+
+def inside(box: Box, left: float, top: float, right: float, bottom: float) -> bool:
+    return left <= box.left < box.right <= right and top <= box.top < box.bottom <= bottom
+
+
+# -------------------- images
+
+
+def test_a_page_is_drawn_as_wide_as_it_was_asked_for(make_pdf: MakePdf) -> None:
+    image = drawn(make_pdf(["Words on a page."]), width=800)
+    assert (image.width, image.media) == (800, "image/webp") and abs(image.height - 800 * 842 / 595) <= 1
+    shown = pixels(image)
+    assert shown.size == (image.width, image.height)
+    assert shown.convert("L").getextrema()[0] < 60, "no ink"
+    assert shown.getpixel((2, 2)) == (255, 255, 255)
+
+
+def test_widths_have_bounds(make_pdf: MakePdf) -> None:
+    file = make_pdf(["Words."])
+    assert [drawn(file, width=width).width for width in (1, 99_999)] == list(WIDTHS)
+
+
+@pytest.mark.parametrize("size", [(14_400, 14_400), (100, 14_400), (14_400, 100), (3, 3), (0.5, 14_400)])
+def test_a_page_of_five_metres_has_an_image_with_bounds(tmp_path: Path, size: tuple[float, float]) -> None:
+    writer, file = PdfWriter(), tmp_path / "big.pdf"
+    writer.add_blank_page(*size)
+    writer.write(file)
+    image = drawn(file, width=2_400)
+    assert 1 <= image.width <= 2_400 and 1 <= image.height <= MAX_HEIGHT + 1
+    assert image.width * image.height <= 1.01 * MAX_PIXELS
+
+
+@pytest.mark.parametrize("size", [(0, 100), (100, -1), (float("nan"), 5), (float("inf"), 5)])
+def test_a_page_without_a_size_has_no_image(size: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="a page of"):
+        scale(*size, 800)
+
+
+def test_photographs_are_jpegs_and_words_are_not(tmp_path: Path) -> None:
+    noise = Image.effect_noise((400, 400), 90)
+    photo = Image.merge("RGB", (noise, noise.rotate(90), noise.rotate(180)))
+    photo.save(tmp_path / "photo.pdf")
+    assert drawn(tmp_path / "photo.pdf").media == "image/jpeg"
+
+
+def test_a_file_that_opens_without_a_password_is_drawn(make_pdf: MakePdf, tmp_path: Path) -> None:
+    writer = PdfWriter(clone_from=make_pdf(["Nobody may print this."]))
+    writer.encrypt("", "owner")
+    writer.write(tmp_path / "locked.pdf")
+    assert "Nobody" in drawn(tmp_path / "locked.pdf").letters
+    writer = PdfWriter(clone_from=tmp_path / "book.pdf")
+    writer.encrypt("secret", "owner")
+    writer.write(tmp_path / "secret.pdf")
+    with pytest.raises(PageNotDrawn):
+        drawn(tmp_path / "secret.pdf")
+
+
+# -------------------- bad input, and limits
+
+
+def test_a_damaged_file_is_refused_in_a_line_with_an_action(make_pdf: MakePdf, tmp_path: Path) -> None:
+    whole = make_pdf(["One."], ["Two."]).read_bytes()
+    for name, content in {"cut.pdf": whole[:300], "none.pdf": b"", "no.pdf": b"no PDF at all" * 99}.items():
+        file = tmp_path / name
+        file.write_bytes(content)
+        with pytest.raises(PageNotDrawn, match="cannot be drawn: the file is damaged") as caught:
+            drawn(file)
+        assert caught.value.hint == "Its text is shown." and "\n" not in str(caught.value)
+
+
+def test_where_pages_are_counted_otherwise_no_other_page_is_shown(make_pdf: MakePdf) -> None:
+    file = make_pdf(["One."], ["Two."])
+    assert "Two" in drawn(file, 2, 2).letters
+    for number, num_pages in ((1, 1), (2, 3), (3, 2), (0, 2)):
+        with pytest.raises(PageNotDrawn):
+            drawn(file, number, num_pages)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits that the system enforces at once")
+def test_the_limits_hold(make_pdf: MakePdf) -> None:
+    file = make_pdf(["One."])
+    for limits in (replace(DRAWING, memory_bytes=64 << 20), replace(DRAWING, silence_seconds=0.0)):
+        with pytest.raises(PageNotDrawn, match="too long or too much memory"):
+            draw_page(file, "book.pdf", 1, 1, WIDTH, limits)
+
+
+def test_an_endless_drawing_ends(make_pdf: MakePdf) -> None:
+    fill = b"0 0 m 595 842 l 0 842 l h f " * 200_000
+    with pytest.raises(PageNotDrawn, match="too long or too much memory"):
+        draw_page(make_pdf(fill), "book.pdf", 1, 1, 2_400, replace(DRAWING, silence_seconds=0.5))
+
+
+def test_a_page_of_too_many_letters_is_shown_without_places(
+    make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = make_pdf(["x" * 100] * 50)
+    assert len(drawn(file).letters) > 5_000 and MAX_LETTERS > 5_000
+    monkeypatch.setattr("app.documents.page_image_worker.MAX_LETTERS", 99)
+    monkeypatch.setattr("app.documents.parsing_worker.limit_resources", lambda *_: None)
+    monkeypatch.setattr("app.documents.parsing_worker.end_with_parent", lambda: None)
+    main([str(file), "1", "1", "0", "1", "300"])
+    assert '"letters": "", "boxes": []' in capsys.readouterr().out
+
+
+# -------------------- where words stand
+
+
+def test_a_quotation_is_marked_exactly_where_its_words_are(make_pdf: MakePdf) -> None:
+    file = make_pdf(["It began at noon, as ever.", f"There {LEFT} of May.", "Then it ended."])
+    image, document = drawn(file), read_document(file)
+    (box,) = boxes_of(image, document, LEFT)
+    assert inside(box, 50, 842 - 800 + 14 - 10, 400, 842 - 800 + 14 + 4), "the second line"
+    ink = pixels(image).convert("L").point(lambda shade: 255 if shade < 200 else 0)  # type: ignore[operator]
+    marked = ink.crop(box).getbbox()
+    assert marked is not None and marked[2] - marked[0] >= box.right - box.left - 2, "ink from end to end"
+    (before,) = boxes_of(image, document, "There")
+    (after,) = boxes_of(image, document, "of May")
+    assert before.right <= box.left and box.right <= after.left
+
+
+def test_in_two_columns_nothing_of_the_other_column_is_marked(make_pdf: MakePdf) -> None:
+    left = [
+        "It was long ago that, as",
+        "they say, the carved teapot",
+        "was lost in the great spring",
+        "tide of that year.",
+    ]
+    right = [
+        "The tide came back, and",
+        "nobody in the harbour ever",
+        "asked for it, not once, and",
+        "so it is lost to this day.",
+    ]
+    file = make_pdf(columns(left, right))
+    image, document = drawn(file), read_document(file)
+    over_lines = boxes_of(image, document, "the carved teapot was lost in the great spring tide")
+    assert [round((box.bottom - (842 - 700)) / 14) for box in over_lines] == [1, 2, 3]
+    assert all(box.right < 300 for box in over_lines)
+    over_columns = boxes_of(image, document, "tide of that year.\n\nThe tide came back")
+    assert [(box.left > 290, box.top > 150) for box in over_columns] == [(False, True), (True, False)]
+
+
+def test_words_that_come_often_are_marked_where_they_were_quoted(make_pdf: MakePdf) -> None:
+    lines = ["the sea is wide.", "Again the sea is wide.", "And then the sea is wide.", "So the sea is wide."]
+    file = make_pdf(lines)
+    image, document = drawn(file), read_document(file)
+    tops = [boxes_of(image, document, "the sea is wide", nth=nth)[0].top for nth in range(4)]
+    assert [round((top - tops[0]) / 14) for top in tops] == [0, 1, 2, 3]
+
+
+def test_where_the_place_is_not_certain_nothing_is_marked() -> None:
+    assert locate("ho ho ho ho", "ho ho ho ho", [(3, 5)]) == [range(3, 5)], "all around decides"
+    assert locate("ho ho ho ho", "ho ho ho", [(3, 5)]) == [None], "one was dropped, and which is not known"
+    assert locate("one two three", "four", [(0, 4)]) == [None]
+    assert locate("one two three", "... !", [(0, 5)]) == [None], "no letters"
+    assert locate("", "words", [(0, 5)]) == [None]
+
+
+def test_a_word_divided_at_the_end_of_a_line_is_marked_on_both(make_pdf: MakePdf) -> None:
+    lines = [
+        "The old harbour master had a won-",
+        "derful carved teapot on his shelf, and he",
+        "polished it on every day of the week.",
+    ]
+    file = make_pdf(lines)
+    image, document = drawn(file), read_document(file)
+    assert "wonderful" in document.text
+    first, second = boxes_of(image, document, "wonderful carved")
+    assert first.left > 150 and inside(second, 49, first.bottom, 150, first.bottom + 14)
+
+
+def test_other_signs_for_the_same_letters_do_not_matter() -> None:
+    paper = "The o\ufb03ce was \u201cna\u00efve\u201d \u2014 it cost 10\u00a0000.\r\n"
+    text = "The office was 'nai\u0308ve' - it cost 10 000."
+    for words in ("office", "nai\u0308ve", "10 000", "office was 'nai\u0308ve' - it cost"):
+        at = text.index(words)
+        (found,) = locate(paper, text, [(at, at + len(words))])
+        assert found is not None
+        start, end = paper.index({"o": "o\ufb03", "n": "na", "1": "10"}[words[0]]), found.stop
+        assert found.start == start and paper[end - 1].isalnum()
+
+
+def test_a_header_that_was_dropped_is_not_taken_for_the_words(make_pdf: MakePdf) -> None:
+    page = [
+        "THE SPRING TIDE",
+        "",
+        "It was lost in that night, and",
+        "THE SPRING TIDE",
+        "was to blame, they say,",
+        "but who would know?",
+    ]
+    pages = [
+        [page[0], "", *(f"Other words of page {n}, line {row}, to fill it." for row in range(12))] for n in range(5)
+    ]
+    file = make_pdf(*pages[:2], [*page, *pages[2][2:]], *pages[3:])
+    document = read_document(file)
+    image = drawn(file, 3, 5)
+    assert document.page_text(document.pages[2]).count("THE SPRING TIDE") == 1, "the header was dropped"
+    (box,) = boxes_of(image, document, "THE SPRING TIDE", 3)
+    assert box.top > 42 + 2 * 14, "not the header"
+
+
+def test_a_quotation_over_two_pages_is_marked_on_both(make_pdf: MakePdf) -> None:
+    file = make_pdf(
+        [f"Line {n} of the first page is here." for n in range(9)] + [LEFT], [RIGHT, "The rest of the second."]
+    )
+    document = read_document(file)
+    start = document.text.index("carved teapot")
+    end = document.text.index("ever asked") + len("ever asked")
+    marked = []
+    for page in document.pages:
+        span = max(start, page.char_start) - page.char_start, min(end, page.char_end) - page.char_start
+        (boxes,) = drawn(file, page.number, 2).marks(document.page_text(page), [span])
+        marked.append(len(boxes))
+    assert marked == [1, 1]
+
+
+@pytest.mark.parametrize("turn", [90, 180, 270])
+def test_marks_turn_with_the_page(make_pdf: MakePdf, turn: int) -> None:
+    file = make_pdf(["It began at noon.", LEFT, "Then it ended."])
+    writer = PdfWriter(clone_from=file)
+    writer.pages[0][NameObject("/Rotate")] = NumberObject(turn)
+    writer.write(file)
+    assert PdfReader(file).pages[0].rotation == turn
+    document, image = read_document(file), drawn(file, width=WIDTH if turn == 180 else 842)
+    boxes = boxes_of(image, document, LEFT)
+    ink = pixels(image).convert("L").point(lambda shade: 255 if shade < 200 else 0)  # type: ignore[operator]
+    for box in boxes:
+        ink.paste(0, (box.left - 1, box.top - 1, box.right + 1, box.bottom + 1))  # their blurred edges
+    assert boxes and ink.getbbox() is not None
+    without = drawn_ink(make_without(file, turn), 842 if turn != 180 else WIDTH)
+    assert abs(sum(ink.histogram()[1:]) - without) <= 0.05 * without, "all of these words, and no others"
+
+
+def make_without(file: Path, turn: int) -> Path:
+    """The page with all but the words in LEFT."""
+    reader = PdfReader(file)
+    data = reader.pages[0].get_contents().get_data().replace(LEFT.encode(), b"")  # type: ignore[union-attr]
+    writer = PdfWriter(clone_from=reader)
+    writer.pages[0]["/Contents"].get_object().set_data(data)  # type: ignore[attr-defined]
+    other = file.with_name(f"without{turn}.pdf")
+    writer.write(other)
+    return other
+
+
+def drawn_ink(file: Path, width: int) -> int:
+    shown = pixels(drawn(file, width=width)).convert("L")
+    return sum(shown.point(lambda shade: 255 if shade < 200 else 0).histogram()[1:])  # type: ignore[operator]
+
+
+@given(st.text("abc -.\n", max_size=60), st.text("abc ", max_size=20), st.data())
+def test_what_is_located_has_the_letters_of_the_part(text: str, header: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    paper = f"{header}\r\n{text}".replace("-", "\ufffe")
+    (found,) = locate(paper, text, [(start, end)])
+    if found is not None:
+        assert [c for c in paper[found.start : found.stop] if c.isalnum()] == [
+            c for c in text[start:end] if c.isalnum()
+        ]
+        assert found.start >= len(header) or header.strip(), "no header, so only the text can be meant"
+
+
+def test_rectangles_join_words_of_a_line_and_nothing_else() -> None:
+    letters = "ab c\nd"
+    boxes = array("l", [0, 0, 5, 10, 5, 1, 10, 11, 0, 0, 0, 0, 18, 0, 25, 10, 0, 0, 0, 0, 0, 14, 5, 24])
+    assert rectangles(letters, boxes, range(6)) == [Box(0, 0, 25, 11), Box(0, 14, 5, 24)]
+    far = array("l", [0, 0, 5, 10, 45, 0, 50, 10])
+    assert len(rectangles("ab", far, range(2))) == 2, "another column"

@@ -1,0 +1,230 @@
+"""Which families of the installed transformers are served, and whether they compute what transformers computes.
+
+    python -m tests.core.models.census [--markdown] [FAMILY...]
+
+Each family is a tiny random model (`tiny_families`). It is served ("same": logits and greedy text equal transformers'
+own attention through prefill in pieces, decoding, every cache and rollback), or refused with a reason. "WRONG" must
+never stand in the table.
+"""
+
+import argparse
+import datetime
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+from core.caches.base import KVCache, KVShape
+from core.caches.full import FullCache, Offload
+from core.caches.policies import TopChunks
+from core.caches.retrieval import RetrievalCache
+from core.caches.streaming import StreamingCache
+from core.caches.tokens import Context
+from core.config import DraftConfig, RetrievalConfig
+from core.errors import UnsupportedModel
+from core.models.cached_model import CachedModel
+from core.models.families import refusal
+from core.models.hf_attention import ATTENTION_NAME
+from core.models.loader import ModelDims, dims_of
+from core.models.rotary import KeyShift
+from tests.core.models.tiny_families import families, text_part, tiny_family, twin_models
+from tests.core.toys import CPU, random_prompt
+
+LENGTH, WRITTEN, CHUNK = 150, 12, 8
+PIECES = ((0, 90), (90, 120), (120, 127))  # of a prompt; the rest is fed token by token
+Verdict = Literal["same", "refused", "WRONG"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the census found about a family."""
+
+    family: str
+    verdict: Verdict
+    about: str
+
+
+class Different(Exception):
+    """A path gave other numbers than transformers; the message says which."""
+
+
+def judged(
+    family: str,
+    config: PreTrainedConfig | None = None,
+    other: PreTrainedConfig | None = None,
+    change: Callable[[nn.Module], None] | None = None,
+) -> Found:
+    """The verdict on a family.
+
+    Args:
+        config: replaces the family's tiny configuration.
+        other: of the stock model, and `change`: what is done to it; for negative controls.
+    """
+    try:
+        own = CONFIG_MAPPING[family]()
+        if text_part(own) is not own:  # a tiny one is made of the text's part alone
+            dims_of(own, family, weight_bytes=0)
+        config = config or tiny_family(family)
+        dims = dims_of(config, family, weight_bytes=0)
+    except UnsupportedModel as error:
+        return _refused(family, error)
+    except Exception as error:  # a family's own rules
+        reason = refusal(SimpleNamespace(model_type=family))  # whatever its fields
+        if reason is not None:
+            return Found(family, "refused", reason.problem)
+        return Found(family, "WRONG", f"accepted, but no tiny configuration can be made: {_line(error)}")
+    try:
+        stock, ours = twin_models(config, ATTENTION_NAME)
+        if other is not None:
+            stock = _with_weights_of(ours, other)
+        if change is not None:
+            change(stock)
+    except Exception as error:
+        return Found(family, "WRONG", f"accepted, but no tiny model can be made: {_line(error)}")
+    try:
+        drafts = compare(stock, ours, dims)
+    except UnsupportedModel as error:
+        return Found(family, "refused", f"in its first pass: {error.problem}")
+    except Exception as error:
+        return Found(family, "WRONG", _line(error))
+    if drafts != dims.drafts:
+        return Found(family, "WRONG", f"pairing believes drafts={dims.drafts} of its keys")
+    return Found(family, "same", "target and draft" if drafts else "target")
+
+
+def _refused(family: str, error: UnsupportedModel) -> Found:
+    return Found(family, "refused", error.problem.removeprefix(f"{family} ").removesuffix("."))
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:160]
+
+
+def _with_weights_of(ours: nn.Module, config: PreTrainedConfig) -> nn.Module:
+    stock, _ = twin_models(config, ATTENTION_NAME)
+    stock.load_state_dict(ours.state_dict(), strict=False)
+    return stock
+
+
+@torch.inference_mode()
+def compare(stock: nn.Module, ours: nn.Module, dims: ModelDims) -> bool:
+    """Compare every path; whether the model can be a draft too.
+
+    Raises:
+        Different: a path gives other logits or another text.
+        UnsupportedModel: it is refused in a pass.
+    """
+    tokens, shape = random_prompt(LENGTH), dims.shape(torch.float32, CPU)
+    expected = logits_of(stock, tokens)
+    for name, full in _full_caches(shape):
+        _read_and_decode(name, ours, full, tokens, expected)
+        _roll_back(name, ours, full, tokens, expected)
+        _write(name, stock, ours, full, tokens)
+        full.truncate(0)
+    return _draft(ours, shape, tokens, expected)
+
+
+def _full_caches(shape: KVShape) -> Iterator[tuple[str, FullCache]]:
+    yield "full", FullCache(shape, 256, CHUNK)
+    offload = Offload(num_resident=0, block_rows=16, num_slots=3)
+    yield "offloaded", FullCache(shape, 256, CHUNK, offload=offload)
+
+
+def _read_and_decode(name: str, ours: nn.Module, full: FullCache, tokens: list[int], expected: Tensor) -> None:
+    judge, context = CachedModel(name, ours, full, CPU), Context(tokens)
+    for start, stop in PIECES:
+        _check(f"{name}, prefill to {stop}", judge.feed(context, range(start, stop), 1), expected[stop - 1 : stop])
+    for at in range(PIECES[-1][1], 140):
+        _check(f"{name}, decoding {at}", judge.feed(context, range(at, at + 1), 1), expected[at : at + 1])
+
+
+def _roll_back(name: str, ours: nn.Module, full: FullCache, tokens: list[int], expected: Tensor) -> None:
+    """Guesses behind 140 tokens, all of them rejected, in the retrieval cache and in the full one."""
+    retrieval = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=256, chunk_size=CHUNK, local_window=64)))
+    retrieval.select()
+    rejected = Context(tokens[:140] + random_prompt(6, seed=1))
+    for part, cache in ((f"retrieval of {name}", cast(KVCache, retrieval)), (name, full)):
+        one = CachedModel(part, ours, cache, CPU)
+        one.logits(rejected, 6)
+        cache.truncate(140)
+        _check(f"{part}, after a rejection", one.logits(Context(tokens), 10), expected[-10:])
+
+
+def _write(name: str, stock: nn.Module, ours: nn.Module, full: FullCache, tokens: list[int]) -> None:
+    full.truncate(LENGTH - 1)
+    judge, text, ids = CachedModel(name, ours, full, CPU), list(tokens), torch.tensor([tokens])
+    for _ in range(WRITTEN):
+        text.append(int(judge.logits(Context(text), 1).argmax()))
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": WRITTEN, "do_sample": False}
+    if text != cast(Any, stock).generate(ids, **options)[0].tolist():
+        raise Different(f"{name}: another greedy text")
+
+
+def _draft(ours: nn.Module, shape: KVShape, tokens: list[int], expected: Tensor) -> bool:
+    try:
+        shift = KeyShift.of(ours, shape)
+    except UnsupportedModel:
+        return False
+    streaming = StreamingCache(shape, DraftConfig(num_sink=4, window=200), shift)
+    one = CachedModel("draft", ours, streaming, CPU)
+    one.logits(Context(tokens[:140] + random_prompt(6, seed=1)), 6)
+    streaming.truncate(140)
+    _check("streaming, after a rejection", one.logits(Context(tokens), 10), expected[-10:])
+    return True
+
+
+def logits_of(model: nn.Module, tokens: list[int]) -> Tensor:
+    """Logits of every token in one stock pass, [T, V]."""
+    return cast(Tensor, cast(Any, model)(torch.tensor([tokens]), use_cache=False).logits[0])
+
+
+def _check(what: str, ours: Tensor, stock: Tensor) -> None:
+    if not (bool(stock.isfinite().all()) and torch.allclose(ours, stock, atol=5e-4, rtol=2e-4)):
+        raise Different(f"{what}: logits off by {float((ours - stock).abs().max()):.2g}")
+
+
+def table(found: Sequence[Found], *, markdown: bool) -> Iterator[str]:
+    """The lines of the table, with a summary."""
+    counts = Counter(one.verdict for one in found)
+    summary = f"{len(found)} families: {counts['same']} same, {counts['refused']} refused, {counts['WRONG']} wrong."
+    about = f"transformers {transformers.__version__}, torch {torch.__version__}, {datetime.date.today()}"
+    if markdown:
+        yield f"{summary} ({about})\n"
+        yield "| family | verdict | served as, or why not |\n|---|---|---|"
+    for one in found:
+        about_it = one.about.replace("|", "\\|")
+        yield (
+            f"| {one.family} | {one.verdict} | {about_it} |"
+            if markdown
+            else f"{one.family:28}{one.verdict:9}{one.about}"
+        )
+    if not markdown:
+        yield f"{summary} {about}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 1 if a family is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.core.models.census", description=__doc__.splitlines()[0])
+    parser.add_argument("families", nargs="*", metavar="FAMILY")
+    parser.add_argument("--markdown", action="store_true")
+    asked = parser.parse_args(arguments)
+    transformers.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
+    found = []
+    for family in asked.families or families():
+        found.append(judged(family))
+        print(f"{family}: {found[-1].verdict}", file=sys.stderr, flush=True)
+    print("\n".join(table(found, markdown=asked.markdown)))
+    return int(any(one.verdict == "WRONG" for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

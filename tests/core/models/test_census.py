@@ -1,0 +1,74 @@
+"""The census of families: a part of it here, all of it in the slow suite."""
+
+import pytest
+from torch import nn
+from transformers import CONFIG_MAPPING
+
+from core.models.families import FAMILIES
+from tests.core.models.census import judged, table
+from tests.core.models.tiny_families import families, tiny_family
+
+REFUSED = ["bert", "bloom", "deepseek_v3", "gemma4_text", "mamba", "qwen3_next"]
+SERVED = ["cohere2", "gemma2", "gemma3_text", "gpt_oss", "llama", "llama4_text", "ministral", "mistral", "mixtral"]
+SERVED += ["olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3"]
+PART = [*REFUSED, *SERVED]
+
+
+@pytest.mark.parametrize("family", PART)
+def test_a_family_is_the_same_as_in_transformers_or_refused(family: str) -> None:
+    found = judged(family)
+    assert found.verdict != "WRONG", found.about
+    assert found.verdict == ("same" if family in SERVED else "refused") and found.about
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [family for family in families() if family not in PART])
+def test_every_family_is_the_same_as_in_transformers_or_refused(family: str) -> None:
+    found = judged(family)
+    assert found.verdict != "WRONG", found.about
+
+
+def test_the_table_counts_its_verdicts() -> None:
+    found = [judged("llama"), judged("bert")]
+    assert list(table(found, markdown=False))[-1].startswith("2 families: 1 same, 1 refused, 0 wrong.")
+    assert any(line.startswith("| bert | refused |") for line in table(found, markdown=True))
+
+
+def test_every_family_that_loads_is_a_causal_family_of_transformers() -> None:
+    """So the census judges it; families that this transformers does not have yet are left out."""
+    assert set(FAMILIES) & set(CONFIG_MAPPING) <= set(families())
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("mistral", {"sliding_window": 17}),
+        ("mistral", {"sliding_window": None}),
+        ("gemma3_text", {"sliding_window": 15}),
+        ("qwen2", {"layer_types": ["full_attention", "full_attention"]}),
+        ("llama4_text", {"attention_chunk_size": 15}),
+        ("gemma2", {"attn_logit_softcapping": 40.0}),
+        ("gemma2", {"attn_logit_softcapping": None}),
+    ],
+)
+def test_the_census_would_notice_another_window_chunk_or_soft_cap(family: str, fields: dict[str, object]) -> None:
+    """Negative controls: transformers' model has another one, the weights are the same."""
+    found = judged(family, other=tiny_family(family, **fields))
+    assert found.verdict == "WRONG" and "logits off" in found.about
+
+
+def test_the_census_would_notice_a_sink_that_is_left_out() -> None:
+    def without(model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if name.endswith("sinks"):
+                parameter.data.fill_(-100.0)
+
+    found = judged("gpt_oss", change=without)
+    assert found.verdict == "WRONG" and "logits off" in found.about
+    assert judged("gpt_oss", change=lambda model: None).verdict == "same"
+
+
+def test_other_windows_are_served_too() -> None:
+    """As long as the text, longer, and two tokens."""
+    for window in (2, 90, 150, 4096):
+        assert judged("mistral", tiny_family("mistral", sliding_window=window)).verdict == "same"

@@ -1,0 +1,140 @@
+"""A tiny random model of any family that transformers knows, made from the family's own configuration by rules.
+
+Few layers, one of each kind that the family's own configuration has; small sizes; windows shorter than any test's text.
+"""
+
+import math
+import warnings
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from core.models.hf_attention import register
+
+VOCAB = 64
+WINDOW = 16
+FEWEST_LAYERS = 2
+FULL = "full_attention"
+# The value that a field gets, by its name; a field that a family does not have, or has as None, stays away.
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "vocab_size_per_layer_input": VOCAB,
+    "hidden_size": 64,
+    "n_embd": 64,
+    "d_model": 64,
+    "num_attention_heads": 4,
+    "n_head": 4,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "attention_chunk_size": WINDOW,
+    "sliding_window": WINDOW,
+    "sliding_window_size": WINDOW,
+    "max_position_embeddings": 4096,
+    "query_pre_attn_scalar": 20,
+    "hidden_size_per_layer_input": 8,
+    "laurel_rank": 8,
+    "intermediate_size_mlp": 96,
+    "num_kv_shared_layers": 0,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "initializer_range": 0.4,  # large enough that attention is sharp and laws differ from one another
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+    "use_sliding_window": True,  # families that have the switch have it off in their own configuration
+    "max_window_layers": 1,
+}
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN_EXPERTS = ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k")
+MLP_WIDTHS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
+OWN: dict[str, dict[str, Any]] = {  # what no rule finds
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16},
+    "llama4_text": {"floor_scale": 32},  # queries of layers without positions grow with the position
+    "ministral": {"head_dim": 16},
+    "nemotron": {"num_key_value_heads": 2},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
+}
+
+
+def families() -> list[str]:
+    """Every causal family of the installed transformers."""
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def tiny_family(family: str, **fields: Any) -> PreTrainedConfig:
+    """The family's own configuration, shrunk; `fields` replace what the rules chose."""
+    own = text_part(CONFIG_MAPPING[family]())
+    stated = own.to_dict()
+    kept = _layers_of_each_kind(own, stated)
+    small: dict[str, Any] = {}
+    for name, value in stated.items():
+        if name == "moe_layers":
+            continue  # numbers of layers, which follow from another field
+        if isinstance(value, list) and len(value) == own.num_hidden_layers > 0:
+            small[name] = [value[layer] for layer in kept]
+        elif name in SIZES and (value is not None or name.startswith("sliding_window")):
+            small[name] = SIZES[name]
+        elif name in ("num_key_value_heads", "num_global_key_value_heads") and value:
+            small[name] = 4 if value == stated.get("num_attention_heads") else 2
+        elif name in EXPERTS and value:
+            small[name] = 4
+        elif name in CHOSEN_EXPERTS and value:
+            small[name] = min(value, 2)
+        elif name.endswith(MLP_WIDTHS) and value:
+            small[name] = [96] * len(kept) if isinstance(value, list) else 96
+        elif name == "rope_parameters" and isinstance(value, dict):
+            small[name] = value
+    small["num_hidden_layers"] = len(kept)
+    if "use_sliding_window" in stated and set(small.get("layer_types") or ()) == {FULL}:
+        small["layer_types"] = ["sliding_attention", *small["layer_types"][1:]]
+    config = type(own)(**small | OWN.get(family, {}) | fields)
+    config.dtype = torch.float32
+    return cast(PreTrainedConfig, config)
+
+
+def text_part(config: PreTrainedConfig) -> Any:
+    """The part that says how text is written, of families that see and hear too."""
+    return config.get_text_config(decoder=True)
+
+
+def _layers_of_each_kind(own: Any, stated: dict[str, Any]) -> list[int]:
+    """Layer numbers with one of each kind that a list of the configuration tells apart, the last layer among them."""
+    count = getattr(own, "num_hidden_layers", None) or 2
+    lists = [value for value in stated.values() if isinstance(value, list) and len(value) == count]
+    lists = [value for value in lists if len(set(map(repr, value))) < count]  # else numbers of layers
+    kinds = {repr([value[layer] for value in lists]): layer for layer in range(count)}  # the last of its kind
+    kept = sorted(kinds.values())
+    more = [layer for layer in range(count - 1, -1, -1) if layer not in kept]
+    return sorted(kept + more[: max(0, FEWEST_LAYERS - len(kept))])
+
+
+def twin_models(config: PreTrainedConfig, attention: str, seed: int = 5) -> tuple[nn.Module, nn.Module]:
+    """The same random weights twice: in transformers' own attention, and in another implementation."""
+    register()
+    stock, other = _model(config, "eager", seed), _model(config, attention, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for name, parameter in stock.named_parameters():  # fresh norms, biases and sinks are 1 and 0, and would hide
+        if parameter.ndim == 1 or "norm" in name or name.endswith(("bias", "sinks")):
+            parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
+        parameter.data.nan_to_num_(nan=0.1)  # some families leave memory as it was
+    other.load_state_dict(stock.state_dict())
+    return stock, other
+
+
+def _model(config: PreTrainedConfig, attention: str, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = AutoModelForCausalLM.from_config(type(config)(**config.to_dict()), attn_implementation=attention)
+    model.generation_config.eos_token_id = None  # texts have the length that a test asks for
+    model = cast(nn.Module, model).to(torch.float32).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and not math.isfinite(float(parameter.abs().max())):
+            parameter.data.normal_(0, 0.1)
+    return model

@@ -1,0 +1,86 @@
+"""Engines over models with windowed layers: texts, races, offloading and going back, against transformers' own text."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
+from core.engine import Engine
+from core.generation.events import Finished
+from core.generation.loaded import LoadedModels
+from core.models.hf_attention import ATTENTION_NAME
+from core.models.loader import dims_of, prepared
+from core.planning.planner import make_plan
+from tests.core.models.tiny_families import tiny_family, twin_models
+from tests.core.toys import CPU, MACHINE, Letters, random_prompt
+
+LENGTH, WRITTEN = 400, 20
+GREEDY = SamplingParams(temperature=0)
+
+
+def engine_of(family: str, placement: Any = "auto") -> tuple[Engine, nn.Module]:
+    """An engine, and the same model in transformers' own attention."""
+    config = tiny_family(family)
+    stock, ours = twin_models(config, ATTENTION_NAME)
+    dims = dims_of(config, family, weight_bytes=1 << 20)
+    wanted = EngineConfig(
+        context=2048,
+        prefill_chunk=128,
+        placement=placement,
+        gpu_memory_gib=None if placement == "auto" else 1.0,
+        retrieval=RetrievalConfig(budget=128, chunk_size=8, local_window=64, query_window=8),
+        draft=DraftConfig(window=128),
+    )
+    models = LoadedModels(target=prepared(cast(Any, ours), dims, torch.float32, CPU))
+    return Engine(wanted, make_plan(dims, None, wanted, MACHINE), Letters(), models), stock
+
+
+def written(stock: nn.Module, prompt: list[int]) -> list[int]:
+    ids = torch.tensor([prompt])
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": WRITTEN, "do_sample": False}
+    return cast("list[int]", cast(Any, stock).generate(ids, **options)[0].tolist()[len(prompt) :])
+
+
+def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
+    config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
+    *_, last = engine.generate(prompt, config)
+    assert isinstance(last, Finished)
+    return last
+
+
+@pytest.mark.parametrize("placement", ["auto", "offloaded"])
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "mistral"])
+def test_every_method_writes_what_transformers_writes(family: str, placement: str) -> None:
+    engine, stock = engine_of(family, placement)
+    prompt = random_prompt(LENGTH)
+    wanted = written(stock, prompt)
+    for method in ("autoregressive", "retrieval", "lookup"):
+        assert list(answer(engine, prompt, method).token_ids) == wanted, method
+    configs = [GenerationConfig(max_new_tokens=WRITTEN, method=m, sampling=GREEDY) for m in ("lookup", "retrieval")]
+    ended = [event.event for event in engine.race(prompt, configs) if isinstance(event.event, Finished)]
+    assert [list(one.token_ids) for one in ended] == [wanted, wanted]
+
+
+def test_offloading_concerns_the_layers_that_attend_to_all_tokens() -> None:
+    engine, _ = engine_of("gemma3_text", "offloaded")
+    assert engine.plan.num_layers == 1 and engine.plan.resident_layers == 0
+    assert any(row.name == "windows of 1 layers" for row in engine.plan.rows)
+    whole, _ = engine_of("mistral", "offloaded")
+    assert whole.plan.num_layers == 0 and whole.plan.host_bytes == 0
+
+
+def test_going_back_further_than_windows_are_kept_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
+    engine, stock = engine_of("gemma3_text")
+    prompt = random_prompt(LENGTH)
+    longer = [*prompt, *random_prompt(200, seed=1)]
+    answer(engine, prompt, "autoregressive")
+    answer(engine, longer, "autoregressive")
+    asked_again = answer(engine, [*prompt, *random_prompt(30, seed=2)], "autoregressive")
+    assert asked_again.reused_tokens == LENGTH - 1, "the end of the first prompt is remembered"
+    between = answer(engine, [*prompt[:300], *random_prompt(30, seed=3)], "autoregressive")
+    assert between.reused_tokens == 0
+    for text in (longer, [*prompt[:300], *random_prompt(30, seed=3)]):
+        assert list(answer(engine, text, "retrieval").token_ids) == written(stock, text)
