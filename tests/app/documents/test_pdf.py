@@ -321,3 +321,14 @@ def test_a_damaged_outline_costs_the_chapters_not_the_text(make_pdf: MakePdf, wr
     writer.write(file)
     document = read_document(file)
     assert document.text.split() == ["The", "quay.", "The", "tide."] and document.chapters == ()
+
+
+def test_the_cells_of_a_printed_table_have_borders(make_pdf: MakePdf) -> None:
+    rows = (("Boat", "Tons", "Master"), ("Gannet", "17", "Hale"), ("Tern", "9", "Rowe"), ("Osprey", "21", "Finn"))
+    drawn = [
+        f"BT /F1 11 Tf {x} {700 - 14 * number} Td ({cell}) Tj ET"
+        for number, row in enumerate(rows)
+        for x, cell in zip((50, 150, 250), row, strict=True)
+    ]
+    document = read_document(make_pdf("\n".join(drawn).encode()))
+    assert document.text.split("\n") == [" | ".join(row) for row in rows]
