@@ -45,6 +45,7 @@ HEADING_LINE = re.compile(
 # After the number: nothing, a sign and a title, or a title; "Chapter 3 of the book says" is no heading.
 REST = re.compile(r"[.:–—-]*\s*|\s*[.:–—-]+\s*\S.*|\s+(?P<title>\S).*")
 OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket that a title may begin with
+ALPHANUMERIC = re.compile(r"[^\W_]+")
 PAGE_NUMBER = re.compile(r"(?:\s*[.·…]{2,}\s*|\s{2,}|\t)\d+\s*$")  # after the dots of a list of contents
 LEADING_NUMBER = re.compile(rf"(?:(?:{KINDS})\s+)?{NUMBER}\b[.:)\s–—-]*|\d+(?:\.\d+)*[.:)\s]+", re.IGNORECASE)
 FENCE = re.compile(r" {0,3}(?:```|~~~)")
@@ -301,11 +302,13 @@ class Letters:
         self.budget = budget  # remaining letters that may be read
         self._text = text
         folded: list[str] = []
-        for char in range(char_start, char_end):
-            if text[char].isalnum():
-                small = text[char].casefold()
-                folded.append(small)
-                self.chars += [char] * len(small)
+        for word in ALPHANUMERIC.finditer(text, char_start, char_end):
+            small = word[0].casefold()
+            if len(small) == len(word[0]):  # letter by letter, which takes long, only where one becomes two
+                self.chars.extend(range(word.start(), word.end()))
+            else:
+                self.chars += [word.start() + at for at, char in enumerate(word[0]) for _ in char.casefold()]
+            folded.append(small)
         self.letters = "".join(folded)
 
     def find(self, title: str, start: int) -> Match | None:

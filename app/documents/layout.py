@@ -1,15 +1,18 @@
 """From printed lines with their places to the text of a page: which lines are one, what stands apart, what comes first.
 
-Pure functions. The order in which a file draws its lines is the order of reading (columns too); only what is drawn out
-of turn at the edges of the page (headers, footers) is put where it stands.
+Pure functions. The order in which a file draws its lines is the order of reading, except for what is drawn out of turn
+at the edges of the page (headers, footers), for columns drawn line by line (`columns.py`) and for notes (`notes.py`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
-SAME_LINE = 0.4  # of the size of the larger letters: a smaller step up or down is no new line
+from app.documents.columns import by_columns
+from app.documents.notes import downwards, notes_last, with_side_notes, without_side_notes
+from app.documents.printed import SAME_LINE, Place, PrintedLine
+from app.documents.tables import joined
+
 APART = 1.25  # times the usual step from line to line: more is a blank line
 APART_UNKNOWN = 1.6  # times the size of the letters, where the usual step is not known
 MOST_STEP = 4.0  # times the size: a larger step says nothing about the usual one
@@ -19,25 +22,10 @@ LONG_LINE = 0.6  # of the longest on the page
 MAX_OUT_OF_TURN = 4  # lines at one edge of the page
 
 
-class Place(NamedTuple):
-    """A point on the paper, in points; y grows upwards."""
-
-    x: float
-    y: float
-
-
-class PrintedLine(NamedTuple):
-    """Letters on one line."""
-
-    text: str
-    start: Place  # of the first letter
-    end: Place  # where the last letter begins
-    size: float  # of the first letter, in points
-
-
 def page_text(lines: Sequence[PrintedLine]) -> str:
     """The text of a page: one line for each printed line, blank ones where the page leaves room."""
-    ordered = in_turn(list(rejoined(upright([line for line in lines if line.text.strip()]))))
+    text, beside = without_side_notes(upright([line for line in lines if line.text.strip()]))
+    ordered = with_side_notes(notes_last(in_turn(list(joined(by_columns(text))))), list(joined(beside)))
     steps = usual_steps(ordered)
     longest = max((line.end.x - line.start.x for line in ordered), default=0.0)
     pieces = [line.text for line in ordered[:1]]
@@ -62,26 +50,6 @@ def upright(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
     return [line._replace(start=turned(line.start), end=turned(line.end)) for line in lines]
 
 
-def rejoined(lines: Sequence[PrintedLine]) -> Iterator[PrintedLine]:
-    """The lines; those that follow each other at one height, as the cells of a table do, are one."""
-    held: PrintedLine | None = None
-    for line in lines:
-        if held and is_same_line(held, line):
-            held = held._replace(text=f"{held.text.rstrip()} {line.text.lstrip()}", end=line.end)
-            continue
-        if held:
-            yield held
-        held = line
-    if held:
-        yield held
-
-
-def is_same_line(before: PrintedLine, line: PrintedLine) -> bool:
-    """Whether a line goes on to the right of the one before."""
-    step = min(abs(before.start.y - line.start.y), abs(before.end.y - line.start.y))
-    return step < SAME_LINE * max(before.size, line.size) and line.start.x > before.end.x
-
-
 def in_turn(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
     """The lines; of the last to be drawn, those above all before them come first; of the first, those below all last.
 
@@ -100,11 +68,6 @@ def in_turn(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
 def is_upwards(lines: Sequence[PrintedLine]) -> bool:
     """Whether most lines stand above the one drawn before."""
     return 2 * sum(line.start.y > before.start.y for before, line in pairwise(lines)) > len(lines)
-
-
-def downwards(line: PrintedLine) -> float:
-    """What grows down the page."""
-    return -line.start.y
 
 
 def usual_steps(lines: Sequence[PrintedLine]) -> Mapping[int, float]:

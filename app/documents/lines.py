@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from app.documents.messages import Heading
 from app.documents.plain import NO_CONTROLS
-from app.documents.prose import LETTER_TABLE, SOFT_HYPHEN, composed
+from app.documents.prose import CELL_BORDER, LETTER_TABLE, SOFT_HYPHEN, composed
 
-CELL_BORDER = " | "
 LONGEST_PREFIX = 3_000  # characters: a thousand empty cells in succession
 # Mark headings until the text is cleaned, which moves characters. Noncharacters, so they never occur in a text.
 BEGIN, END = "\ufdd0", "\ufdd1"

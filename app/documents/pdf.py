@@ -15,6 +15,7 @@ from app.documents.quality import FEW_LETTERS, garbled, hardly_any_text, is_pict
 from app.documents.running_lines import drop_running_lines
 
 PDF = Parser("app.documents.pdf_worker", "a PDF")
+BY_SIGHT = " Text recognition (OCR) reads what is printed there."
 PDF_BY_PYPDF = Parser("app.documents.pypdf_worker", "a PDF")  # slower, and it joins words, but no native code
 MAX_TITLE = 200
 
@@ -73,7 +74,7 @@ def to_document(name: str, stem: str, opened: Opened, pages: Sequence[PageRead])
         warnings=(
             *(f"{flaw}: pages {ranges(indices)}." for indices, flaw in flaws if indices),
             *scan,
-            *garbled(prose.text, prose.page_starts),
+            *garbled(prose.text, prose.page_starts, BY_SIGHT),
         ),
         picture_pages=tuple(index + 1 for index in pictures),
         recognised_pages=tuple(index + 1 for index in recognised),

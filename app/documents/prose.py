@@ -27,7 +27,8 @@ LETTERS = {  # signs of fonts and typesetters for plain letters
     "\N{ZERO WIDTH NO-BREAK SPACE}": "",
 }
 LETTER_TABLE = str.maketrans(LETTERS)
-SENTENCE_END = re.compile(r"[.!?:…][\"'”’»)\]]*$")
+SENTENCE_END = re.compile("[.!?:…\u3002\uff01\uff1f]" r"[\"'”’»)\]]*$")
+LEADERS = re.compile(r"(?:[.·…] ?){4} *\w+$")  # an entry of a list of contents and its page
 BULLET = re.compile(r"[•‣▪◦●]")
 NUMBER_WORDS = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten|Eleven|Twelve"
 HEADING = re.compile(
@@ -37,6 +38,9 @@ WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 MOST_MARKS = 30  # on one letter, as in Unicode's stream-safe format (UAX 15, section 13)
 HEAP = re.compile(rf"[^\w\s!-~]{{{MOST_MARKS + 1},}}+")  # a mark is no letter, no space and no ASCII sign
 LONGEST_WORD = 200  # characters before a hyphen that are examined
+CELL_BORDER = " | "  # between the cells of a table's row
+# Chinese and Japanese letters and marks: as wide as two of ours, and without spaces between words.
+WIDE = re.compile(r"[\u2e80-\u312f\u3190-\u9fff\uf900-\ufaff\uff01-\uff60\U00020000-\U0003ffff]")
 FULL_LINE = 0.85  # of the usual width: a shorter line ends on purpose if the next line's first word had fitted
 NEVER_FULL = 1_000_000  # characters; the width of a page on which every line ends on purpose
 MIN_LINES = 5  # fewer do not show a page's width
@@ -106,7 +110,7 @@ def unwrap(pages: Sequence[Sequence[str]]) -> Prose:
     """
     rows = list(printed_rows(pages))
     widths = usual_widths(pages)
-    words = frozenset(match.group().casefold() for row in rows for match in WORD.finditer(row.line))
+    words = frozenset(WORD.findall("\n".join(row.line for row in rows).casefold()))
     pieces, starts, length = list[str](), dict[int, int](), 0
     for row, following in zip_longest(rows, rows[1:]):
         starts.setdefault(row.page, length)
@@ -121,15 +125,21 @@ def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
     """How `line`, on a page usually `width` characters wide, is joined to the next row."""
     if following.after_blank:
         return Joint(0, "\n\n")
+    if LEADERS.search(line):
+        return Joint(0, "\n")
+    if CELL_BORDER in line or CELL_BORDER in following.line:
+        return Joint(0, "\n")
     if joint := join_hyphenated(line, following.line, words):
         return joint
     ends_sentence = SENTENCE_END.search(line) is not None
-    ends_early = len(line) + 1 + len(following.line.split(" ", 1)[0]) <= FULL_LINE * width
+    is_wide = WIDE.match(following.line) is not None
+    first = 2 if is_wide else len(following.line.split(" ", 1)[0])
+    ends_early = printed_width(line) + 1 + first <= FULL_LINE * width
     if HEADING.match(following.line) and (ends_early or ends_sentence):
         return Joint(0, "\n\n")
     if ends_early or BULLET.match(following.line):
         return Joint(0, "\n\n" if ends_sentence else "\n")
-    return Joint(0, "" if line.endswith("—") else " ")
+    return Joint(0, "" if line.endswith("—") or (is_wide and WIDE.match(line[-1])) else " ")
 
 
 def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint | None:
@@ -184,9 +194,14 @@ def is_verse(lines: Sequence[str]) -> bool:
     return len(lines) > 3 and sum(line[0].isupper() for line in lines) > 0.8 * len(lines)
 
 
+def printed_width(line: str) -> int:
+    """The width of a line, in letters of ours."""
+    return len(line) if line.isascii() else len(line) + len(WIDE.findall(line))
+
+
 def nine_tenths(lines: Sequence[str]) -> int:
     """The length that one line in ten reaches or exceeds."""
-    lengths = sorted(map(len, lines))
+    lengths = sorted(map(printed_width, lines))
     return lengths[len(lengths) * 9 // 10] if lengths else 0
 
 

@@ -32,14 +32,15 @@ def ranges(indices: Sequence[int]) -> str:
 
 def num_letters(lines: Iterable[str]) -> int:
     """Letters and digits on a page."""
-    return sum(char.isalnum() for line in lines for char in line)
+    return sum(sum(map(str.isalnum, line)) for line in lines)
 
 
-def garbled(text: str, page_starts: Sequence[int]) -> tuple[str, ...]:
-    """The warning about pages with meaningless letters, if there are any."""
+def garbled(text: str, page_starts: Sequence[int], advice: str = "") -> tuple[str, ...]:
+    """The warning about pages with meaningless letters, if there are any, and what to do about them."""
     pages = [text[start:end] for start, end in pairwise([*page_starts, len(text)])]
     indices = [index for index, page in enumerate(pages) if is_garbled(page)]
-    return (f"Letters that make no words (a broken text layer or encoding): pages {ranges(indices)}.",) * bool(indices)
+    warning = f"Letters that make no words (a broken text layer or encoding): pages {ranges(indices)}.{advice}"
+    return (warning,) * bool(indices)
 
 
 def is_garbled(page: str) -> bool:
@@ -66,7 +67,7 @@ def has_odd_words(page: str) -> bool:
     shortest, longest = WORD_LENGTHS
     fewest, most = VOWEL_SHARES
     plain = unicodedata.normalize("NFD", "".join(latin)).lower()
-    vowels = sum(letter in VOWELS for letter in plain) / count
+    vowels = sum(map(plain.count, VOWELS)) / count
     return not (shortest <= count / len(latin) <= longest and fewest <= vowels <= most)
 
 

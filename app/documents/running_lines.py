@@ -70,8 +70,10 @@ def keys(page: Sequence[str], edge: Edge, index: int) -> Iterator[Key]:
     numbers = list(re.finditer(r"\d{1,5}", line))
     for number in numbers[:1] + numbers[1:][-1:]:
         yield Key(f"{line[: number.start()]}#{line[number.end() :]}", int(number.group()) - index)
-    if value := roman_value(line):
-        yield Key("#", value - index)
+    words = line.split(" ")
+    for at in {0, len(words) - 1}:
+        if value := roman_value(words[at]):
+            yield Key(" ".join([*words[:at], "#", *words[at + 1 :]]), value - index)
 
 
 def is_number(key: Key) -> bool:

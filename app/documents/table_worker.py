@@ -11,10 +11,11 @@ from itertools import islice
 from typing import BinaryIO
 
 from app.documents.archive import Refused
-from app.documents.lines import CELL_BORDER, clean
+from app.documents.lines import clean
 from app.documents.messages import Message, whole
 from app.documents.parsing_worker import refusing, serve
 from app.documents.plain import CHARS_PER_PAGE, MAX_BYTES, decode
+from app.documents.prose import CELL_BORDER
 
 MALFORMED = (csv.Error, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 SEPARATORS = (",", ";", "\t", "|")

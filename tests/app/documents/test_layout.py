@@ -1,4 +1,5 @@
-from app.documents.layout import Place, PrintedLine, page_text
+from app.documents.layout import page_text
+from app.documents.printed import Place, PrintedLine
 
 
 def line(text: str, x: float, y: float, size: float = 10.0, width: float | None = None) -> PrintedLine:

@@ -297,3 +297,38 @@ def test_where_pdfium_crashes_pypdf_reads_the_file_in_a_new_process(
     document = read_document(make_pdf(PAGE))
     assert document.text == " ".join(PAGE)
     assert "pypdf did" in document.warnings[0]
+
+
+def test_letters_that_a_font_does_not_explain_are_a_warning_that_names_recognition(make_pdf: MakePdf) -> None:
+    plain = "The tide went out again. " * 4
+    shifted = "".join(chr(ord(letter) - 29) if letter.isalpha() else letter for letter in plain)
+    document = read_document(make_pdf(["A page with words that can be read, for a change."], [shifted] * 9))
+    (warning,) = document.warnings
+    assert "Letters that make no words" in warning and "pages 2." in warning
+    assert "Text recognition (OCR)" in warning
+
+
+def test_a_page_of_five_metres_is_read(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    file = make_pdf(["The chart of the coast."])
+    writer.pages[0].mediabox.upper_right = (14_173, 14_173)
+    writer.write(file)
+    assert read_document(file).text == "The chart of the coast."
+
+
+def test_a_damaged_outline_costs_the_chapters_not_the_text(make_pdf: MakePdf, writer: PdfWriter) -> None:
+    file = make_pdf(["The quay."], ["The tide."])
+    writer._root_object[NameObject("/Outlines")] = NumberObject(7)
+    writer.write(file)
+    document = read_document(file)
+    assert document.text.split() == ["The", "quay.", "The", "tide."] and document.chapters == ()
+
+
+def test_the_cells_of_a_printed_table_have_borders(make_pdf: MakePdf) -> None:
+    rows = (("Boat", "Tons", "Master"), ("Gannet", "17", "Hale"), ("Tern", "9", "Rowe"), ("Osprey", "21", "Finn"))
+    drawn = [
+        f"BT /F1 11 Tf {x} {700 - 14 * number} Td ({cell}) Tj ET"
+        for number, row in enumerate(rows)
+        for x, cell in zip((50, 150, 250), row, strict=True)
+    ]
+    document = read_document(make_pdf("\n".join(drawn).encode()))
+    assert document.text.split("\n") == [" | ".join(row) for row in rows]

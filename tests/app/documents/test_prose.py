@@ -130,3 +130,25 @@ def test_headings_and_bullets_stand_alone() -> None:
 def test_no_pages_make_no_text() -> None:
     assert unwrap([]) == ("", [])
     assert unwrap([[], [""]]) == ("", [0, 0])
+
+
+def test_lines_of_chinese_are_joined_without_spaces_and_korean_with() -> None:
+    line = "老领航员站在码头上数着随潮水进来的船只"
+    assert unwrap([[line, line, line[:5] + "。", line, line]]).text == f"{line * 2}{line[:5]}。\n\n{line * 2}"
+    mixed = "老领航员 pilot 站在码头上数着随潮水进来 boats"
+    assert unwrap([[line, mixed, line, line, line, line]]).text == f"{line}{mixed} {line * 4}", "ours are half as wide"
+    assert unwrap([["항구의 오래된 도선사가", "배를 세고 있었다", "그리고"]]).text.count("\n") == 0
+
+
+def test_rows_of_tables_keep_their_lines() -> None:
+    rows = ["Boat | Tons", "Gannet | 17 and some more words that fill the line", "Tern | 9"]
+    assert unwrap([["Some words of the text before the table that fill", *rows]]).text.split("\n")[1:] == rows
+
+
+def test_entries_of_a_list_of_contents_keep_their_lines() -> None:
+    entries = [
+        "1.1 The quay . . . . . . . . . . . . . . . . 3",
+        "1.2 The tide . . . . . . . . . . . . . . . . xii",
+        "x",
+    ]
+    assert unwrap([entries]).text.split("\n") == entries

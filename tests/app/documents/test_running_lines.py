@@ -71,3 +71,12 @@ def test_a_single_page_stays_as_it_is() -> None:
 def test_empty_pages_do_no_harm() -> None:
     assert drop_running_lines([]) == []
     assert drop_running_lines([[], [""], []]) == [[], [""], []]
+
+
+def test_headers_with_roman_page_numbers_are_dropped() -> None:
+    bodies = [[f"line {letter}{page} of it" for letter in "abcdefgh"] for page in "pqrs"]
+    romans = ("vii", "viii", "ix", "x")
+    pages = [[f"The Pilot {roman}", *body] for roman, body in zip(romans, bodies, strict=True)]
+    assert drop_running_lines(pages) == bodies
+    pages = [[f"{roman} The Pilot", *body] for roman, body in zip(romans, bodies, strict=True)]
+    assert drop_running_lines(pages) == bodies

@@ -1,0 +1,156 @@
+"""Columns whose lines a file draws across the page, left piece, right piece, are read one after the other.
+
+Pure functions on the pieces of printed lines. (Most files draw one column after the other.) Only prose is put in order:
+a table that is torn into columns, or verse beside its translation, would be worse than columns that stay mixed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+from unicodedata import category
+
+from app.documents.printed import LAST_LETTER, Lines, PrintedLine, is_level, left_edge, right_edge, rows_of
+
+CLUSTER = 3.0  # points: pieces that begin nearer to each other begin at one edge
+MOST_GUTTERS = 3  # that are tried
+MIN_CHANGES = 10  # from one side of a gutter to the other and back
+MIN_ROWS = 5  # of a column
+BACK_UP = 1.5  # times the size: what is drawn higher than that begins something else
+FULL = 0.82  # of a column's width: a line of prose that does not end a paragraph is longer
+FULL_SHARE, FULL_SHARE_CASELESS = 0.5, 0.8  # of the lines of a column of prose
+RUNS_ON = 0.3  # share of a column's lines that begin with a small letter, where letters have two cases
+MIN_LETTERS = 25  # of the middle line of a column of prose, and half as many in Chinese
+MARKS = 0.25  # commas and stops in each line of prose, on average
+MOST_COMMON_ROOM = 2  # rows of cells are parted by room on both sides; columns hardly ever are
+ROOM = 1.3  # times the usual step
+
+
+def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
+    """The pieces; where both sides of a gutter are prose, one side after the other.
+
+    Args:
+        lines: as drawn, upright.
+        depth: how often a column may be parted again.
+    """
+    for gutter in gutters(lines) if depth else ():
+        ordered: list[PrintedLine] = []
+        for region in regions(lines, gutter):
+            sides = (
+                [line for line in region if not is_right(line, gutter)],
+                [line for line in region if is_right(line, gutter)],
+            )
+            if num_changes(region, gutter) >= MIN_CHANGES and not are_cells(*sides) and all(map(is_prose, sides)):
+                runs_left = 2 * sum(line.start.x > line.end.x for line in region) > len(region)
+                for side in sides[::-1] if runs_left else sides:
+                    ordered += by_columns(side, depth - 1)
+            else:
+                ordered += region
+        if ordered != lines:
+            return ordered
+    return list(lines)
+
+
+def gutters(lines: Lines) -> list[float]:
+    """Where the right side may begin: the edges at which most of those pieces begin that follow one to their left."""
+    edges = Counter(
+        round(max(left_edge(line), left_edge(before)) / CLUSTER)
+        for before, line in pairwise(lines)
+        if left_edge(line) > right_edge(before) or left_edge(before) > right_edge(line)
+    )
+    near = {edge: edges[edge - 1] + edges[edge] + edges[edge + 1] for edge in edges}
+    best = sorted(near, key=lambda edge: -near[edge])[:MOST_GUTTERS]
+    return [(edge - 1.5) * CLUSTER for edge in best if near[edge] >= MIN_CHANGES / 2]
+
+
+def is_right(line: PrintedLine, gutter: float) -> bool:
+    """Whether a piece begins to the right of a gutter."""
+    return left_edge(line) >= gutter
+
+
+def crosses(line: PrintedLine, gutter: float) -> bool:
+    """Whether a piece stands on both sides of a gutter."""
+    return left_edge(line) < gutter < right_edge(line) - LAST_LETTER * line.size
+
+
+def regions(lines: Lines, gutter: float) -> Iterator[list[PrintedLine]]:
+    """The pieces, parted where one crosses the gutter and where the file goes back up."""
+    held: list[PrintedLine] = []
+    for line in lines:
+        if held and (
+            crosses(line, gutter) or crosses(held[-1], gutter) or line.start.y > held[-1].start.y + BACK_UP * line.size
+        ):
+            yield from ended(held, gutter)
+            held = []
+        held.append(line)
+    yield from ended(held, gutter)
+
+
+def ended(region: list[PrintedLine], gutter: float) -> Iterator[list[PrintedLine]]:
+    """A region, and what stands apart below its last line on the right: a heading of the whole page."""
+    end = len(region)
+    while end and not is_right(region[end - 1], gutter):
+        end -= 1
+    most = ROOM * usual_step([line for line in region if not is_right(line, gutter)])
+    while 0 < end < len(region) and region[end - 1].start.y - region[end].start.y < most:
+        end += 1
+    yield region[: end or len(region)]
+    if 0 < end < len(region):
+        yield region[end:]
+
+
+def num_changes(region: Lines, gutter: float) -> int:
+    """How often a region goes from one side of the gutter to the other."""
+    return sum(is_right(before, gutter) != is_right(line, gutter) for before, line in pairwise(region))
+
+
+def are_cells(left: Lines, right: Lines) -> bool:
+    """Whether room at one height parts both sides more than twice, as it parts the rows of a table."""
+    return len({*parted_at(left)} & {*parted_at(right)}) > MOST_COMMON_ROOM
+
+
+def parted_at(side: Lines) -> Iterator[int]:
+    """The heights below which a side goes on after some room."""
+    usual = usual_step(side)
+    for above, below in pairwise(side):
+        if above.start.y - below.start.y > ROOM * usual:
+            yield round(below.start.y)
+
+
+def usual_step(lines: Lines) -> float:
+    """The usual step down, in points."""
+    return median([a.start.y - b.start.y for a, b in pairwise(lines) if not is_level(a, b)] or [0.0])
+
+
+def is_prose(lines: Lines) -> bool:
+    """Whether the lines of a column are mostly full and run on from one to the next."""
+    rows = [Row.of(row) for row in rows_of(lines)]
+    if len(rows) < MIN_ROWS:
+        return False
+    edge, left = max(row.right for row in rows), min(row.left for row in rows)
+    full = sum(row.right - left > FULL * (edge - left) for row in rows) / len(rows)
+    letters = "".join(row.text for row in rows)
+    cased = sum(letter.isupper() or letter.islower() for letter in letters) > len(letters) / 2
+    if median(len(row.text) for row in rows) < (MIN_LETTERS if cased else MIN_LETTERS / 2):
+        return False
+    if sum(map(str.isalpha, letters)) < 0.6 * len(letters):  # figures
+        return False
+    if sum(category(letter) == "Po" for letter in letters) < MARKS * len(rows):
+        return False
+    runs_on = sum(row.text[:1].islower() for row in rows) / len(rows)
+    return full >= FULL_SHARE and runs_on >= RUNS_ON if cased else full >= FULL_SHARE_CASELESS
+
+
+class Row(NamedTuple):
+    """The text of one row of a column, and where it stands."""
+
+    text: str
+    left: float
+    right: float
+
+    @classmethod
+    def of(cls, row: Lines) -> "Row":
+        """The pieces of a row as one."""
+        text = " ".join(line.text.strip() for line in row)
+        return cls(text, min(map(left_edge, row)), max(map(right_edge, row)))

@@ -1,0 +1,116 @@
+"""Columns that a file draws line by line across the page, and what looks like them and is not."""
+
+from itertools import chain
+
+from app.documents.layout import page_text
+from app.documents.printed import PrintedLine
+from tests.app.documents.test_layout import line
+
+WORDS = (
+    "the old pilot stood on the quay, and he counted the boats that came in with the tide, as he had done on every "
+    "evening of his life; nobody in the harbour knew why he did it. When the last boat was in he took his lamp, went "
+    "up to the house on the hill, and wrote the number into a book, which he kept in a drawer under the window, "
+)
+
+
+def prose(number: int, width: int = 38) -> list[str]:
+    """So many full lines of running text."""
+    lines, held = list[str](), ""
+    for word in (WORDS * 9).split():
+        if len(held) + 1 + len(word) > width:
+            lines.append(held)
+            held = word
+        else:
+            held = f"{held} {word}".strip()
+    return lines[:number]
+
+
+def side(texts: list[str], x: float, top: float = 700, step: float = 12) -> list[PrintedLine]:
+    return [line(text, x, top - step * number, width=4.6 * len(text)) for number, text in enumerate(texts)]
+
+
+def across(*sides: list[PrintedLine]) -> list[PrintedLine]:
+    """The sides drawn line by line across the page."""
+    return sorted(chain(*sides), key=lambda one: (-round(one.start.y), one.start.x))
+
+
+LEFT, RIGHT = prose(14), prose(34)[20:]
+
+
+def test_columns_drawn_line_by_line_are_read_one_after_the_other() -> None:
+    lines = across(side(LEFT, 72), side(RIGHT, 320))
+    assert [one.text for one in lines[:2]] == [LEFT[0], RIGHT[0]]
+    assert page_text(lines).split("\n") == [*LEFT, *RIGHT]
+
+
+def test_columns_whose_lines_stand_at_different_heights_are_read_one_after_the_other_too() -> None:
+    assert page_text(across(side(LEFT, 72), side(RIGHT, 320, top=695))).split("\n") == [*LEFT, *RIGHT]
+
+
+def test_three_columns_are_read_one_after_the_other() -> None:
+    columns = [prose(14, 31), prose(34, 31)[20:], prose(50, 31)[36:]]
+    lines = across(*(side(texts, 40 + 170 * number) for number, texts in enumerate(columns)))
+    assert page_text(lines).split("\n") == [*chain(*columns)]
+
+
+def test_a_heading_over_the_whole_page_stays_between_the_columns_above_and_below() -> None:
+    middle = line("A heading that stands across the whole of this page", 72, 500, size=14)
+    below = 450
+    lines = [
+        *across(side(LEFT, 72), side(RIGHT, 320)),
+        middle,
+        *across(side(LEFT, 72, below), side(RIGHT, 320, below)),
+    ]
+    assert [text for text in page_text(lines).split("\n") if text] == [*LEFT, *RIGHT, middle.text, *LEFT, *RIGHT]
+
+
+def test_a_short_heading_below_columns_comes_after_both() -> None:
+    heading = line("Methods", 72, 480, size=14)
+    text = page_text([*across(side(LEFT, 72), side(RIGHT, 320)), heading])
+    assert text.split("\n")[-1] == "Methods"
+
+
+def test_columns_from_right_to_left_begin_at_the_right() -> None:
+    lines = across(side(LEFT, 72), side(RIGHT, 320))
+    to_the_left = [one._replace(start=one.end, end=one.start) for one in lines]
+    assert page_text(to_the_left).split("\n") == [*RIGHT, *LEFT]
+
+
+def rows(left: list[str], right: list[str]) -> list[str]:
+    """What a page of both sides says if each row stays one line, whatever is between its cells."""
+    return [f"{one} {other}" for one, other in zip(left, right, strict=True)]
+
+
+def flat(text: str) -> list[str]:
+    return [row.replace(" | ", " ") for row in text.split("\n") if row]
+
+
+def test_a_table_is_not_torn_into_columns() -> None:
+    names, numbers = [f"the name of boat {number}" for number in range(20)], [f"{n} tons, 1890" for n in range(20)]
+    assert flat(page_text(across(side(names, 72), side(numbers, 320)))) == rows(names, numbers)
+
+
+def test_a_table_of_rows_of_several_lines_is_not_torn_into_columns() -> None:
+    def cells(texts: list[str], x: float) -> list[PrintedLine]:
+        return [one._replace(start=one.start._replace(y=one.start.y - 9 * (number // 4)),
+                             end=one.end._replace(y=one.end.y - 9 * (number // 4)))
+                for number, one in enumerate(side(texts, x))]  # fmt: skip
+
+    left, right = prose(20), prose(40)[20:]
+    assert flat(page_text(across(cells(left, 72), cells(right, 320)))) == rows(left, right)
+
+
+def test_verse_beside_its_translation_is_not_torn_apart() -> None:
+    left = [text[:1].upper() + text[1:] for text in prose(14)]
+    right = [text[:1].upper() + text[1:] for text in prose(34)[20:]]
+    assert flat(page_text(across(side(left, 72), side(right, 320)))) == rows(left, right)
+
+
+def test_code_with_its_comments_is_not_torn_apart() -> None:
+    code = [f"load r{number}" + " plus more" * (number % 3) for number in range(14)]
+    assert flat(page_text(across(side(code, 72), side(LEFT, 320)))) == rows(code, LEFT)
+
+
+def test_figures_in_columns_are_not_torn_apart() -> None:
+    figures = [f"{number}04, 17.3 and 88.{number}, 12.9, 4004.2, 17" for number in range(14)]
+    assert flat(page_text(across(side(figures, 72), side(figures, 320)))) == rows(figures, figures)

@@ -1,0 +1,127 @@
+import pytest
+
+from app.documents.layout import page_text
+from app.documents.printed import PrintedLine
+from tests.app.documents.test_layout import line
+
+EDGES = (72, 200, 330, 430)
+
+
+def table(*rows: str, step: float = 12, width: float = 4.3, fixed: bool = False) -> list[PrintedLine]:
+    """Rows of cells between bars. The letters' widths differ, as in print."""
+    return [
+        line(
+            text,
+            EDGES[column],
+            700 - step * number,
+            width=6 * (len(text) - 1) if fixed else (width + 0.3 * (number + column)) * len(text),
+        )
+        for number, row in enumerate(rows)
+        for column, text in enumerate(row.split("|"))
+        if text
+    ]
+
+
+def test_the_cells_of_a_table_have_borders() -> None:
+    text = page_text(table("Boat|Tons|Year", "Gannet|17|1890", "Tern|9|1887"))
+    assert text == "Boat | Tons | Year\nGannet | 17 | 1890\nTern | 9 | 1887"
+
+
+def test_an_empty_cell_has_its_borders() -> None:
+    text = page_text(table("Boat|Tons|Master", "Gannet|17|Hale", "Tern||Rowe", "Osprey|21|Finn"))
+    assert "Tern |  | Rowe" in text
+
+
+def test_two_columns_are_a_table() -> None:
+    text = page_text(table("Gannet|belongs to the pilot", "Tern|lies on the sand", "Osprey|was sold"))
+    assert text == "Gannet | belongs to the pilot\nTern | lies on the sand\nOsprey | was sold"
+
+
+def test_the_further_lines_of_a_cell_stay_below_it() -> None:
+    rows = table("Gannet|the old pilot's", "Tern|the harbour's own", "Osprey|no one's boat")
+    wrapped = line("only boat", 200, 694)
+    assert page_text([*rows[:2], wrapped, *rows[2:]]).split("\n")[:3] == [
+        "Gannet | the old pilot's",
+        "only boat",
+        "Tern | the harbour's own",
+    ]
+
+
+def test_two_rows_are_no_table() -> None:
+    assert " | " not in page_text(table("Boat|Tons", "Gannet|17"))
+
+
+def test_rows_far_apart_or_out_of_line_are_no_table() -> None:
+    rows = ("Boat|Tons", "Gannet|heavy", "Tern|light")
+    assert " | " in page_text(table(*rows))
+    assert " | " not in page_text(table(*rows, step=60))
+    crooked = [
+        one if number % 2 == 0 else line(one.text, 200 + 20 * number, one.start.y)
+        for number, one in enumerate(table(*rows))
+    ]
+    assert " | " not in page_text(crooked)
+
+
+def test_columns_without_an_empty_strip_between_them_are_no_table() -> None:
+    rows = table("Gannet|heavy", "Tern|light", "Osprey|lost")
+    assert " | " in page_text(rows)
+    long = line("The old pilot", 72, rows[2].start.y, width=125)
+    assert " | " not in page_text([*rows[:2], long, *rows[3:]])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["1.|Go down", "2.|Take the boat", "3.|Row out"],
+        ["[Hal90]|Hale. The tides", "[Row91]|Rowe. The quay", "[Fin92]|Finn. The storm"],
+        ["The quay|7", "The tide|19", "The storm|40"],
+        ["List of boats|II", "List of quays|IV", "The tide|3"],
+        ["The quay . . . .|one|7", "The tide . . .|two|3", "The storm . . .|three|2"],
+        ["anchor|12, 40", "boat|7, 9–11", "cable|3"],
+        ["column|= 1em and more", "position|= the left side", "distance|= half an em"],
+        ["print(boat)|# the name", "print(tons)|# the weight", "print(year)|# of the boat"],
+        ["boat|a|b|c", "tide|d|e|f", "quay|g|h|i"],
+        ["boat|ab|cd|ef", "tide|gh|ij|kl", "quay|mn|op|qr"],
+        ["+1|-2|+3", "+4|-5|+6", "+7|-8|+9"],
+        ["\\tide|\\tide gives the tide", "\\quay|The macro \\quay is for quays", "\\boat|A boat is set by \\boat"],
+        ["tide|1. The level of the sea", "quay|2. Where boats lie", "boat|3. What swims"],
+        [
+            "They went down to the old quay|Sie gingen hinab zum alten Kai",
+            "When the tide was at its lowest|Als die Flut am niedrigsten war",
+            "And the boats lay on the sand|Und die Boote im Sand lagen",
+        ],
+    ],
+)
+def test_what_only_looks_like_a_table_has_no_borders(rows: list[str]) -> None:
+    assert " | " not in page_text(table(*rows, width=2.8))
+
+
+def test_code_has_no_borders() -> None:
+    assert " | " not in page_text(table(*(f"move first{number}|then comments here" for number in range(4)), fixed=True))
+
+
+def test_text_beside_its_labels_has_no_borders() -> None:
+    """Macros are named in the margin, where the text speaks of them."""
+    lines = [
+        ("The boats are kept by the harbour's master, who says when each", ""),
+        ("of them may leave, and the pilot, who says whether it can", "Leave"),
+        ("be brought home in such weather, which none of them had", "Storm"),
+        ("seen in all the years that they had lived beside the sea,", "Harbour"),
+        ("and it was the last of them that went out that evening.", ""),
+    ]
+    page = [
+        piece
+        for number, (text, label) in enumerate(lines)
+        for piece in (
+            *([line(label, 72, 700 - 12 * number, width=4.5 * len(label))] if label else []),
+            line(text, 200, 700 - 12 * number, width=(4.2 + 0.3 * (number % 3)) * len(text)),
+        )
+    ]
+    assert " | " not in page_text(page)
+
+
+def test_labels_in_the_margin_of_a_page_have_no_borders() -> None:
+    labelled = table("Tide|How high the water stands.", "Quay|Where the boats lie.", "Boat|What swims on it.")
+    assert " | " in page_text(labelled)
+    others = [line("And this is the text of the page.", 200, 652 - 12 * number) for number in range(9)]
+    assert " | " not in page_text([*labelled, *others])
