@@ -9,7 +9,7 @@ from itertools import groupby
 from statistics import median
 from typing import NamedTuple
 
-from app.documents.layout import Place, PrintedLine
+from app.documents.printed import Place, PrintedLine
 
 Corner = tuple[float, float]  # x to the right, y downwards, in pixels
 
