@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from app.context.context_documents import Book as Shelved
+from app.context.context_documents import Book as LibraryBook
 from app.context.context_documents import Chapters, label, ranges
 from app.context.open_book import Book
 from app.conversations.exchange import Exchange
@@ -38,8 +38,8 @@ class BookRef:
     @classmethod
     def of(cls, book: Book, digest: str) -> "BookRef":
         """The reference to an open book."""
-        shelved = book.library.books
-        parts = () if all(one.is_whole for one in shelved) else tuple(_part(one) for one in shelved)
+        books = book.library.books
+        parts = () if all(one.is_whole for one in books) else tuple(_part(one) for one in books)
         return cls(names=book.names, title=book.title, digest=digest, num_tokens=book.num_tokens, parts=parts)
 
     @property
@@ -202,7 +202,7 @@ class Dialogue:
         return secrets.token_hex(6)
 
 
-def _part(book: Shelved) -> str:
+def _part(book: LibraryBook) -> str:
     """The chosen parts of a document in our own words, because a chapter's title would be text of the book."""
     match book.choice:
         case Chapters(numbers):

@@ -135,7 +135,7 @@ class Person:
 
     def start_over(self) -> None:
         """Take everything out of the library."""
-        self.events("/shelf", "start-over")
+        self.events("/library", "start-over")
 
     def stop_reading(self) -> None:
         """Stop what is read, if anything is."""
@@ -154,8 +154,8 @@ class Person:
             ("/ask", ("x" * 200_000, "triforce", 0.0, 1.0, 16)),
             ("/ask", ("Warm?", "triforce", -1.0, 9.0, 16)),
             ("/ask", ("Long?", "triforce", 0.0, 1.0, -5)),
-            ("/shelf", ("choose:\ud800:9" if self.rng.random() < 0.1 else "choose:none:1-2",)),
-            ("/shelf", ("preview:" + "0" * 64 + ":" + "9" * 30,)),
+            ("/library", ("choose:\ud800:9" if self.rng.random() < 0.1 else "choose:none:1-2",)),
+            ("/library", ("preview:" + "0" * 64 + ":" + "9" * 30,)),
             ("/race", ("", ["triforce"], 0, 16, 0.0)),
             ("/regenerate", (json.dumps({"act": "regenerate:0"}), "triforce", 0.0, 1.0, 16)),
         ]

@@ -104,7 +104,7 @@ def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts, FindParts]:
     """The tab, its components, and those of the saved books and of Find."""
     with gr.Tab("Library", id="library", elem_id="library-tab") as tab, gr.Row(elem_id="library"):
         act = gr.Textbox(visible=False, show_label=False)
-        with gr.Column(elem_id="library-shelf", min_width=300, scale=1):
+        with gr.Column(elem_id="library-column", min_width=300, scale=1):
             find = build_find()
             drop = gr.File(
                 show_label=False, label="Add to the library", elem_id="library-drop", file_count="multiple", height=72
@@ -135,7 +135,7 @@ def listen(
             handlers.act,
             [session, parts.act],
             outputs,
-            api_name="shelf" if number == 0 else None,
+            api_name="library" if number == 0 else None,
             api_visibility="public" if number == 0 else "private",
             trigger_mode="multiple",  # accept a click while the model reads an earlier choice
             **(stream | {"js": WITH_ACT}),

@@ -17,7 +17,7 @@ from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book
 
 MOST_SHOWN = 60  # offers of one book; more can be typed
-EMPTY = f"""<section class="card empty-shelf"><h3>Nothing in the library yet</h3>
+EMPTY = f"""<section class="card empty-library"><h3>Nothing in the library yet</h3>
 <p>Drop several files at once, or one after the other: {EACH}. They
 are read in the order of the library, as one context. What is too long is never cut by itself: chapters and pages are
 offered with what they cost.</p></section>"""
@@ -52,7 +52,7 @@ def listing(session: Session) -> str:
     start_over = '<button type="button" class="link" data-act="start-over">Start over</button>'
     order = ", read in this order" if len(books) > 1 else ""
     head = f"<header><h3>{formats.plural(len(books), 'document')}{order}</h3>{start_over}</header>"
-    return f'<section class="card shelf">{head}<ol>{rows}</ol></section>'
+    return f'<section class="card library-card">{head}<ol>{rows}</ol></section>'
 
 
 def _row(session: Session, index: int, book: Book) -> str:
@@ -70,7 +70,7 @@ def _row(session: Session, index: int, book: Book) -> str:
         + tool(f"remove:{key}", f"Remove {document.title}", "Remove")
     )
     return (
-        f'<li class="shelved"><div class="shelved-head"><span class="number">{index + 1}</span>'
+        f'<li class="document-row"><div class="document-head"><span class="number">{index + 1}</span>'
         f'{cover(document)}<div><h4 dir="auto">{title}</h4>'
         f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
         f'<div class="tools">{tools}</div></div>'

@@ -187,4 +187,4 @@ def _nothing_fits(why: str) -> str:
 
 
 def _card(body: str) -> str:
-    return f'<section class="model-offer" aria-label="A full model">{body}</section>' if body else ""
+    return f'<section class="card model-offer" aria-label="A full model">{body}</section>' if body else ""

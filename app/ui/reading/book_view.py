@@ -1,7 +1,7 @@
 """The card beside the conversation: books read, uploads, and books that do not fit. A function of the session."""
 
 from app import formats
-from app.context.context_documents import Book as Shelved
+from app.context.context_documents import Book as LibraryBook
 from app.context.context_documents import label
 from app.context.offers import Offer
 from app.context.page_ranges import written
@@ -98,7 +98,7 @@ class BookView:
         title = formats.plural(len(books), "document") + ", read in this order"
         return f'<h3 class="book-title">{title}</h3><ol class="titles">{rows}</ol>{more}'
 
-    def _num_tokens(self, book: Shelved) -> str:
+    def _num_tokens(self, book: LibraryBook) -> str:
         """Exact if the book is open alone, else counted by pages."""
         opened, meter = self._session.book, self._uploads.meter
         if opened and opened.library is self._uploads.library and len(opened.library.books) == 1:
@@ -233,7 +233,7 @@ def failure(upload: Upload) -> str:
     )
 
 
-def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
+def offer_button(books: tuple[LibraryBook, ...], offer: Offer) -> str:
     """A button for a choice; whether it fits is said in words and shown by a mark."""
     book = books[offer.book]
     name = f"{book.document.title}: {offer.label}" if len(books) > 1 else offer.label
@@ -244,7 +244,7 @@ def offer_button(books: tuple[Shelved, ...], offer: Offer) -> str:
     )
 
 
-def _facts(book: Shelved, num_tokens: str) -> str:
+def _facts(book: LibraryBook, num_tokens: str) -> str:
     document = book.document
     chosen = "" if book.is_whole else label(document, book.choice)
     language = language_name(document.language)
@@ -257,7 +257,7 @@ def _facts(book: Shelved, num_tokens: str) -> str:
     return f'{title}{file}<p class="facts">{render.escape(facts)}</p>'
 
 
-def extent(book: Shelved) -> str:
+def extent(book: LibraryBook) -> str:
     """The length of a document, in the units of its format."""
     if book.document.has_own_pages:
         return formats.plural(len(book.document.pages), "page")

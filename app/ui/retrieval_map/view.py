@@ -154,7 +154,7 @@ def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str
     """A page with marks in the joined text."""
     library, last = book.library, len(book.library.pages) - 1
     placed = library.pages[index]
-    shelved, first = library.books[placed.book], library.source(placed)
+    shown_book, first = library.books[placed.book], library.source(placed)
     moved = [Mark(max(a, placed.start) - placed.start + first, b - placed.start + first, kind) for a, b, kind in marks]
     if wanted.mark and wanted.mark[1] > placed.end:
         line += " It goes on on the next page."
@@ -166,8 +166,8 @@ def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str
     )
     shown = leaf(
         session.files,
-        shelved,
-        shelved.document.pages[placed.number - 1],
+        shown_book,
+        shown_book.document.pages[placed.number - 1],
         moved,
         shown=f"page:{index}{end}",
         width=wanted.width,

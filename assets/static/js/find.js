@@ -1,4 +1,4 @@
-/* Find on the Library tab: its keys, and what a search is; the component of the field sends it (shelf.js). */
+/* Find on the Library tab: its keys, and what a search is; the component of the field sends it (acts.js). */
 "use strict";
 
 (() => {

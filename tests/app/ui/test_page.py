@@ -59,7 +59,7 @@ def drop(client: Client, session_id: str, *files: Path) -> str:
 
 def click(client: Client, session_id: str, action: str) -> tuple[str, str, str]:
     """Card, list and preview after a click in the library; empty where it does not change."""
-    outputs = run(client, session_id, action, api="/shelf")
+    outputs = run(client, session_id, action, api="/library")
     shown = ([update[at] for update in outputs if isinstance(update[at], str)] for at in (CARD, LIST, PREVIEW))
     card, listed, page = (found[-1] if found else "" for found in shown)
     return card, listed, page

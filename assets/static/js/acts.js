@@ -1,9 +1,9 @@
-/* Clicks on the shelf, on pages and on quotations: what was clicked, told to the server by the component it is in.
+/* Clicks on the library, on pages and on quotations: what was clicked, told to the server by the component it is in.
    And pages as images. */
 "use strict";
 
 (() => {
-  const shelf = { act: "" };
+  const acts = { act: "" };
 
   // -------------------- a page as an image: as sharp as the screen, larger or smaller, beside its text or instead of it
 
@@ -16,7 +16,7 @@
 
   const visible = (sheet) => sheet && sheet.offsetWidth > 0;
 
-  shelf.pixels = (element) => {
+  acts.pixels = (element) => {
     const sheet = [element?.querySelector(".sheet"), ...document.querySelectorAll(".sheet")].find(visible);
     const beside = innerWidth > 1100 ? Math.max(380, Math.min(640, 0.36 * innerWidth)) - 36 : innerWidth - 52; // as in library.css
     return Math.min(MOST_PIXELS, Math.round((sheet?.offsetWidth || ZOOMS[zoom] * beside) * devicePixelRatio));
@@ -27,7 +27,7 @@
     const most = FIELDS[fields[0]];
     if (!most) return action;
     while (fields.length < most) fields.push("");
-    return [...fields.slice(0, most), shelf.pixels(element)].join(":");
+    return [...fields.slice(0, most), acts.pixels(element)].join(":");
   }
 
   // A page that is drawn again stays where it was; a new one shows its first mark.
@@ -54,7 +54,7 @@
   function sharpen(element) {
     const sheet = element.querySelector(".sheet");
     if (!visible(sheet)) return;
-    if (shelf.pixels(element) > SHARP * Number(sheet.dataset.asked)) element.act(sheet.dataset.shown);
+    if (acts.pixels(element) > SHARP * Number(sheet.dataset.asked)) element.act(sheet.dataset.shown);
   }
 
   function view(element) {
@@ -83,10 +83,10 @@
     turn ? `[data-turn="${turn}"]` : step ? `[data-zoom="${step}"]` : side === "" ? "[data-side]" : act && `[data-act="${CSS.escape(act)}"]`;
 
   // An action belongs to a button with data-act, a page number with data-preview, or a form with data-choose.
-  shelf.watch = (element, tell) => {
+  acts.watch = (element, tell) => {
     const act = (element.act = (action) => {
       hold(element);
-      shelf.act = sized(action, element);
+      acts.act = sized(action, element);
       tell();
     });
     element.addEventListener("click", (event) => {
@@ -134,7 +134,7 @@
     event.preventDefault();
   }
 
-  shelf.redrawn = (element) => {
+  acts.redrawn = (element) => {
     if (element.focused) element.querySelector(element.focused)?.focus({ preventScroll: true });
     const text = element.querySelector(".page-text");
     const mark = text?.querySelector("mark");
@@ -151,5 +151,5 @@
     tabs.find((tab) => tab.textContent.trim() === link.dataset.tab)?.click();
   });
 
-  window.triforceShelf = shelf;
+  window.triforceActs = acts;
 })();
