@@ -226,8 +226,8 @@ MUTANTS = (
     Mutant(
         "a rewind keeps the chunks behind it",
         RETRIEVAL,
-        "        if length < self._recent_start:\n",
-        "        if length < 0:\n",
+        "        if length < self._recent_start or",
+        "        if length < 0 or",
     ),
     Mutant(
         "chunks go into their neighbour's slot",
@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "what was set aside is put back without its recent rows",
         RETRIEVAL,
-        "            self._copy_recent(number, self._recent_start, self._length)\n\n    def forget",
-        "            pass\n\n    def forget",
+        "        self._copy_all_recent(self._length)\n\n    def forget",
+        "        pass\n\n    def forget",
     ),
     Mutant(
         "a draft's window is put back a row short",
@@ -260,8 +260,8 @@ MUTANTS = (
     Mutant(
         "a rewind forgets nothing",
         FULL,
-        "self._length, self._staged = min(self._length, length), False",
-        "self._length, self._staged = self._length, False",
+        "        self._length, self._staged = length, False\n        for store",
+        "        self._staged = False\n        for store",
     ),
     Mutant(
         "a rewind keeps landmarks",
@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "a rewind finds no remembered queries",
         FULL,
-        "known = self._marks.get(self._length)",
+        "known = self._marks.get(length)",
         "known = self._marks.get(-1)",
     ),
     Mutant(

@@ -41,8 +41,10 @@ def shrunk(row: dict[str, Any]) -> dict[str, Any]:
     rope = dict(row.get("rope_parameters") or {"rope_type": "default", "rope_theta": 10000.0})
     if "original_max_position_embeddings" in rope:
         rope["original_max_position_embeddings"] = NATIVE
+    switches = {"no_rope_layers": [1, 0]} if row["model_type"] == "smollm3" else {}  # every fourth by default
     return {
         **row,
+        **switches,
         "hidden_size": 16 * heads,
         "intermediate_size": 96,
         "num_hidden_layers": 2,
