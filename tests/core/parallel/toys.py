@@ -11,7 +11,7 @@ from core.models.loader import read_dims
 from core.ops.backend import STOCK
 from core.parallel.rank_pool import RankPool, load_shared
 from core.planning.planner import make_plan
-from core.planning.tp_planning import one_share, told
+from core.planning.tp_planning import for_one_rank, one_share
 from tests.core.toys import MACHINE, Letters, loaded, tiny_config
 
 NOISE = 0.05
@@ -34,7 +34,7 @@ def shared_engine(folder: Path, kv_heads: int, offload: Offload | None = None) -
     cast(Any, loaded(config, 3).module).save_pretrained(folder)
     draft = loaded(config, 3, NOISE)
     share, machine = one_share(folder, read_dims(folder), CONFIG, MACHINE)
-    plan = told(make_plan(share, draft.dims, CONFIG, machine), CONFIG.num_gpus)
+    plan = for_one_rank(make_plan(share, draft.dims, CONFIG, machine), CONFIG.num_gpus)
     ranks, target = load_shared(folder, share, CONFIG, plan, STOCK, offload)
     return Engine(
         CONFIG, plan, Letters(), LoadedModels(target=target, draft=draft, ranks=ranks), offload=offload
