@@ -37,6 +37,7 @@ LOCK_SECONDS = 5.0  # another program holds the lock for milliseconds
 # Virus scanners hold a file for a moment, so the first retries follow at once.
 TRY_AGAIN_SECONDS = (0.05, 0.1, 0.2, 0.4)
 LATER_SECONDS = 30.0
+MOST_IN_MEMORY = 64  # conversations whose content is kept besides the file's
 
 
 class ConversationGone(CoreError):
@@ -56,9 +57,9 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A file that this program wrote or opened: memory has all of its content."""
+    """A file that this program wrote or opened."""
 
-    stamp: files.Stamp
+    stamp: files.Stamp | None  # None: memory does not have its content any more
     time: int  # of that, nanoseconds since 1970
     ids: frozenset[str]  # nodes on disk at that time or before
 
@@ -72,7 +73,7 @@ class Conversations:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
         self._lock = threading.Condition()  # guards all fields below
-        self._latest: dict[str, Dialogue] = {}  # saved or opened by this program
+        self._latest: dict[str, Dialogue] = {}  # saved or opened by this program, the last used last
         self._deleted: set[str] = set()  # for good
         self._unwritten: dict[str, None] = {}  # ids of files to write or delete, in order
         self._failed: dict[str, str] = {}  # reasons by id; retried as soon as another write succeeds
@@ -96,7 +97,7 @@ class Conversations:
         with self._lock:
             if dialogue.id in self._deleted:
                 return
-            latest = self._latest.get(dialogue.id)
+            latest = self._latest.pop(dialogue.id, None)
             self._latest[dialogue.id] = dialogue if latest is None else dialogue.joined(latest)
             self._to_write(dialogue.id)
 
@@ -104,7 +105,7 @@ class Conversations:
         """Remove an exchange and what follows it. If nothing is left, the file is deleted too."""
         left = dialogue.remove(node_id)
         with self._lock:
-            kept = dialogue.id in self._latest  # false for incognito conversations
+            kept = dialogue.id in self._latest or dialogue.id in self._known  # false for incognito conversations
         if kept:
             self.save(left)
         return left
@@ -231,13 +232,23 @@ class Conversations:
     def _remember(self, dialogue: Dialogue, stamp: files.Stamp) -> Dialogue:
         """Join the content of a file just read or written with the state in memory; returns the joined conversation."""
         with self._lock:
-            latest, known = self._latest.get(dialogue.id), self._known.get(dialogue.id)
             if dialogue.id in self._deleted:
                 return dialogue
+            latest, known = self._latest.pop(dialogue.id, None), self._known.get(dialogue.id)
             ids = frozenset(node.id for node in dialogue.nodes) | (known.ids if known is not None else frozenset())
             self._known[dialogue.id] = _Known(stamp, time.time_ns(), ids)
-            self._latest[dialogue.id] = dialogue if latest is None else latest.joined(dialogue)
-            return self._latest[dialogue.id]
+            self._latest[dialogue.id] = remembered = dialogue if latest is None else latest.joined(dialogue)
+            self._leave_to_disk()
+            return remembered
+
+    def _leave_to_disk(self) -> None:
+        """Forget the content of conversations that were not used lately; their files have it."""
+        left = self._left()
+        written = [one for one in self._latest if one not in left]
+        for dialogue_id in written[: max(0, len(self._latest) - MOST_IN_MEMORY)]:
+            del self._latest[dialogue_id]
+            if (known := self._known.get(dialogue_id)) is not None:
+                self._known[dialogue_id] = replace(known, stamp=None)
 
     def flush(self, timeout_seconds: float | None = None) -> bool:
         """Wait until everything is on disk. False: timed out."""

@@ -43,6 +43,13 @@ store.close()
 """
 
 
+@pytest.fixture(autouse=True, params=[module.MOST_IN_MEMORY, 0], ids=["in memory", "on disk"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Each test is run once more by programs that keep in memory only what is not written yet."""
+    monkeypatch.setattr(module, "MOST_IN_MEMORY", request.param)
+    return int(request.param)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "conversations"
@@ -227,6 +234,22 @@ def test_what_another_tab_could_not_write_yet_outlives_a_removal(
 
 def full(*_: Any) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_what_was_not_used_lately_is_on_disk_alone(
+    program: Callable[[], Conversations], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_IN_MEMORY", 3)
+    store = program()
+    made = [saved(store, a_dialogue("One?")) for _ in range(9)]
+    assert list(store._latest) == [one.id for one in made[-3:]]
+    store.open(made[-3].id)
+    saved(store, a_dialogue("One?"))
+    assert made[-3].id in store._latest and made[-2].id not in store._latest, "the least used one goes"
+    other = program()
+    saved(other, said(other.open(made[0].id), "There?")[0])
+    saved(store, said(made[0], "In an older tab?")[0])
+    assert questions(store.open(made[0].id)) == ["In an older tab?", "One?", "There?"]
 
 
 def test_the_list_keeps_no_answer_in_memory(program: Callable[[], Conversations]) -> None:
