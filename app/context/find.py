@@ -15,6 +15,7 @@ from app.context.context_documents import Book, spans
 from app.context.folding import fold, fold_char, folded, is_unspaced
 from app.documents.document import Document, Page
 
+MOST_COUNTED = 100_000  # hits of a document besides those returned
 MOST_CHARS = 200  # of the words
 AROUND = 70  # characters of an excerpt on each side of its hit
 MOST_MARKED = 240  # characters of a hit in its excerpt
@@ -58,14 +59,15 @@ class InBook(NamedTuple):
 def find(words: Words, books: Sequence[Book], most: int) -> tuple[InBook, ...]:
     """The first `most` hits in all documents together, and how many each document has.
 
-    Documents without a hit are left out. Cost: one pass over each text.
+    Documents without a hit are left out. Cost: one pass over each text; of the hits that are not returned at most
+    MOST_COUNTED a document are counted.
     """
     results: list[InBook] = []
     for book in books:
         places = occurrences(words, book.document.text)
         hits = tuple(located(book, islice(places, most)))
         most -= len(hits)
-        if total := len(hits) + sum(1 for _ in places):
+        if total := len(hits) + sum(1 for _ in islice(places, MOST_COUNTED)):
             results.append(InBook(book, hits, total))
     return tuple(results)
 

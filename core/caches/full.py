@@ -25,6 +25,7 @@ from core.ops.streams import to_device
 from core.ops.transfer import HostRows, PrefetchRing
 
 MOST_MARKS = 8  # lengths whose newest queries are kept for a later rewind to exactly there: the newest prompts
+MOST_WINDOW_MARKS = 2  # ... of models with windows, whose rows they hold, too
 MOST_ATTACHED = 256  # rows that `attach` writes at a time
 
 
@@ -231,14 +232,20 @@ class FullCache:
         """
         self._marks.pop(self._length, None)
         newest = [self.recent_queries(layer, num_queries) for layer in self.shape.full_layers]
-        windows = [store.saved(reach.first(self._length)) for _, reach, store in self._windows()]
+        host = torch.device("cpu")
+        windows = [store.saved(reach.first(self._length), host) for _, reach, store in self._windows()]
         queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
-        self._marks[self._length] = Mark(queries, [rows._replace(k=rows.k.cpu(), v=rows.v.cpu()) for rows in windows])
-        if len(self._marks) > MOST_MARKS:
+        self._marks[self._length] = Mark(queries, windows)
+        if len(self._marks) > (MOST_WINDOW_MARKS if windows else MOST_MARKS):
             del self._marks[next(iter(self._marks))]
 
     def queries_start(self) -> int:
-        """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others."""
+        """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
+
+        0 if all layers have windows: nobody asks for their queries.
+        """
+        if not self.shape.full_layers:
+            return 0
         return min(self._queries.first, self._length)
 
     @property

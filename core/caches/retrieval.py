@@ -69,14 +69,16 @@ class RetrievalCache:
         """
         rows = [0 if self.shape.reach(layer) else self._rows for layer in range(self.shape.num_layers)]
         k, v = ([self.shape.allocate(own) for own in rows] for _ in "kv")
-        backend = self._full.backend
-        for layer, reach in enumerate(self.shape.reaches):
-            if reach is not None:
-                self._windows[layer] = WindowLayer(self.shape, self._full.capacity, reach, backend, SHORT)
+        backend, capacity = self._full.backend, self._full.capacity
+        windows = {
+            layer: WindowLayer(self.shape, capacity, reach, backend, SHORT)
+            for layer, reach in enumerate(self.shape.reaches)
+            if reach is not None
+        }
         if self.shape.device.type == "cuda":  # recorded passes multiply hidden rows by 0, so they must be finite
             for buffer in (*k, *v):
                 buffer.zero_()
-        self.k, self.v = k, v
+        self.k, self.v, self._windows = k, v, windows
 
     @property
     def length(self) -> int:

@@ -130,10 +130,10 @@ class WindowLayer:
         if length == 0:
             self._first = 0
 
-    def saved(self, start: int) -> WindowRows:
-        """A copy of the rows from token `start` on, or from the oldest one held."""
+    def saved(self, start: int, device: torch.device | None = None) -> WindowRows:
+        """A copy of the rows from token `start` on, or from the oldest one held; here unless on another device."""
         first = min(max(start, self._first), self._end)
-        k, v = (rows.clone() for rows in self._held(first, self._end))
+        k, v = (rows.to(device or rows.device, copy=True) for rows in self._held(first, self._end))
         return WindowRows(first, k, v)
 
     def put_back(self, rows: WindowRows) -> None:

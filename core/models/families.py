@@ -1,7 +1,7 @@
 """Which model families run here exactly as in transformers, and why others are refused. Knows configurations only.
 
-A family is listed once a parity test compares it with transformers' own attention through every cache. The test
-iterates over this list (tests/core/models/test_parity_families.py), so the two cannot differ.
+A family is listed once the census (tests/core/models/census.py) has compared it with transformers' own attention through
+every cache; the census judges every causal family, so one that is listed and differs fails it.
 """
 
 from collections.abc import Mapping
@@ -151,7 +151,10 @@ def _partial(config: object) -> Refusal | None:
 
 def _unused_window(config: object) -> Refusal | None:
     """A window or chunks that transformers' code for the family does not have: whoever wrote it expects them."""
-    windows = FAMILIES.get(getattr(config, "model_type", ""), Family()).windows
+    family = FAMILIES.get(getattr(config, "model_type", ""))
+    if family is None:  # nothing is known of it
+        return None
+    windows = family.windows
     kinds = set(getattr(config, "layer_types", None) or ())
     if windows == "none" and (others := sorted(kinds - {FULL_KIND})):
         return Refusal(f"{UNUSED} (layers of the type {others[0]})", FULL)

@@ -61,9 +61,14 @@ def attend_as(
 
 def _rows_together(q: Tensor, k: Tensor, asked: Asked) -> int:
     num_new = q.shape[2]
-    if asked.reach is not None:
-        return 1 if q.device.type == "cpu" and num_new <= MOST_TOKENS else MASKED_ROWS
-    return num_new if asked.softcap is None else max(1, SCORE_BYTES // (4 * q.shape[1] * k.shape[2]))
+    if asked.reach is None:
+        return num_new if asked.softcap is None else max(1, SCORE_BYTES // (4 * q.shape[1] * k.shape[2]))
+    if q.device.type == "cpu" and num_new <= MOST_TOKENS:
+        return 1
+    if asked.softcap is None and asked.sinks is None:
+        return MASKED_ROWS
+    keys = min(k.shape[2], asked.reach.size + MASKED_ROWS)
+    return min(MASKED_ROWS, max(1, SCORE_BYTES // (4 * q.shape[1] * keys)))
 
 
 def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scaling: float, asked: Asked, first: int, backend: Backend) -> Tensor:

@@ -71,9 +71,10 @@ def test_offloading_concerns_the_layers_that_attend_to_all_tokens() -> None:
     assert whole.plan.num_layers == 0 and whole.plan.host_bytes == 0
 
 
-def test_going_back_further_than_windows_are_kept_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("family", ["gemma3_text", "mistral"])  # windows in some layers, in all
+def test_going_back_further_than_windows_are_kept_reads_again(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
-    engine, stock = engine_of("gemma3_text")
+    engine, stock = engine_of(family)
     prompt = random_prompt(LENGTH)
     longer = [*prompt, *random_prompt(200, seed=1)]
     answer(engine, prompt, "autoregressive")
@@ -82,5 +83,6 @@ def test_going_back_further_than_windows_are_kept_reads_again(monkeypatch: pytes
     assert asked_again.reused_tokens == LENGTH - 1, "the end of the first prompt is remembered"
     between = answer(engine, [*prompt[:300], *random_prompt(30, seed=3)], "autoregressive")
     assert between.reused_tokens == 0
+    method = "retrieval" if family == "gemma3_text" else "lookup"
     for text in (longer, [*prompt[:300], *random_prompt(30, seed=3)]):
-        assert list(answer(engine, text, "retrieval").token_ids) == written(stock, text)
+        assert list(answer(engine, text, method).token_ids) == written(stock, text)

@@ -2,7 +2,7 @@
 
 from app import formats
 from app.context.context_documents import Book
-from app.context.find import MOST_CHARS, Hit, InBook, Words, excerpt
+from app.context.find import MOST_CHARS, MOST_COUNTED, Hit, InBook, Words, excerpt
 from app.ui import render
 
 STEP, MOST_SHOWN = 100, 1000  # hits shown at first and for each "more"; more of them are better narrowed down
@@ -24,7 +24,8 @@ def found(words: Words, books: tuple[Book, ...], results: tuple[InBook, ...]) ->
         return NO_DOCUMENTS
     total, shown = sum(one.total for one in results), sum(len(one.hits) for one in results)
     where = f" in {formats.plural(len(results), 'document')}" if len(books) > 1 and results else ""
-    said = f"{formats.plural(total, 'hit')}{where}" if total else f"Nothing found in {_places(len(books))}."
+    more_than = "More than " if any(one.total - len(one.hits) >= MOST_COUNTED for one in results) else ""
+    said = f"{more_than}{formats.plural(total, 'hit')}{where}" if total else f"Nothing found in {_places(len(books))}."
     first = f", the first {shown:,} below" if shown < total else ""
     groups = "".join(_group(one, named=len(books) > 1) for one in results)
     return (

@@ -13,7 +13,7 @@ from gradio.blocks import Block
 from huggingface_hub import constants
 
 from app import formats
-from app.runtime.downloads import Downloads, Fetch
+from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -38,8 +38,8 @@ class ModelOffer:
         self, worker: EngineWorker, source: ModelSource | None, downloads: Downloads, part: gr.HTML | None = None
     ) -> None:
         self._worker, self._source, self._downloads, self._part = worker, source, downloads, part
-        self._wanted = ""  # the model to change to when its download has ended
-        self._taken: Fetch | None = None  # the ended download whose model was asked for
+        self._wanted = ""  # the model whose download, loading or failure the card shows
+        self._to_use = ""  # the model to change to when its download has ended
         self._lock = threading.Lock()
 
     def html(self, session: Session | None) -> str:
@@ -68,12 +68,13 @@ class ModelOffer:
         try:
             if verb == "get":
                 self._downloads.start(name)
-                self._wanted = name
+                self._wanted = self._to_use = name
                 yield from self._follow(session)
             elif verb == "use":
                 self._wanted = name
                 self._use(name)
             elif verb == "stop":
+                self._to_use = ""
                 self._downloads.stop()
             elif verb == "dismiss":
                 self._downloads.dismiss()
@@ -99,10 +100,10 @@ class ModelOffer:
             if fetch.name != self._wanted:
                 return
             yield self._drawn(self.html(session))
-            if fetch.stage == "done":
+            if fetch.ended:
                 with self._lock:
-                    mine, self._taken = fetch is not self._taken, fetch
-                if mine:
+                    mine, self._to_use = self._to_use == fetch.name, ""
+                if mine and fetch.stage == "done":
                     self._use(fetch.name)
 
     def _drawn(self, html: str) -> "Updates":

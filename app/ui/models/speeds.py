@@ -1,6 +1,7 @@
 """How fast a model that is not loaded should read and answer on this machine."""
 
-import functools
+import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that 
     from core.models.loader import ModelDims
     from core.planning.memory_plan import Plan
 
+AGAIN_SECONDS = 60.0
 PAGES, PAGE_TOKENS = 100, 500  # a printed page has 300 to 500 words
 
 
@@ -27,7 +29,7 @@ class Speeds:
 def expected_speeds(
     name: str, plan: "Plan", target: "ModelDims", draft: "ModelDims | None", config: EngineConfig
 ) -> Speeds:
-    """The model of `doctor`: nominal rates of GPUs, rates of a processor as measured once by this program."""
+    """The model of `doctor`: nominal rates of GPUs, a processor's best rates that were measured here."""
     from core.planning.choices import Choice
     from core.planning.machine_spec import Bandwidths, nominal_flops
     from core.planning.speed_model import PUBLISHED, Acceptance, planned_reads, predict_reads, reading_seconds
@@ -35,7 +37,7 @@ def expected_speeds(
     device, gpu = plan.device.value, plan.nominal.memory.because
     rates, flops = plan.nominal, nominal_flops(gpu).value
     if device == "cpu":
-        bandwidth, flops = _processor()
+        bandwidth, flops = PROCESSOR.rates()
         rates = Bandwidths(Choice(bandwidth, "measured on this processor"), None)
     known = entries().get(name)
     acceptance = PUBLISHED
@@ -53,12 +55,26 @@ def expected_speeds(
     )
 
 
-@functools.cache
-def _processor() -> tuple[float, float]:
-    """Bytes and operations per second. Cost: a third of a second, once."""
-    import torch
+class Processor:
+    """The processor's rates: the best that were seen, because other work only makes a measurement slower."""
 
-    from core.planning.cost_model import measure_bandwidth, measure_flops
+    def __init__(self) -> None:
+        self._best, self._measured = (0.0, 0.0), -float("inf")
+        self._lock = threading.Lock()
 
-    processor = torch.device("cpu")
-    return measure_bandwidth(processor), measure_flops(processor)
+    def rates(self) -> tuple[float, float]:
+        """Bytes and operations per second. Cost: a third of a second, at most once a minute."""
+        import torch
+
+        from core.planning.cost_model import measure_bandwidth, measure_flops
+
+        with self._lock:
+            if time.monotonic() - self._measured > AGAIN_SECONDS:
+                device = torch.device("cpu")
+                bandwidth, flops = self._best
+                self._best = max(bandwidth, measure_bandwidth(device)), max(flops, measure_flops(device))
+                self._measured = time.monotonic()
+            return self._best
+
+
+PROCESSOR = Processor()

@@ -132,7 +132,9 @@ def opened_page(session: Session, wanted: Wanted) -> str:
         return ""
     index = min(wanted.number, len(book.library.pages) - 1)
     if wanted.mark:
-        return _page(session, book, index, [Mark(*wanted.mark, "quoted")], QUOTED, wanted)
+        start, end = wanted.mark
+        here = start < book.library.pages[index].end and end > book.library.pages[index].start
+        return _page(session, book, index, [Mark(start, end, "quoted")], QUOTED if here else "", wanted)
     placed, passages, loaded = book.library.pages[index], list[Passage](), session.where
     known = loaded is not None and loaded.retrieves and loaded.num_seen > 0 and len(book.chunk_pages) > 0
     if loaded is not None and known:
@@ -156,7 +158,7 @@ def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str
     placed = library.pages[index]
     shown_book, first = library.books[placed.book], library.source(placed)
     moved = [Mark(max(a, placed.start) - placed.start + first, b - placed.start + first, kind) for a, b, kind in marks]
-    if wanted.mark and wanted.mark[1] > placed.end:
+    if line and wanted.mark and wanted.mark[1] > placed.end:
         line += " It goes on on the next page."
     end = f":{wanted.mark[0]}-{wanted.mark[1]}" if wanted.mark else ""
     turning = (

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const MOST_FILES = 1000; // the rest of a larger folder is left out
+  const MOST_FILES = 1000; // as on the command line
   const isHidden = (name) => name.startsWith(".");
 
   const called = (find) => new Promise((done) => find(done, () => done(null))); // null: it cannot be read
@@ -17,7 +17,7 @@
   /* Files of entries and of the folders among them; the server puts them into natural order by their names. */
   async function files(entries, path = "", found = []) {
     for (const entry of entries) {
-      if (isHidden(entry.name) || found.length >= MOST_FILES) continue;
+      if (isHidden(entry.name) || found.length > MOST_FILES) continue;
       if (entry.isDirectory) {
         await files(await children(entry), `${path}${entry.name} - `, found);
         continue;
@@ -30,7 +30,12 @@
 
   async function hand(zone, entries) {
     const carried = new DataTransfer();
-    for (const file of await files(entries)) carried.items.add(file);
+    const found = await files(entries);
+    if (found.length > MOST_FILES) {
+      alert(`This holds more than ${MOST_FILES} files. Open fewer at once; nothing was opened.`);
+      return;
+    }
+    for (const file of found) carried.items.add(file);
     const input = zone.querySelector("input[type=file]");
     if (!input || !carried.files.length) return;
     input.files = carried.files;

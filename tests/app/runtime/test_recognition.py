@@ -269,6 +269,7 @@ def test_stop_before_the_first_page_changes_nothing(
 def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
     how: str, worker: EngineWorker, session: Session, drop: Callable[[Path], Claim], gate: Path, tmp_path: Path
 ) -> None:
+    before = psutil.Process().children()  # of other tests in this process
     drop(write_scan(tmp_path / "scan.pdf", 60, WAITS))
     number = str(session.uploads.pending[0].number)
     events: Any = worker.reading.recognise(session, number)
@@ -289,7 +290,7 @@ def test_a_page_that_is_closed_or_a_book_that_is_removed_ends_it(
         session.uploads.dismiss(upload.number)
         session.drop_files()
         assert uploads_left(tmp_path) == []
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(before)
 
 
 def test_an_engine_that_crashes_is_told_and_can_be_tried_again(

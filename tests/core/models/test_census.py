@@ -34,6 +34,10 @@ def test_the_table_counts_its_verdicts() -> None:
     assert any(line.startswith("| bert | refused |") for line in table(found, markdown=True))
 
 
+def test_of_a_family_that_nobody_compared_nothing_is_said_about_its_windows() -> None:
+    assert "does not have" not in judged("mimo_v2_flash").about
+
+
 def test_every_family_that_loads_is_a_causal_family_of_transformers() -> None:
     """So the census judges it; families that this transformers does not have yet are left out."""
     assert set(FAMILIES) & set(CONFIG_MAPPING) <= set(families())

@@ -148,6 +148,26 @@ def test_a_page_that_comes_later_finds_the_download_and_one_of_both_changes_the_
     assert loads == ["tiny"]
 
 
+def test_a_stopped_offer_changes_no_model_later(
+    worker: EngineWorker,
+    demo: FakeEngine,
+    toys: ToyHub,  # noqa: F811
+    gate: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    downloads = Downloads()
+    offer, session = offer_of(worker, downloads), opened(worker, tmp_path)
+    under_way = offer.act(session.id, "get:tiny")
+    next(under_way)
+    list(offer.act(session.id, "stop"))
+    gate.set()
+    list(under_way)
+    downloads.start("tiny")  # from the System tab
+    list(offer.resume(session.id))
+    state = worker.state
+    assert isinstance(state, Ready) and state.info.model == "fake"
+
+
 def test_refusals_are_told_above_the_offer(
     worker: EngineWorker,
     demo: FakeEngine,
