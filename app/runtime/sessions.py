@@ -76,6 +76,7 @@ class Session:
     baseline_budget: int = 0  # the budget they were measured with
     inside: tuple[object, ...] = ()  # what the tab "Inside" shows, to detect changes
     model: object = None  # the model state that the page shows, to detect a change by another page
+    num_opened: int = 0  # pages of documents that were asked for: only the newest is shown
     declined_offer: bool = False  # of a full model
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy

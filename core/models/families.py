@@ -1,7 +1,7 @@
 """Which model families run here exactly as in transformers, and why others are refused. Knows configurations only.
 
-A family is listed once the census (tests/core/models/census.py) has compared it with transformers' own attention through
-every cache; the census judges every causal family, so one that is listed and differs fails it.
+A family is listed once the census (tests/core/models/census.py) has compared it with transformers' own attention
+through every cache; the census judges every causal family, so one that is listed and differs fails it.
 """
 
 from collections.abc import Mapping

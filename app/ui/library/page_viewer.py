@@ -5,9 +5,11 @@ A document's text and pages reach the browser one page at a time, and only on re
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import gradio as gr
 
 from app import formats
 from app.context.context_documents import PREVIEW_CHARS, Book
@@ -83,6 +85,13 @@ def preview(
     )
     shown = f"preview:{key}:{number}{end}"
     return section(document.title, turning, "", leaf(session.files, book, page, marks, shown=shown, width=width))
+
+
+def newest(session: Session, draw: Callable[[], str]) -> Any:
+    """What `draw` returns, or no update if another page was asked for meanwhile: drawings may end in another order."""
+    session.num_opened = mine = session.num_opened + 1
+    shown = draw()
+    return shown if session.num_opened == mine else gr.skip()
 
 
 class Leaf(NamedTuple):

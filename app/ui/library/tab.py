@@ -14,7 +14,7 @@ from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
 from app.ui.library.find_tab import FindParts, build_find
-from app.ui.library.page_viewer import NO_PAGE, Wanted, preview
+from app.ui.library.page_viewer import NO_PAGE, Wanted, newest, preview
 from app.ui.library.saved_tab import SavedParts, build_saved
 from app.ui.library.view import EMPTY
 from core.errors import CoreError
@@ -40,7 +40,8 @@ class LibraryHandlers:
         session = self._worker.sessions.enter(session_id)
         key, _, detail = rest.partition(":")
         if verb == "preview":
-            yield {self._parts.preview: preview(session, key, *Wanted.parse(detail))}
+            wanted = Wanted.parse(detail)
+            yield {self._parts.preview: newest(session, lambda: preview(session, key, *wanted))}
             return
         if verb == "dismiss" and key.isdecimal():
             session.uploads.dismiss(int(key))

@@ -11,7 +11,7 @@ from app.runtime.events import AnswerBegun, PagesLoaded, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
-from app.ui.library.page_viewer import Wanted, preview
+from app.ui.library.page_viewer import Wanted, newest, preview
 from app.ui.retrieval_map.view import opened_page, where
 
 
@@ -49,8 +49,9 @@ def listen_where(
 ) -> None:
     """Clicks on the strip and on the open page. `at_once`: how quick events run."""
 
-    def show(session_id: str, action: str | None) -> str:
-        return opened(worker.sessions.find(session_id), action or "")
+    def show(session_id: str, action: str | None) -> Any:
+        session = worker.sessions.find(session_id)
+        return "" if session is None else newest(session, lambda: opened(session, action or ""))
 
     for number, shown in enumerate((parts.strip, parts.page)):
         shown.click(
@@ -64,11 +65,9 @@ def listen_where(
         )
 
 
-def opened(session: Session | None, action: str) -> str:
+def opened(session: Session, action: str) -> str:
     """The page that a click opens; empty if the click closes one."""
     verb, _, rest = action.partition(":")
-    if session is None:
-        return ""
     if verb == "preview":
         key, _, detail = rest.partition(":")
         return preview(session, key, *Wanted.parse(detail))

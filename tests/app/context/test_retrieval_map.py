@@ -211,7 +211,7 @@ def test_an_opened_page_marks_what_was_loaded_and_turns() -> None:
     assert "Page 3" in opened(session, "page:99")
     for nothing in ("close", "", "page:", "quote:0", "quote:77", "page:-1"):
         assert opened(session, nothing) == ""
-    assert opened(None, "page:1") == opened(Session("x"), "page:1") == ""
+    assert opened(Session("x"), "page:1") == ""
 
 
 def test_a_very_long_page_is_shown_around_its_first_mark() -> None:

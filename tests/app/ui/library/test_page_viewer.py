@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import gradio as gr
 import pytest
 
 from app.context.context_documents import PREVIEW_CHARS, Library
@@ -10,7 +11,7 @@ from app.context.open_book import Book
 from app.documents.document import Document, make_pages
 from app.documents.readers import read_document
 from app.runtime.sessions import Session
-from app.ui.library.page_viewer import NO_PAGE, NOT_PLACED, USUAL_WIDTH, Wanted, preview
+from app.ui.library.page_viewer import NO_PAGE, NOT_PLACED, USUAL_WIDTH, Wanted, newest, preview
 from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
 
 FIRST = ["It began at noon, as it had to.", "The carved teapot was lost", "in the great spring tide of May."]
@@ -131,3 +132,14 @@ def test_the_open_book_is_shown_even_where_the_library_has_changed() -> None:
 )
 def test_what_a_browser_sends_is_read_with_care(detail: str, wanted: tuple[object, ...]) -> None:
     assert Wanted.parse(detail) == wanted
+
+
+def test_of_two_pages_that_are_drawn_at_once_the_one_asked_for_last_is_shown() -> None:
+    session = Session("x")
+
+    def slow() -> str:
+        assert newest(session, lambda: "the second") == "the second"
+        return "the first"
+
+    assert newest(session, slow) == gr.skip()
+    assert newest(session, lambda: "the third") == "the third"
