@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from app.conversations import files
 from app.conversations.tree import Dialogue
 
 
@@ -40,3 +41,20 @@ class Listing:
 
     summaries: tuple[Summary, ...]
     notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The state of a file when it was read; it is read again only after a change."""
+
+    stamp: files.Stamp
+    summary: Summary | None  # None: written by a newer version
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A file that this program wrote or opened."""
+
+    stamp: files.Stamp | None  # None: memory does not have its content any more
+    time: int  # of that, nanoseconds since 1970
+    ids: frozenset[str]  # nodes on disk at that time or before

@@ -16,14 +16,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from app.conversations import files
 from app.conversations.exchange import ID
-from app.conversations.listing import Listing, Summary
+from app.conversations.listing import Known, Listing, Seen, Summary
 from app.conversations.schema import Damaged, NewerVersion, dump
 from app.conversations.tree import Dialogue
 from app.formats import plural
@@ -47,23 +47,6 @@ class ConversationGone(CoreError):
         super().__init__("That conversation is not there any more.", hint="Choose another one, or begin a new one.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The state of a file when it was read; it is read again only after a change."""
-
-    stamp: files.Stamp
-    summary: Summary | None  # None: written by a newer version
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A file that this program wrote or opened."""
-
-    stamp: files.Stamp | None  # None: memory does not have its content any more
-    time: int  # of that, nanoseconds since 1970
-    ids: frozenset[str]  # nodes on disk at that time or before
-
-
 class Conversations:
     """All conversations of a data directory; without a folder they are lost when the program ends.
 
@@ -78,8 +61,8 @@ class Conversations:
         self._unwritten: dict[str, None] = {}  # ids of files to write or delete, in order
         self._failed: dict[str, str] = {}  # reasons by id; retried as soon as another write succeeds
         self._writing: str | None = None  # the id of the file being written
-        self._seen: dict[str, _Seen] = {}
-        self._known: dict[str, _Known] = {}
+        self._seen: dict[str, Seen] = {}
+        self._known: dict[str, Known] = {}
         self._set_aside: list[str] = []
         self._closed = self._tried_last = False
         self._writer: threading.Thread | None = None
@@ -236,7 +219,7 @@ class Conversations:
                 return dialogue
             latest, known = self._latest.pop(dialogue.id, None), self._known.get(dialogue.id)
             ids = frozenset(node.id for node in dialogue.nodes) | (known.ids if known is not None else frozenset())
-            self._known[dialogue.id] = _Known(stamp, time.time_ns(), ids)
+            self._known[dialogue.id] = Known(stamp, time.time_ns(), ids)
             self._latest[dialogue.id] = remembered = dialogue if latest is None else latest.joined(dialogue)
             self._leave_to_disk()
             return remembered
@@ -351,7 +334,7 @@ class Conversations:
                 log.warning("a conversation cannot be read: %s", error)
             return None
         except NewerVersion:
-            self._remember_summary(dialogue_id, _Seen(files.stamp_of(status), None))
+            self._remember_summary(dialogue_id, Seen(files.stamp_of(status), None))
             return None
         except (Damaged, UnicodeError) as error:
             try:
@@ -359,10 +342,10 @@ class Conversations:
             except OSError as problem:
                 log.warning("a damaged conversation cannot be set aside: %s", problem)
             return None
-        self._remember_summary(dialogue_id, _Seen(files.stamp_of(status), Summary.of(dialogue)))
+        self._remember_summary(dialogue_id, Seen(files.stamp_of(status), Summary.of(dialogue)))
         return dialogue, files.stamp_of(status)
 
-    def _remember_summary(self, dialogue_id: str, seen: _Seen) -> None:
+    def _remember_summary(self, dialogue_id: str, seen: Seen) -> None:
         with self._lock:
             self._seen[dialogue_id] = seen
 

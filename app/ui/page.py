@@ -15,7 +15,7 @@ from app.ui.handlers import Handlers
 from app.ui.header import masthead, notice
 from app.ui.inside.tab import INTERVAL_SECONDS, build_inside_tab
 from app.ui.js_bridge import WITH_ACT
-from app.ui.library.find_tab import listen_find
+from app.ui.library.find_tab import FindParts, listen_find
 from app.ui.library.saved_tab import wire_saved
 from app.ui.library.tab import LibraryHandlers, build_library_tab, listen
 from app.ui.model_watch import ModelWatch
@@ -93,10 +93,7 @@ def build_page(
         downloads = downloads or Downloads()
         offer = ModelOffer(worker, source, downloads, talk.offer)
         handlers, watch = Handlers(worker, tuple(samples), parts, offer), ModelWatch(worker, parts)
-        documents = LibraryHandlers(worker, library, handlers)
-        listen(documents, session, (side.card, find_parts.hits), parts.of_book, stream)
-        listen_find(worker, find_parts, session, library.act, at_once)
-        library_tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
+        wire_library(worker, handlers, library_tab, (side.card, find_parts), stream, at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
@@ -112,6 +109,22 @@ def build_page(
             offered = wire_offer(offer, parts, system, loaded, stream)
             wire_models(models, system, handlers, watch, race, offered, stream, at_once)
     return page
+
+
+def wire_library(
+    worker: EngineWorker,
+    handlers: Handlers,
+    tab: gr.Tab,
+    beside: tuple[gr.HTML, FindParts],
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
+) -> None:
+    """The library, its clicks on the card and on hits of Find too, and Find itself."""
+    (card, found), session, library = beside, handlers.parts.session, handlers.parts.library
+    documents = LibraryHandlers(worker, library, handlers)
+    listen(documents, session, (card, found.hits), handlers.parts.of_book, stream)
+    listen_find(worker, found, session, library.act, at_once)
+    tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
 
 
 def wire_entry(
