@@ -2,13 +2,17 @@
 
 import os
 import re
+import tempfile
 from base64 import b64decode
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+import psutil
 
 from app.documents.document import Document, Extracting
 from app.documents.errors import (
@@ -18,6 +22,7 @@ from app.documents.errors import (
     DocumentNotFound,
     DocumentTooLarge,
     EmptyDocument,
+    NotRead,
     OcrMissing,
     UnsupportedFormat,
 )
@@ -30,6 +35,7 @@ ZIP = Parser("app.documents.zip_worker", "a ZIP file")
 MOST_IN_FOLDER = 1_000  # files
 MOST_NAMED = 5  # files in a warning
 LONGEST_NAME = 120  # characters
+UNPACKED = "unpacked-"  # prefix of folders in the system's folder for temporary files; the program's number follows
 
 
 class Entry(NamedTuple):
@@ -57,9 +63,13 @@ def extract_documents(
     if file.is_dir():
         yield from extract_all(name, folder_entries(file, name), limits, ocr)
     elif kind_of(file, name) == "zip":
-        with TemporaryDirectory(prefix="unpacked-", ignore_cleanup_errors=True) as folder:
-            entries = yield from unpack(file.absolute(), name, Path(folder), limits)
-            yield from extract_all(name, entries, limits, ocr)
+        sweep_unpacked()
+        try:
+            with TemporaryDirectory(prefix=f"{UNPACKED}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+                entries = yield from unpack(file.absolute(), name, Path(folder), limits)
+                yield from extract_all(name, entries, limits, ocr)
+        except OSError as error:
+            raise NotRead(name, error) from error
     else:
         yield from extract_document(file, ocr=ocr)
 
@@ -161,6 +171,29 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
     if not entries:
         raise EmptyDocument(f"{name} holds no files.", hint="Choose a file with text in it.")
     return entries
+
+
+def sweep_unpacked() -> None:
+    """Delete what programs that were killed while they read a ZIP file left of it."""
+    with suppress(OSError):
+        for entry in list(os.scandir(tempfile.gettempdir())):
+            owner = re.fullmatch(rf"{UNPACKED}(\d{{1,9}})-.*", entry.name)
+            with suppress(OSError):
+                if owner and entry.is_dir(follow_symlinks=False) and is_left(entry, int(owner[1])):
+                    rmtree(entry.path, ignore_errors=True)
+
+
+def is_left(folder: os.DirEntry[str], owner: int) -> bool:
+    """Whether a folder is this user's, and the program of that number is gone, or a later one."""
+    facts = folder.stat(follow_symlinks=False)
+    if os.name == "posix" and facts.st_uid != os.getuid():
+        return False
+    try:
+        return psutil.Process(owner).create_time() > facts.st_mtime + 1
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
 
 
 def shown(inside: str) -> str:

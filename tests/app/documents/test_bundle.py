@@ -1,5 +1,9 @@
 """Folders and ZIP files: their documents in natural order, what is left out, and what is refused."""
 
+import errno
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from app.documents.errors import (
     DocumentNotFound,
     DocumentTooLarge,
     EmptyDocument,
+    NotRead,
     PasswordProtected,
     UnsupportedFormat,
 )
@@ -117,6 +122,33 @@ def test_names_cannot_leave_the_folder_and_are_safe_to_show(tmp_path: Path, monk
     documents = read_documents(make_zip(tmp_path, files))
     assert {document.name for document in documents} == {"up.txt", "etc/passwd", "C:/a.txt", "x\ufffdy\ufffd.txt"}
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["books.zip", "temp"], "what was unpacked is gone"
+
+
+def test_a_disk_that_is_full_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    path = make_zip(tmp_path, {"a.txt": WORDS})
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(NotRead) as caught:
+        read_documents(path)
+    assert str(caught.value).startswith("books.zip was not read (No space left on device).")
+
+
+def test_what_a_killed_program_left_goes_and_what_others_use_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temp = tmp_path / "temp"
+    monkeypatch.setattr("tempfile.tempdir", str(temp))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    of_killed, of_others = f"unpacked-{ended.pid}-a", [f"unpacked-{os.getpid()}-a", "unpacked-mine", "books"]
+    reused = f"unpacked-{os.getpid()}-old"
+    for name in (of_killed, reused, *of_others):
+        (temp / name / "in").mkdir(parents=True)
+    os.utime(temp / reused, (1, 1))
+    read_documents(make_zip(tmp_path, {"a.txt": WORDS}))
+    assert sorted(path.name for path in temp.iterdir()) == sorted(of_others)
 
 
 def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:
