@@ -23,6 +23,7 @@ from app.documents.errors import (
     DocumentTooLarge,
     EmptyDocument,
     NotRead,
+    OcrBroken,
     OcrMissing,
     UnsupportedFormat,
 )
@@ -99,7 +100,7 @@ def extract_all(
                         documents.append(event)
                     else:
                         yield event
-        except OcrMissing:
+        except (OcrMissing, OcrBroken):
             raise
         except DocumentError as error:
             errors.append(error)

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal[
-    "cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities", "no engine"
+    "cut off",
+    "damaged",
+    "password",
+    "memory",
+    "protected",
+    "no container",
+    "oversized",
+    "entities",
+    "no engine",
+    "broken engine",
 ]
 
 
