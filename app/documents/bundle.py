@@ -29,7 +29,7 @@ from app.documents.errors import (
 )
 from app.documents.natural_order import is_hidden, natural
 from app.documents.ocr import Ocr
-from app.documents.parsing import LIMITS, Parser, ParsingLimits, worker_messages
+from app.documents.parsing import LIMITS, Parser, ParsingLimits, explain_failure, worker_messages
 from app.documents.readers import display_name, extract_document, kind_of
 
 ZIP = Parser("app.documents.zip_worker", "a ZIP file")
@@ -123,7 +123,7 @@ def not_opened(name: str, errors: Sequence[DocumentError]) -> str:
 
 
 def folder_entries(folder: Path, name: str) -> list[Entry]:
-    """All files in a folder and its folders, except hidden ones.
+    """All files in a folder and its folders, except hidden ones. A closed folder in it is an entry with its error.
 
     Raises:
         AccessDenied: the folder cannot be listed.
@@ -131,8 +131,15 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
         DocumentNotFound: there are none.
     """
 
+    closed: dict[str, Entry] = {}
+
     def refuse(error: OSError) -> None:
-        raise AccessDenied(name, error.strerror or type(error).__name__) from error
+        inside, reason = Path(error.filename or folder), error.strerror or type(error).__name__
+        if inside == folder:
+            raise AccessDenied(name, reason) from error
+        key = inside.relative_to(folder).as_posix()
+        if not is_hidden(key):
+            closed[key] = Entry(shown(key), None, AccessDenied(shown(key), reason))
 
     found: dict[str, Path] = {}
     for place, _, files in os.walk(folder, onerror=refuse):
@@ -142,18 +149,20 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
                 found[inside] = file
         if len(found) > MOST_IN_FOLDER:
             raise DocumentTooLarge(name, f"more than {MOST_IN_FOLDER:,} files")
-    if not found:
+    if not found and not closed:
         raise DocumentNotFound(f"{name} is a folder without files.", hint="Name a file, or a folder with files.")
-    return [Entry(shown(inside), found[inside]) for inside in sorted(found, key=natural)]
+    entries = closed | {inside: Entry(shown(inside), file) for inside, file in found.items()}
+    return [entries[inside] for inside in sorted(entries, key=natural)]
 
 
 def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Generator[Extracting, None, list[Entry]]:
     """Write the files of a ZIP file into a folder, under numbers for names.
 
     Raises:
-        DocumentError: it is damaged, encrypted, empty, or unpacks to too much.
+        DocumentError: it is damaged or empty, it unpacks to too much, or all its files are encrypted or too large.
     """
     names: list[str] = []
+    refused: list[DocumentError] = []  # for the first of its files that are
     entries: list[Entry] = []
     for message in worker_messages(ZIP, file, name, limits):
         if message and message["kind"] == "opened":
@@ -162,6 +171,9 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
             inside = names[len(entries)]
             if message["has_image"]:
                 entries.append(Entry(inside, None, UnsupportedFormat(inside, "a picture, a sound or a font")))
+            elif "refused" in message:
+                refused = refused or [explain_failure(message["refused"], ZIP, name, limits)]
+                entries.append(Entry(inside, None, explain_failure(message["refused"], ZIP, inside, limits)))
             elif message["damaged"]:
                 entries.append(Entry(inside, None, DamagedDocument(inside, "is damaged")))
             else:
@@ -169,6 +181,8 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
                 entries.append(Entry(inside, folder / f"{len(entries)}{ending}"))
                 (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["text"]))
         yield Extracting(num_done=0, num_pages=None)
+    if refused and not any(entry.file for entry in entries):
+        raise refused[0]
     if not entries:
         raise EmptyDocument(f"{name} holds no files.", hint="Choose a file with text in it.")
     return entries

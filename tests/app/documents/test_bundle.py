@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from app.documents import bundle, read_document, read_documents
+from app.documents.archive import Archive, Refused, RefusedEntry
 from app.documents.errors import (
+    AccessDenied,
     DamagedDocument,
     DocumentNotFound,
     DocumentTooLarge,
@@ -102,6 +104,53 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path, what: str, error: type
     (tmp_path / "a.zip").write_bytes(zip_files()[what]())
     with pytest.raises(error):
         read_documents(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [("packed", "b.csv is too large"), ("encrypted", "b.csv is protected by a password")],
+)
+def test_one_bad_file_of_a_zip_is_left_out_and_named(tmp_path: Path, bad: str, problem: str) -> None:
+    content = "0,0,0\n" * (400_000 if bad == "packed" else 4)
+    path = make_zip(tmp_path, {"a.txt": WORDS, "b.csv": content, "c.txt": WORDS})
+    if bad == "encrypted":
+        data = bytearray(path.read_bytes())
+        for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            first = data.find(mark)
+            data[data.find(mark, first + 1) + flags] |= 1
+        path.write_bytes(data)
+    documents = read_documents(path)
+    assert [document.name for document in documents] == ["a.txt", "c.txt"]
+    (warning,) = documents[0].warnings
+    assert warning.startswith(f"Not all of books.zip was opened. {problem}")
+
+
+def test_all_files_of_a_zip_have_one_bound(tmp_path: Path) -> None:
+    path = make_zip(tmp_path, {"a.txt": "a" * 60, "b.txt": "b" * 60})
+    with path.open("rb") as stream:
+        packed = Archive(stream, 100, 100)
+        assert len(packed.read("a.txt")) == 60
+        with pytest.raises(Refused) as caught:
+            packed.read("b.txt")
+    assert not isinstance(caught.value, RefusedEntry)
+
+
+def test_a_closed_folder_in_a_folder_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.scandir
+
+    def scandir(place: str) -> object:
+        if os.path.basename(place) in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", place)
+        return real(place)
+
+    folder = make_folder(tmp_path, {"a.txt": WORDS, "in/b.txt": WORDS, ".git/c.txt": WORDS})
+    monkeypatch.setattr(os, "scandir", scandir)
+    closed = ["in", ".git"]
+    (document,) = read_documents(folder)
+    assert document.warnings == ("Not all of books was opened. in cannot be opened (Permission denied).",)
+    closed = ["books"]
+    with pytest.raises(AccessDenied, match=r"^books cannot"):
+        read_documents(folder)
 
 
 def test_a_zip_that_is_cut_off_says_so(tmp_path: Path) -> None:

@@ -143,7 +143,9 @@ def test_other_archives_are_refused_by_name(names: list[str], what: str, tmp_pat
         read_documents(tmp_path / "file")
 
 
-@pytest.mark.parametrize("names", [["visio/a.txt", "xl/b.txt"], ["Index/a.txt", "Index.zip"], ["META-INF/MANIFEST.MF.txt"]])
+@pytest.mark.parametrize(
+    "names", [["visio/a.txt", "xl/b.txt"], ["Index/a.txt", "Index.zip"], ["META-INF/MANIFEST.MF.txt"]]
+)
 def test_folders_of_such_names_are_ordinary(names: list[str]) -> None:
     assert sniff(b"PK\x03\x04", names) == "zip"
 
