@@ -28,6 +28,10 @@ class Refused(Exception):
         self.reason = reason
 
 
+class RefusedEntry(Refused):
+    """One file in the archive is refused, with the reason; whether the whole archive is, the caller decides."""
+
+
 class BadEntry(Exception):
     """One file in the archive cannot be read."""
 
@@ -71,16 +75,17 @@ class Archive:
 
         Raises:
             BadEntry: it is missing or damaged.
-            Refused: it is encrypted, or it unpacks to more than it should.
+            RefusedEntry: it is encrypted, or it unpacks to more than it should.
+            Refused: all that was read is more than it should be.
         """
         entry = self._entries.get(name)
         if entry is None or entry.compress_type not in METHODS:
             raise BadEntry(name)
         if entry.flag_bits & 1:
-            raise Refused("protected")
+            raise RefusedEntry("protected")
         inflated = entry.file_size > max(RATIO_FROM_BYTES, MAX_RATIO * entry.compress_size)
         if inflated or entry.file_size > self._max_entry_bytes:
-            raise Refused("oversized")
+            raise RefusedEntry("oversized")
         try:
             return self._unpack(entry)
         except MALFORMED as error:
@@ -94,6 +99,8 @@ class Archive:
                 chunks.append(chunk)
                 left -= len(chunk)
                 self.num_bytes += len(chunk)
-                if left < 0 or self.num_bytes > self._max_total_bytes:
+                if self.num_bytes > self._max_total_bytes:
                     raise Refused("oversized")
+                if left < 0:
+                    raise RefusedEntry("oversized")
         return b"".join(chunks)

@@ -2,13 +2,17 @@
 
 import os
 import re
+import tempfile
 from base64 import b64decode
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
+
+import psutil
 
 from app.documents.document import Document, Extracting
 from app.documents.errors import (
@@ -18,18 +22,21 @@ from app.documents.errors import (
     DocumentNotFound,
     DocumentTooLarge,
     EmptyDocument,
+    NotRead,
+    OcrBroken,
     OcrMissing,
     UnsupportedFormat,
 )
 from app.documents.natural_order import is_hidden, natural
 from app.documents.ocr import Ocr
-from app.documents.parsing import LIMITS, Parser, ParsingLimits, worker_messages
+from app.documents.parsing import LIMITS, Parser, ParsingLimits, explain_failure, worker_messages
 from app.documents.readers import display_name, extract_document, kind_of
 
 ZIP = Parser("app.documents.zip_worker", "a ZIP file")
 MOST_IN_FOLDER = 1_000  # files
 MOST_NAMED = 5  # files in a warning
 LONGEST_NAME = 120  # characters
+UNPACKED = "unpacked-"  # prefix of folders in the system's folder for temporary files; the program's number follows
 
 
 class Entry(NamedTuple):
@@ -57,9 +64,13 @@ def extract_documents(
     if file.is_dir():
         yield from extract_all(name, folder_entries(file, name), limits, ocr)
     elif kind_of(file, name) == "zip":
-        with TemporaryDirectory(prefix="unpacked-", ignore_cleanup_errors=True) as folder:
-            entries = yield from unpack(file.absolute(), name, Path(folder), limits)
-            yield from extract_all(name, entries, limits, ocr)
+        sweep_unpacked()
+        try:
+            with TemporaryDirectory(prefix=f"{UNPACKED}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+                entries = yield from unpack(file.absolute(), name, Path(folder), limits)
+                yield from extract_all(name, entries, limits, ocr)
+        except OSError as error:
+            raise NotRead(name, error) from error
     else:
         yield from extract_document(file, ocr=ocr)
 
@@ -89,7 +100,7 @@ def extract_all(
                         documents.append(event)
                     else:
                         yield event
-        except OcrMissing:
+        except (OcrMissing, OcrBroken):
             raise
         except DocumentError as error:
             errors.append(error)
@@ -112,7 +123,7 @@ def not_opened(name: str, errors: Sequence[DocumentError]) -> str:
 
 
 def folder_entries(folder: Path, name: str) -> list[Entry]:
-    """All files in a folder and its folders, except hidden ones.
+    """All files in a folder and its folders, except hidden ones. A closed folder in it is an entry with its error.
 
     Raises:
         AccessDenied: the folder cannot be listed.
@@ -120,8 +131,15 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
         DocumentNotFound: there are none.
     """
 
+    closed: dict[str, Entry] = {}
+
     def refuse(error: OSError) -> None:
-        raise AccessDenied(name, error.strerror or type(error).__name__) from error
+        inside, reason = Path(error.filename or folder), error.strerror or type(error).__name__
+        if inside == folder:
+            raise AccessDenied(name, reason) from error
+        key = inside.relative_to(folder).as_posix()
+        if not is_hidden(key):
+            closed[key] = Entry(shown(key), None, AccessDenied(shown(key), reason))
 
     found: dict[str, Path] = {}
     for place, _, files in os.walk(folder, onerror=refuse):
@@ -131,18 +149,20 @@ def folder_entries(folder: Path, name: str) -> list[Entry]:
                 found[inside] = file
         if len(found) > MOST_IN_FOLDER:
             raise DocumentTooLarge(name, f"more than {MOST_IN_FOLDER:,} files")
-    if not found:
+    if not found and not closed:
         raise DocumentNotFound(f"{name} is a folder without files.", hint="Name a file, or a folder with files.")
-    return [Entry(shown(inside), found[inside]) for inside in sorted(found, key=natural)]
+    entries = closed | {inside: Entry(shown(inside), file) for inside, file in found.items()}
+    return [entries[inside] for inside in sorted(entries, key=natural)]
 
 
 def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Generator[Extracting, None, list[Entry]]:
     """Write the files of a ZIP file into a folder, under numbers for names.
 
     Raises:
-        DocumentError: it is damaged, encrypted, empty, or unpacks to too much.
+        DocumentError: it is damaged or empty, it unpacks to too much, or all its files are encrypted or too large.
     """
     names: list[str] = []
+    refused: list[DocumentError] = []  # for the first of its files that are
     entries: list[Entry] = []
     for message in worker_messages(ZIP, file, name, limits):
         if message and message["kind"] == "opened":
@@ -151,6 +171,9 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
             inside = names[len(entries)]
             if message["has_image"]:
                 entries.append(Entry(inside, None, UnsupportedFormat(inside, "a picture, a sound or a font")))
+            elif "refused" in message:
+                refused = refused or [explain_failure(message["refused"], ZIP, name, limits)]
+                entries.append(Entry(inside, None, explain_failure(message["refused"], ZIP, inside, limits)))
             elif message["damaged"]:
                 entries.append(Entry(inside, None, DamagedDocument(inside, "is damaged")))
             else:
@@ -158,9 +181,34 @@ def unpack(file: Path, name: str, folder: Path, limits: ParsingLimits) -> Genera
                 entries.append(Entry(inside, folder / f"{len(entries)}{ending}"))
                 (folder / f"{len(entries) - 1}{ending}").write_bytes(b64decode(message["text"]))
         yield Extracting(num_done=0, num_pages=None)
+    if refused and not any(entry.file for entry in entries):
+        raise refused[0]
     if not entries:
         raise EmptyDocument(f"{name} holds no files.", hint="Choose a file with text in it.")
     return entries
+
+
+def sweep_unpacked() -> None:
+    """Delete what programs that were killed while they read a ZIP file left of it."""
+    with suppress(OSError):
+        for entry in list(os.scandir(tempfile.gettempdir())):
+            owner = re.fullmatch(rf"{UNPACKED}(\d{{1,9}})-.*", entry.name)
+            with suppress(OSError):
+                if owner and entry.is_dir(follow_symlinks=False) and is_left(entry, int(owner[1])):
+                    rmtree(entry.path, ignore_errors=True)
+
+
+def is_left(folder: os.DirEntry[str], owner: int) -> bool:
+    """Whether a folder is this user's, and the program of that number is gone, or a later one."""
+    facts = folder.stat(follow_symlinks=False)
+    if os.name == "posix" and facts.st_uid != os.getuid():
+        return False
+    try:
+        return psutil.Process(owner).create_time() > facts.st_mtime + 1
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
 
 
 def shown(inside: str) -> str:

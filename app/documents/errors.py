@@ -9,6 +9,8 @@ DocumentError
 ├── DrmProtected           an EPUB that only a shop's software can open
 ├── ScannedDocument        pages that are images of text
 ├── OcrMissing             the engine that recognises text on images is not installed
+├── OcrBroken              the engine is installed and does not start
+├── NotRead                the system failed meanwhile, for example a full disk
 ├── DamagedDocument        cut off or malformed
 ├── DocumentTooLarge       more than any context could hold
 └── ParsingLimitReached    the parser used up its memory or time
@@ -90,6 +92,24 @@ class OcrMissing(DocumentError):
         super().__init__(
             f"{name} has pages that are images of text.", hint=f"To recognise it, run this once: {INSTALL_OCR}"
         )
+
+
+class OcrBroken(DocumentError):
+    """The engine that recognises text on images is installed and does not start."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The recognition engine does not start.",
+            hint=f"Free memory, or install it again: {INSTALL_OCR} --force-reinstall --no-deps",
+        )
+
+
+class NotRead(DocumentError):
+    """The system failed while the file was read: no room for what is unpacked, no process to parse it."""
+
+    def __init__(self, name: str, error: OSError) -> None:
+        what = error.strerror or type(error).__name__
+        super().__init__(f"{name} was not read ({what}).", hint="Free room on the disk, then open it again.")
 
 
 class DamagedDocument(DocumentError):

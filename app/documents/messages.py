@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NotRequired, TypedDict
 
 Reason = Literal[
-    "cut off", "damaged", "password", "memory", "protected", "no container", "oversized", "entities", "no engine"
+    "cut off",
+    "damaged",
+    "password",
+    "memory",
+    "protected",
+    "no container",
+    "oversized",
+    "entities",
+    "no engine",
+    "broken engine",
 ]
 
 
@@ -50,6 +59,7 @@ class PageRead(TypedDict):
     damaged: bool  # its content is malformed or missing; text is missing or incomplete
     headings: list[Heading]  # those that the format marks as such
     by_pypdf: NotRequired[bool]  # a page of a PDF that PDFium could not read
+    refused: NotRequired[Reason]  # why this file of a ZIP file was left out
     recognised: NotRequired[bool]  # its text was recognised on its picture
 
 

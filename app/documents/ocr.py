@@ -57,7 +57,7 @@ class Ocr:
         """The pages, with text for those that are pictures.
 
         Raises:
-            OcrMissing: there is no engine.
+            OcrMissing, OcrBroken: there is no engine, or it does not start.
             DocumentError: the file cannot be read by it.
         """
         wanted = [index for index, page in enumerate(pages) if is_picture(page)]
@@ -99,10 +99,11 @@ class Ocr:
         more = self.engine, ",".join(map(str, now))
         limits = replace(self.limits, cpu_seconds=CPU_SECONDS * len(now))
         with closing(worker_messages(parser, file, name, limits, more, _turn)) as messages:
-            begun: float | None = None
+            begun: float | None = None  # not while it waits for its turn, or the engine is loaded
             for message in messages:
-                begun = begun or time.monotonic()
-                if message and message["kind"] == "page":
+                if message and message["kind"] == "opened":
+                    begun = time.monotonic()
+                if begun is not None and message and message["kind"] == "page":
                     index = left.pop(0)
                     PACE.took(time.monotonic() - begun)
                     begun = time.monotonic()
@@ -114,7 +115,7 @@ class Ocr:
                         raise DocumentTooLarge(name, f"more than {limits.chars:,} characters")
                 if self.stopped():
                     return
-                so_far = min(time.monotonic() - begun, PACE.seconds)
+                so_far = min(time.monotonic() - begun, PACE.seconds) if begun is not None else 0.0
                 seconds = max(0.0, PACE.seconds * len(left) - so_far)
                 yield Extracting(
                     num_done=num_pages - len(left), num_pages=num_pages, recognising=True, seconds_left=seconds

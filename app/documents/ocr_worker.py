@@ -1,7 +1,7 @@
 """The process that recognises the text of pages: `ocr_worker FILE MEMORY_BYTES CPU_SECONDS ENGINE PAGE,PAGE,...`.
 
-ENGINE is a module with `load`; pages are indices. It prints one PageRead for each, then Done; or Failed. It runs at low
-priority, so that an answer that is being written keeps its speed.
+ENGINE is a module with `load`; pages are indices. It prints Opened when the engine is loaded, one PageRead for each,
+then Done; or Failed. It runs at low priority, so that an answer that is being written keeps its speed.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import psutil
 import pypdfium2
 
 from app.documents.layout import page_text
-from app.documents.messages import Done, Failed, Message, PageRead
+from app.documents.messages import Done, Failed, Message, Opened, PageRead
 from app.documents.parsing_worker import serve
 from app.documents.pdf_worker import MALFORMED, MAX_PAGE
 from app.documents.scan_layout import Found, printed_lines
@@ -62,6 +62,10 @@ def read(stream: BinaryIO, load: "Callable[[], Recognise]", pages: Sequence[int]
     except ImportError:
         yield Failed(kind="failed", reason="no engine")
         return
+    except Exception:  # of the engine: a model that does not load, no memory
+        yield Failed(kind="failed", reason="broken engine")
+        return
+    yield Opened(kind="opened", title="", labels=[], outline=[])
     document = pypdfium2.PdfDocument(stream)
     for index in pages:
         try:

@@ -20,6 +20,7 @@ from app.documents.errors import (
     DocumentError,
     DocumentTooLarge,
     DrmProtected,
+    OcrBroken,
     OcrMissing,
     ParsingLimitReached,
     PasswordProtected,
@@ -171,6 +172,8 @@ def explain_failure(reason: Reason, parser: Parser, name: str, limits: ParsingLi
             return out_of_memory(name, limits)
         case "no engine":
             return OcrMissing(name)
+        case "broken engine":
+            return OcrBroken()
         case "damaged":
             return DamagedDocument(name, f"is damaged and cannot be read as {parser.what}")
 

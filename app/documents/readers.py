@@ -17,7 +17,7 @@ from app.documents.office import AS_CSV, refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
 from app.documents.slides import extract_slides
-from app.documents.sniff import HEAD_BYTES, OPEN_SLIDES, OPEN_TABLE, WORKBOOK, Kind, describe, names_in, sniff
+from app.documents.sniff import HEAD_BYTES, IWORK, OPEN_SLIDES, OPEN_TABLE, WORKBOOK, Kind, describe, names_in, sniff
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".tab"}
 Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its display name)
@@ -40,6 +40,7 @@ READERS: Mapping[Kind, Reader] = {
 HINTS = {
     WORKBOOK: AS_CSV,
     OPEN_TABLE: AS_CSV,
+    IWORK: "Export it as PDF or Word and use that.",
     OPEN_SLIDES: "Save it as .pptx or PDF and use that.",
 }
 
@@ -81,9 +82,11 @@ def kind_of(file: Path, name: str) -> Kind:
     """
     head = read_head(file, name)
     with file.open("rb") as stream:
-        kind = sniff(head, names_in(stream) if head.startswith(b"PK") else ())
+        names = names_in(stream) if head.startswith(b"PK") else ()
+    kind = sniff(head, names)
     if kind is None:
-        what = describe(head) or WORKBOOK  # a program of Office that only the archive's list tells
+        what = describe(head, names)
+        assert what, "a kind that is not read has a name"
         raise UnsupportedFormat(name, what, hint=HINTS.get(what, ""))
     return "csv" if kind == "plain" and file.suffix.lower() in TABLE_SUFFIXES else kind
 

@@ -6,6 +6,7 @@ To add a format: give it a signature here and a reader in `readers.py`.
 import re
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import BinaryIO, Literal
 
 Kind = Literal["pdf", "epub", "docx", "odt", "rtf", "pptx", "fb2", "html", "zip", "old office", "csv", "plain"]
@@ -19,8 +20,9 @@ EPUB_FIRST = re.compile(rb"PK\x03\x04.{26}mimetype.{0,64}application/epub\+zip",
 
 # First entries of an archive written by Word; those of other Office programs do not match.
 OFFICE = re.compile(rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|word/)", re.DOTALL)
+OFFICE_LIST = "[Content_Types].xml"  # in every Office archive
 # Folders of an Office archive by program, of whose names one is in the archive's list.
-PROGRAMS: tuple[tuple[str, Kind | None], ...] = (("word/", "docx"), ("ppt/", "pptx"), ("xl/", None))
+PROGRAMS: tuple[tuple[str, Kind | None], ...] = (("word/", "docx"), ("ppt/", "pptx"), ("xl/", None), ("visio/", None))
 ARCHIVE = re.compile(rb"PK(?:\x03\x04|\x05\x06)")
 LIST_END, LIST_ENTRY = b"PK\x05\x06", b"PK\x01\x02"
 MOST_LISTED = 1 << 20  # bytes of an archive's list that are looked at
@@ -37,6 +39,14 @@ WEB_PAGE = re.compile(
 )
 
 WORKBOOK, OPEN_TABLE, OPEN_SLIDES = "an Excel workbook", "an OpenDocument spreadsheet", "an OpenDocument presentation"
+OFFICE_OTHERS = (("xl/", WORKBOOK), ("visio/", "a Visio drawing"))
+IWORK = "a Pages, Keynote or Numbers file"
+# By a name in the archive's list, of archives that are no documents of ours; the first match wins.
+PACKED: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (IWORK, re.compile(r"Index/[^/]+\.iwa")),
+    ("an Android program", re.compile(r"AndroidManifest\.xml")),
+    ("a Java program", re.compile(r"META-INF/MANIFEST\.MF")),
+)
 # Recognised only to name the format in the error message; the first match wins.
 UNSUPPORTED: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     (WORKBOOK, re.compile(rb"PK\x03\x04.*PK\x03\x04.{26}xl/", re.DOTALL)),
@@ -78,11 +88,11 @@ def archive_kind(head: bytes, names: Sequence[str]) -> Kind | None:
     """The kind of a ZIP archive: of what program, or of several documents."""
     if OPEN_TEXT.match(head):
         return "odt"
-    if "[Content_Types].xml" in names:
+    if OFFICE_LIST in names:
         return next((kind for folder, kind in PROGRAMS if any(name.startswith(folder) for name in names)), "zip")
     if EPUB.match(head) if not names else "META-INF/container.xml" in names or EPUB_FIRST.match(head):
         return "epub"
-    if describe(head):
+    if describe(head, names):
         return None
     if not names and OFFICE.match(head):
         return "pptx" if SLIDES.match(head) else "docx"
@@ -114,6 +124,10 @@ def as_text(head: bytes) -> str:
     return head.decode("utf-16" if wide else "utf-8-sig", errors="replace").lstrip("\ufeff")
 
 
-def describe(head: bytes) -> str | None:
-    """The name, with an article, of the unsupported format that begins with `head`."""
-    return next((what for what, signature in UNSUPPORTED if signature.match(head)), None)
+def describe(head: bytes, names: Sequence[str] = ()) -> str | None:
+    """The name, with an article, of the unsupported format that begins with `head`, or whose archive lists `names`."""
+    others = OFFICE_OTHERS if OFFICE_LIST in names else ()
+    listed = (what for folder, what in others if any(name.startswith(folder) for name in names))
+    packed = (what for what, entry in PACKED if any(map(entry.fullmatch, names)))
+    begun = (what for what, signature in UNSUPPORTED if signature.match(head))
+    return next(chain(listed, packed, begun), None)

@@ -5,6 +5,7 @@ are a table, and not if they look like a list of contents, an index, code, a for
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
@@ -17,6 +18,8 @@ ALIGNED = 3.0  # points: cells of one column begin, end or have their middles ne
 STRIP = 0.8  # times the size: at least as wide is what parts two columns all the way down
 MIN_ROWS = 3  # that have a cell in each column
 MOST_WRAPPED = 3  # rows to the next one of those: between are the further lines of some cells
+MOST_COMPARED = 10  # of the full rows above: a new one is aligned with one of them
+MOST_TRIED_AGAIN = 30  # rows: what is no table and no longer may hold one that begins later
 ROW_STEP = 4.0  # times the size: the next row of a table is nearer
 MIN_FIXED = 6  # letters that show whether all are of one width
 FIXED = 0.01  # of the size
@@ -70,13 +73,15 @@ def to_the_right(row: Lines) -> Iterator[list[PrintedLine]]:
 
 def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
     """The numbers of the rows of tables, and the texts of their cells; "" where a cell is empty."""
-    begun = 0
+    begun, edges = 0, sorted(left_edge(row[0]) for row in rows if len(row) == 1)
     while begun < len(rows):
         end = begun + 1
         if len(rows[begun]) > 1:
-            table = Table(rows, begun)
-            if table.is_sure():
+            table = Table(rows, begun, edges)
+            is_sure = table.is_sure()
+            if is_sure:
                 yield from table.texts()
+            if is_sure or table.end - begun > MOST_TRIED_AGAIN:  # or a long page would take its length squared
                 end = table.end
         begun = end
 
@@ -84,13 +89,14 @@ def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
 class Table:
     """The rows that stand in the columns of a first one."""
 
-    def __init__(self, rows: Sequence[Lines], begun: int) -> None:
+    def __init__(self, rows: Sequence[Lines], begun: int, edges: Sequence[float]) -> None:
         """Find them.
 
         Args:
             begun: the number of the first row, whose pieces are cells.
+            edges: the left edges of the page's rows of one piece, in rising order.
         """
-        self._page = rows
+        self._page, self._edges = rows, edges
         self._columns = [Column(left_edge(piece), right_edge(piece)) for piece in rows[begun]]
         self._rows = {begun: [[piece] for piece in rows[begun]]}  # by the row's number: the pieces of each cell
         self._full = [begun]
@@ -113,8 +119,8 @@ class Table:
         if any(after.left - column.right < STRIP * size for column, after in pairwise(columns)):
             return False
         if all(cells):
-            first = [self._rows[full] for full in self._full]
-            if not all(any(are_aligned(cell, other[at]) for other in first) for at, cell in enumerate(cells)):
+            others = [self._rows[full] for full in self._full[-MOST_COMPARED:]]
+            if not all(any(are_aligned(cell, other[at]) for other in others) for at, cell in enumerate(cells)):
                 return False
             self._full.append(number)
         self._columns, self._rows[number] = columns, cells
@@ -153,13 +159,16 @@ class Table:
         items = sum(ITEM.match(cell) is not None for cell in columns[1])
         if 3 * max(named, items) > len(self._full):
             return True
-        others = [row[0] for number, row in enumerate(self._page) if number not in self._rows and len(row) == 1]
-        if sum(abs(left_edge(line) - left) < ALIGNED for line in others) > max(len(self._full), len(others) / 2):
+        inside = [left_edge(self._page[number][0]) for number in self._rows if len(self._page[number]) == 1]
+        beside = bisect_left(self._edges, left + ALIGNED) - bisect_right(self._edges, left - ALIGNED)
+        beside -= sum(abs(edge - left) < ALIGNED for edge in inside)
+        if beside > max(len(self._full), (len(self._edges) - len(inside)) / 2):
             return True
         lines = [(number, row[1]) for number, row in self._rows.items() if row[1] and number < self.end]
         width = max(FULL * (right - left), TEXT_WIDTH * lines[0][1][0].size)
+        full = set(self._full)
         running = sum(
-            bool(number in self._full and line[0].text.strip()[:1].islower())
+            bool(number in full and line[0].text.strip()[:1].islower())
             and right_edge(above[-1]) - left_edge(above[0]) > width
             and not above[-1].text.rstrip().endswith(SENTENCE_ENDS)
             for (_, above), (number, line) in pairwise(lines)

@@ -1,7 +1,7 @@
 """The process that unpacks ZIP files: `python -m app.documents.zip_worker FILE MEMORY_BYTES CPU_SECONDS`.
 
 It prints one JSON object a line: Opened with the names, one PageRead for each file with its bytes in Base64, Done; or
-Failed. What is no text for certain is not unpacked, and marked as an image.
+Failed. What is no text for certain is not unpacked, and marked as an image; a file that is refused has the reason.
 """
 
 import mimetypes
@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused
+from app.documents.archive import MAX_TOTAL_BYTES, Archive, BadEntry, Refused, RefusedEntry
 from app.documents.messages import Done, Message, Opened, PageRead
 from app.documents.natural_order import is_hidden, natural
 from app.documents.parsing_worker import refusing, serve
@@ -34,6 +34,10 @@ def read(stream: BinaryIO) -> Iterator[Message]:
             text = "" if no_text else b64encode(archive.read(name)).decode("ascii")
         except BadEntry:
             yield PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
+            continue
+        except RefusedEntry as error:
+            left_out = PageRead(kind="page", text="", has_image=False, damaged=True, headings=[])
+            yield {**left_out, "refused": "password" if error.reason == "protected" else error.reason}
             continue
         yield PageRead(kind="page", text=text, has_image=no_text, damaged=False, headings=[])
     yield Done(kind="done")

@@ -15,7 +15,7 @@ from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Interrupted, NotKept, Upload
 from app.documents.bundle import extract_documents
 from app.documents.document import Document, Extracting
-from app.documents.errors import ScannedDocument
+from app.documents.errors import NotRead, ScannedDocument
 from app.documents.ocr import Ocr
 from app.documents.readers import kind_of
 from app.documents.recognised import RecognisedPages, file_digest
@@ -50,6 +50,8 @@ class Reading:
                 except CoreError as error:
                     can_be_read = isinstance(error, ScannedDocument) and error.num_pictures and is_pdf(file)
                     upload.fail(error, file if can_be_read else None)
+                except OSError as error:  # no room, no process: the other files are read
+                    upload.fail(NotRead(upload.name, error))
                 if upload.file is not None:
                     session.files.hold(session.id, upload.file)
         finally:
@@ -79,6 +81,8 @@ class Reading:
             yield from extract_one(upload, file, uploads.insert, Ocr(recognise=True, kept=kept, stopped=stopped))
         except CoreError as error:
             upload.fail(error, file)
+        except OSError as error:
+            upload.fail(NotRead(upload.name, error), file)
         finally:
             if upload.stage == "recognising":  # the page was closed
                 upload.fail(Interrupted(upload.name), file)

@@ -12,6 +12,7 @@ from app.documents.scan_layout import Found
 
 NAME = "fake"
 MISSING, BROKEN, GATE = "FAKE_OCR_MISSING", "FAKE_OCR_BROKEN", "FAKE_OCR_GATE"  # variables of the environment
+FAILING = "FAKE_OCR_FAILING"  # of those, too
 CRASHES, FAILS, EMPTY, WAITS = 0, 10, 20, 200  # shades; from WAITS on: while the file GATE is there
 
 
@@ -24,6 +25,8 @@ def load(num_threads: int) -> Callable[[Any], Sequence[Found]]:
     """See `rapid_ocr.py`."""
     if BROKEN in os.environ:
         raise ImportError("a library is missing")
+    if FAILING in os.environ:
+        raise RuntimeError("bad allocation")
     return recognise
 
 

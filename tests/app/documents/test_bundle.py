@@ -1,16 +1,23 @@
 """Folders and ZIP files: their documents in natural order, what is left out, and what is refused."""
 
+import errno
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from app.documents import bundle, read_document, read_documents
+from app.documents.archive import Archive, Refused, RefusedEntry
 from app.documents.errors import (
+    AccessDenied,
     DamagedDocument,
     DocumentNotFound,
     DocumentTooLarge,
     EmptyDocument,
+    NotRead,
     PasswordProtected,
     UnsupportedFormat,
 )
@@ -99,6 +106,53 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path, what: str, error: type
         read_documents(tmp_path / "a.zip")
 
 
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [("packed", "b.csv is too large"), ("encrypted", "b.csv is protected by a password")],
+)
+def test_one_bad_file_of_a_zip_is_left_out_and_named(tmp_path: Path, bad: str, problem: str) -> None:
+    content = "0,0,0\n" * (400_000 if bad == "packed" else 4)
+    path = make_zip(tmp_path, {"a.txt": WORDS, "b.csv": content, "c.txt": WORDS})
+    if bad == "encrypted":
+        data = bytearray(path.read_bytes())
+        for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            first = data.find(mark)
+            data[data.find(mark, first + 1) + flags] |= 1
+        path.write_bytes(data)
+    documents = read_documents(path)
+    assert [document.name for document in documents] == ["a.txt", "c.txt"]
+    (warning,) = documents[0].warnings
+    assert warning.startswith(f"Not all of books.zip was opened. {problem}")
+
+
+def test_all_files_of_a_zip_have_one_bound(tmp_path: Path) -> None:
+    path = make_zip(tmp_path, {"a.txt": "a" * 60, "b.txt": "b" * 60})
+    with path.open("rb") as stream:
+        packed = Archive(stream, 100, 100)
+        assert len(packed.read("a.txt")) == 60
+        with pytest.raises(Refused) as caught:
+            packed.read("b.txt")
+    assert not isinstance(caught.value, RefusedEntry)
+
+
+def test_a_closed_folder_in_a_folder_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.scandir
+
+    def scandir(place: str) -> object:
+        if os.path.basename(place) in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", place)
+        return real(place)
+
+    folder = make_folder(tmp_path, {"a.txt": WORDS, "in/b.txt": WORDS, ".git/c.txt": WORDS})
+    monkeypatch.setattr(os, "scandir", scandir)
+    closed = ["in", ".git"]
+    (document,) = read_documents(folder)
+    assert document.warnings == ("Not all of books was opened. in cannot be opened (Permission denied).",)
+    closed = ["books"]
+    with pytest.raises(AccessDenied, match=r"^books cannot"):
+        read_documents(folder)
+
+
 def test_a_zip_that_is_cut_off_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(archive({"a.txt": WORDS})[:-30])
     with pytest.raises(DamagedDocument, match="is cut off"):
@@ -117,6 +171,33 @@ def test_names_cannot_leave_the_folder_and_are_safe_to_show(tmp_path: Path, monk
     documents = read_documents(make_zip(tmp_path, files))
     assert {document.name for document in documents} == {"up.txt", "etc/passwd", "C:/a.txt", "x\ufffdy\ufffd.txt"}
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["books.zip", "temp"], "what was unpacked is gone"
+
+
+def test_a_disk_that_is_full_is_told_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    path = make_zip(tmp_path, {"a.txt": WORDS})
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(NotRead) as caught:
+        read_documents(path)
+    assert str(caught.value).startswith("books.zip was not read (No space left on device).")
+
+
+def test_what_a_killed_program_left_goes_and_what_others_use_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temp = tmp_path / "temp"
+    monkeypatch.setattr("tempfile.tempdir", str(temp))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    of_killed, of_others = f"unpacked-{ended.pid}-a", [f"unpacked-{os.getpid()}-a", "unpacked-mine", "books"]
+    reused = f"unpacked-{os.getpid()}-old"
+    for name in (of_killed, reused, *of_others):
+        (temp / name / "in").mkdir(parents=True)
+    os.utime(temp / reused, (1, 1))
+    read_documents(make_zip(tmp_path, {"a.txt": WORDS}))
+    assert sorted(path.name for path in temp.iterdir()) == sorted(of_others)
 
 
 def test_too_much_text_in_all_is_refused(tmp_path: Path) -> None:

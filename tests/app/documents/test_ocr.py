@@ -2,9 +2,11 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -13,6 +15,7 @@ from pypdf import PdfReader, PdfWriter
 from app.documents import Document, DocumentError, Extracting, extract_document, ocr
 from app.documents.errors import (
     DamagedDocument,
+    OcrBroken,
     OcrMissing,
     ParsingLimitReached,
     PasswordProtected,
@@ -23,7 +26,7 @@ from app.documents.ocr_worker import MAX_PIXELS, MAX_SIDE, scale_of
 from app.documents.recognised import RecognisedPages, file_digest
 from tests.app.documents import fake_ocr
 from tests.app.documents.conftest import MakePdf
-from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILS, GATE, MISSING, WAITS, write_scan
+from tests.app.documents.fake_ocr import BROKEN, CRASHES, EMPTY, FAILING, FAILS, GATE, MISSING, WAITS, write_scan
 from tests.app.documents.scans import Source, distance, measure
 from tests.app.documents.test_pdf import PAGE, add_image
 
@@ -162,6 +165,33 @@ def test_without_an_engine_one_command_is_named(how: str, tmp_path: Path, monkey
     with pytest.raises(OcrMissing) as caught:
         read(write_scan(tmp_path / "scan.pdf", 60, 70))
     assert " -m pip install -r requirements-ocr.txt" in caught.value.hint and "\n" not in str(caught.value)
+
+
+def test_an_engine_that_does_not_start_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FAILING, "1")
+    with pytest.raises(OcrBroken, match=r"^The recognition engine does not start\.") as caught:
+        read(write_scan(tmp_path / "scan.pdf", 60, 70))
+    assert "Free memory" in caught.value.hint and " -m pip install -r requirements-ocr.txt" in caught.value.hint
+
+
+def test_waiting_for_the_turn_is_no_part_of_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, waited = 0.0, 0
+    real = ocr.worker_messages
+
+    def late(*arguments: Any) -> Generator[Any]:
+        nonlocal now, waited
+        for _ in range(2):  # as while another book is recognised
+            yield None
+            now, waited = now + 500, waited + 1
+        yield from real(*arguments)
+
+    monkeypatch.setattr(ocr, "PACE", ocr.Pace(3.0))
+    monkeypatch.setattr(ocr, "worker_messages", late)
+    monkeypatch.setattr(ocr, "time", SimpleNamespace(monotonic=lambda: now))
+    steps = list(extract_document(write_scan(tmp_path / "scan.pdf", 60, 70), ocr=Ocr(recognise=True)))
+    left = [step.seconds_left for step in steps if isinstance(step, Extracting) and step.recognising]
+    assert waited == 2 and left[:3] == [6.0, 6.0, 6.0]
+    assert ocr.PACE.seconds < 3.0
 
 
 def test_a_text_without_pictures_asks_for_no_engine(make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,11 @@
 import io
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from app.documents import read_documents
+from app.documents.errors import UnsupportedFormat
 from app.documents.sniff import describe, names_in, sniff
 
 OPEN_HEAD = b"PK\x03\x04" + bytes(26) + b"mimetypeapplication/vnd.oasis.opendocument."
@@ -121,6 +124,34 @@ def test_the_list_of_an_archive_decides_whatever_comes_first(names: list[str], k
 
 def test_a_workbook_is_known_by_the_list_of_the_archive() -> None:
     assert sniff(OFFICE_HEAD, ["[Content_Types].xml", "xl/workbook.xml"]) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (["[Content_Types].xml", "visio/document.xml"], "a Visio drawing"),
+        (["Index/Document.iwa", "preview.jpg"], "a Pages, Keynote or Numbers file"),
+        (["META-INF/MANIFEST.MF", "a/B.class"], "a Java program"),
+        (["AndroidManifest.xml", "classes.dex", "META-INF/MANIFEST.MF"], "an Android program"),
+    ],
+)
+def test_other_archives_are_refused_by_name(names: list[str], what: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "file", "w") as archive:
+        for name in names:
+            archive.writestr(name, "<?xml version='1.0'?><a>words</a>")
+    with pytest.raises(UnsupportedFormat, match=f"file is {what}, which is not supported"):
+        read_documents(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "names", [["visio/a.txt", "xl/b.txt"], ["Index/a.txt", "Index.zip"], ["META-INF/MANIFEST.MF.txt"]]
+)
+def test_folders_of_such_names_are_ordinary(names: list[str]) -> None:
+    assert sniff(b"PK\x03\x04", names) == "zip"
+
+
+def test_an_epub_with_the_list_of_a_program_is_a_book() -> None:
+    assert sniff(b"PK\x03\x04", ["META-INF/MANIFEST.MF", "META-INF/container.xml"]) == "epub"
 
 
 def test_a_list_that_lies_names_nothing() -> None:

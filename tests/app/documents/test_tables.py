@@ -1,5 +1,9 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from app.documents import tables
 from app.documents.layout import page_text
 from app.documents.printed import PrintedLine
 from tests.app.documents.test_layout import line
@@ -125,3 +129,29 @@ def test_labels_in_the_margin_of_a_page_have_no_borders() -> None:
     assert " | " in page_text(labelled)
     others = [line("And this is the text of the page.", 200, 652 - 12 * number) for number in range(9)]
     assert " | " not in page_text([*labelled, *others])
+
+
+@pytest.mark.parametrize("cells", [("entry", "value of it", True), ("=", "=", False), ("Gannet", "old boats", False)])
+def test_a_page_of_twice_the_rows_takes_twice_the_work(
+    cells: tuple[str, str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return function(*arguments)
+
+        return call
+
+    for name in ("are_aligned", "left_edge", "text_of"):
+        monkeypatch.setattr(tables, name, counted(getattr(tables, name)))
+    left, right, fixed = cells
+    work = []
+    for num_rows in (200, 400):
+        before = calls
+        rows = table(*(f"{left}|{right}" for _ in range(num_rows)), fixed=fixed)
+        list(tables.joined(rows))
+        work.append(calls - before)
+    assert work[1] < 2.5 * work[0]

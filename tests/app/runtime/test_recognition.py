@@ -1,5 +1,6 @@
 """Text on pictures becomes text of the library: offered, recognised, stopped, forgotten; no file stays."""
 
+import errno
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, Claim, claim, forget, make_folder
 from app.context.uploads import NotKept
 from app.documents import Extracting, ocr
-from app.documents.errors import INSTALL_OCR, OcrMissing, ScannedDocument
+from app.documents.errors import INSTALL_OCR, NotRead, OcrMissing, ScannedDocument
+from app.documents.readers import read_head
 from app.documents.recognised import RecognisedPages
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
@@ -344,3 +346,27 @@ def test_names_are_escaped(
     (tmp_path / "other.txt").write_text("Another text, about nothing.")
     drop(tmp_path / "other.txt")
     assert "&lt;b&gt;evil: 1 of 3 pages is a picture." in BookView(session).html()
+
+
+def test_a_disk_that_is_full_fails_one_file_of_a_drop(
+    worker: EngineWorker, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def no_process(file: Path, name: str) -> bytes:
+        if name == "b.rtf":
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return read_head(file, name)
+
+    files = [tmp_path / name for name in ("a.zip", "b.rtf", "c.txt")]
+    with zipfile.ZipFile(files[0], "w") as archive:
+        archive.writestr("a.txt", "A gull.")
+    files[1].write_text("{\\rtf1 A gull.}")
+    files[2].write_text("The pilot counted the boats.")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("app.documents.readers.read_head", no_process)
+    list(worker.open_books(session.id, files))
+    assert [book.document.name for book in session.uploads.library.books] == ["c.txt"]
+    errors = [upload.error for upload in session.uploads.pending]
+    assert all(isinstance(error, NotRead) for error in errors) and len(errors) == 2
