@@ -211,13 +211,13 @@ def wire_answers(
 
 def wire_offer(
     offer: ModelOffer, parts: Parts, system: SystemTab, loaded: Dependency, stream: dict[str, Any]
-) -> tuple[Dependency, Dependency]:
+) -> Dependency:
     """The card that offers a full model: shown when the model has loaded, changed by its clicks.
 
-    After either event another model may be in use.
+    Returns the clicks, after which another model may be in use.
     """
     quiet: dict[str, Any] = {"api_visibility": "private", **stream}
-    resumed = loaded.then(offer.resume, parts.session, parts.offer, **quiet)
+    loaded.then(offer.resume, parts.session, parts.offer, **quiet)
     clicked = parts.offer.click(
         offer.act,
         [parts.session, system.models.act],
@@ -225,7 +225,7 @@ def wire_offer(
         trigger_mode="multiple",  # accept Cancel while a download is followed
         **(quiet | {"js": WITH_ACT}),
     )
-    return resumed, clicked
+    return clicked
 
 
 def wire_models(
@@ -234,7 +234,7 @@ def wire_models(
     handlers: Handlers,
     watch: ModelWatch,
     race: RaceHandlers,
-    offered: Sequence[Dependency],
+    offered: Dependency,
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
@@ -243,10 +243,8 @@ def wire_models(
     parts, shown = handlers.parts, system.models.shown
     session = parts.session
     system.tab.select(models.enter, session, shown, **quiet)
-    changed = [
-        one.then(never_silent(watch.look_again, parts.head), [session, parts.method], parts.of_model, **quiet)
-        for one in offered
-    ]
+    looks = never_silent(watch.look_again, parts.head)
+    changed = [offered.then(looks, [session, parts.method], parts.of_model, **quiet)]
     for clicked in (system.models.listing, system.models.doing):
         done = clicked.click(
             never_silent(models.act, system.models.listing),
@@ -258,9 +256,7 @@ def wire_models(
         if clicked is system.models.listing:
             changed.append(done.then(watch.model_changed, [session, parts.method], parts.of_model, **quiet))
     returned = gr.Button("Returned", elem_id="returned")  # pressed by the script when the page becomes visible again
-    changed.append(
-        returned.click(never_silent(watch.look_again, parts.head), [session, parts.method], parts.of_model, **quiet)
-    )
+    changed.append(returned.click(looks, [session, parts.method], parts.of_model, **quiet))
     for seen in changed:
         seen.then(models.enter, session, shown, **quiet)
         seen.then(system.enter, session, system.shown, **quiet)

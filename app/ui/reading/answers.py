@@ -107,7 +107,9 @@ class Answers:
             return
         if not chat.answered:
             current.editing = editing
-        updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(None if chat.answered else question)}
+        quick = question is not None and time.monotonic() - began < FRAME_SECONDS  # see `written[parts.box]`
+        left = question if not chat.answered else "" if quick else None
+        updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(left)}
         updates[parts.chat] = conversation(current)
         yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}
 
