@@ -88,28 +88,25 @@ def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
 def measure_bandwidth(device: torch.device, size_bytes: int = 256 << 20) -> float:
     """Bytes per second at which matmuls of one row read a matrix larger than any cache; the median of five."""
     matrix = torch.ones(size_bytes // 4 // 1024, 1024, device=device)
-    vector = torch.ones(1024, 1, device=device)
-    seconds = []
-    for _ in range(6):
-        _wait(device)
-        started = time.perf_counter()
-        matrix @ vector
-        _wait(device)
-        seconds.append(time.perf_counter() - started)
-    return matrix.numel() * 4 / sorted(seconds[1:])[2]
+    return matrix.numel() * 4 / _product_seconds(matrix, torch.ones(1024, 1, device=device))
 
 
 def measure_flops(device: torch.device, size: int = 1024) -> float:
     """Operations per second of square products in float32; the median of five."""
     matrix = torch.ones(size, size, device=device)
+    return 2 * float(size) ** 3 / _product_seconds(matrix, matrix)
+
+
+def _product_seconds(left: Tensor, right: Tensor) -> float:
+    """The median of five; the first product warms up."""
     seconds = []
     for _ in range(6):
-        _wait(device)
+        _wait(left.device)
         started = time.perf_counter()
-        matrix @ matrix
-        _wait(device)
+        left @ right
+        _wait(left.device)
         seconds.append(time.perf_counter() - started)
-    return 2 * float(size) ** 3 / sorted(seconds[1:])[2]
+    return sorted(seconds[1:])[2]
 
 
 def _wait(device: torch.device) -> None:
