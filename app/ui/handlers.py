@@ -151,7 +151,8 @@ class Handlers:
         try:
             for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
-                yield self.book(current) | drawing.updates() | (self.fresh(current) if changed else {})
+                fresh = self.fresh(current) if changed else {}  # takes a moment, in which the reading begins
+                yield fresh | self.book(current) | drawing.updates()
         except CoreError as error:
             current.uploads.error = error
         yield self.book(current) | drawing.updates()
