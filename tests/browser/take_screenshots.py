@@ -21,8 +21,8 @@ WRITING = """() => document.querySelector('#strip .status').innerText.startsWith
 LONG = 120_000  # milliseconds: a book is read, on a slow machine
 
 
-def reads(browser: Browser, address: str, size: str, scheme: str, sample: int = 0) -> Page:
-    """A page on which a sample book was read, the first one unless another is asked for."""
+def visits(browser: Browser, address: str, size: str, scheme: str) -> Page:
+    """A page whose model has loaded."""
     width, height, scale = SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
@@ -31,6 +31,12 @@ def reads(browser: Browser, address: str, size: str, scheme: str, sample: int = 
     page.set_default_timeout(LONG)
     page.goto(address)
     page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
+    return page
+
+
+def reads(browser: Browser, address: str, size: str, scheme: str, sample: int = 0) -> Page:
+    """A page on which a sample book was read, the first one unless another is asked for."""
+    page = visits(browser, address, size, scheme)
     page.locator("#samples button").nth(sample).click()
     page.wait_for_selector("#book .step.done")
     return page
@@ -122,14 +128,7 @@ def take_library(browser: Browser, address: str, scheme: str) -> list[Path]:
 
 def take_recognition(browser: Browser, address: str, scheme: str, scan: Path) -> Path:
     """A scan whose third page is being recognised. Needs requirements-ocr.txt, and a scan never seen before."""
-    width, height, scale = SIZES["desktop"]
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=scale
-    )
-    page = context.new_page()
-    page.set_default_timeout(LONG)
-    page.goto(address)
-    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
+    page = visits(browser, address, "desktop", scheme)
     page.set_input_files("#drop input[type=file]", str(scan))
     page.locator("#book [data-act^=recognise]").click()
     page.wait_for_function("document.querySelector('#book .arrival')?.innerText.includes('page 3 of')")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from app.ui.updates import Updates
 
 USABLE_TOKENS_PER_SECOND = 5.0  # a little faster than people read aloud
+TOKENS_PER_WORD = 1.6  # of English in the tokens of full models, with room for a conversation
 USABLE_READING_SECONDS = 600.0  # of the pages in `Speeds`
 OFFLINE = "This program is offline, so nothing can be fetched. Bring a folder: python launch.py --model FOLDER"
 OTHERS = '<button type="button" class="link" data-tab="System">Other models</button>'
@@ -58,7 +59,8 @@ class ModelOffer:
         why = _why(session, state)
         if not why or session.declined_offer:
             return _card(refused) if refused else ""
-        row = best(model_rows(state, source))
+        words = sum(book.num_words for book in session.book.library.books) if session.book else 0
+        row = best(model_rows(state, source), int(TOKENS_PER_WORD * words))
         return _card(refused + (_offer(why, row) if row else _nothing_fits(why)))
 
     def act(self, session_id: str, action: str | None) -> "Iterator[Updates]":
@@ -119,12 +121,14 @@ class ModelOffer:
             self._worker.switch(self._source.load(config_of(row, self._source)), name)
 
 
-def best(rows: Sequence[ModelRow]) -> ModelRow | None:
+def best(rows: Sequence[ModelRow], needed: int = 0) -> ModelRow | None:
     """The largest full model that is quick enough on this machine, else the quickest; None: none fits.
 
-    Models that the hub hands out at once come before those whose licence must be accepted there first.
+    Models whose context here holds `needed` tokens come first, then those that the hub hands out at once before those
+    whose licence must be accepted there.
     """
     fitting = [row for row in rows if not row.is_bundled and row.fit is not None and row.fit.speeds is not None]
+    fitting = [row for row in fitting if row.fit is not None and row.fit.context >= needed] or fitting
     open_ones = [row for row in fitting if row.is_here or not row.gated]
     fitting = open_ones or fitting
     usable = [row for row in fitting if _is_usable(row)]
