@@ -136,7 +136,7 @@ def take_recognition(browser: Browser, address: str, scheme: str, scan: Path) ->
     page.wait_for_timeout(300)
     file = FOLDER / f"recognition-{scheme}.png"
     page.screenshot(path=file)
-    context.close()
+    page.context.close()
     return file
 
 
