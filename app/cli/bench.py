@@ -10,6 +10,7 @@ from app.cli.bench_report import bench_config, finish, follow, settings, speed_s
 from app.cli.charts import plot
 from core.bench import recall
 from core.bench.ablation import Ablation
+from core.bench.busy import run_busy
 from core.bench.peers import run_peers
 from core.bench.speed import run_speed
 from core.config import EngineConfig
@@ -103,6 +104,8 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
     if args.suite == "page":
         contexts = args.contexts or DEFAULT_PAGE_CONTEXTS
         return shape, page_cost.run_page(engine, contexts, args.methods or COMPARED, **shape)
+    if args.suite == "busy":
+        return shape, run_busy(engine, args.contexts or DEFAULT_PAGE_CONTEXTS, args.methods or COMPARED, **shape)
     if args.suite == "peers":
         return shape, run_peers(engine, find(engine.config.model).target, contexts, **shape)
     shape["books"] = args.books

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from core.ops.attention import attend, attend_reference
+from core.ops.threads import Threads
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class SmallRows:
 
     def __init__(self, library: Path) -> None:
         compiled = ctypes.CDLL(str(library))
+        self._threads = Threads()
         self._call, self._call_linear = compiled.small_rows_attention, compiled.small_rows_linear
         self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
         for call in (self._call, self._call_linear, self._call_norm, self._call_silu):
@@ -83,7 +85,7 @@ class SmallRows:
             return torch.cat([self(some, k[:, :, :keys], v[:, :, :keys], scaling) for some, keys in seen], 2)
         assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
         folded = (q * scaling).reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
-        threads = torch.get_num_threads()
+        threads = self._threads.now()
         shares = -(-total // KEYS_OF_A_SHARE)
         pieces = min(threads, shares) if kv_heads % threads else 1  # a share's result does not depend on its thread
         out = torch.empty(kv_heads, rows, dim)
@@ -100,7 +102,7 @@ class SmallRows:
         rows = x.contiguous()
         out = torch.empty(*x.shape[:-1], weight.shape[0])
         sizes = (x.numel() // x.shape[-1], x.shape[-1], weight.shape[0])
-        self._call_linear(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, torch.get_num_threads())
+        self._call_linear(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, self._threads.now())
         return out
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

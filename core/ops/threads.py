@@ -1,0 +1,91 @@
+"""How many threads the kernel for few rows computes with, beside whatever else runs on the machine.
+
+Its steps take fractions of a millisecond, and each ends when the last thread does. Where another program has one of the
+cores, that thread does not run for milliseconds, and all others wait for it. So the kernel uses the cores that others
+leave free: what the processor did in the last quarter of a second, less what this process did. One rule serves both
+directions, without trials: a thread that would wait is given up, and comes back when its core is idle again.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import psutil
+import torch
+
+LOOK_SECONDS = 0.25  # between two looks; the system counts in hundredths of a second
+SPARE = 0.4  # cores: a thread pays if others leave this much less than a core of its own; measured, see limits.md
+
+
+class Used(NamedTuple):
+    """Seconds since any fixed moment: by the clock, idle ones of all cores together, and what this process used."""
+
+    clock: float
+    idle: float
+    own: float
+
+
+def used_now() -> Used:
+    """Of the cores that this process may run on.
+
+    Raises:
+        OSError, psutil.Error, NotImplementedError: the system does not tell.
+    """
+    mine = own_cores()
+    cores = psutil.cpu_times(percpu=True)
+    idle = sum(core.idle + getattr(core, "iowait", 0.0) for number, core in enumerate(cores) if number in mine)
+    return Used(time.perf_counter(), idle, time.process_time())
+
+
+def own_cores() -> set[int]:
+    """Numbers of the cores that this process may run on."""
+    return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def free_cores(before: Used, now: Used, cores: int) -> float:
+    """How many of so many cores other programs left free between two looks."""
+    seconds = now.clock - before.clock
+    others = cores - (now.idle - before.idle + now.own - before.own) / seconds
+    return cores - min(max(others, 0.0), cores)
+
+
+class Threads:
+    """The number of threads for a small parallel step; torch's own number is the most.
+
+    Args:
+        look: tells what was used; tests replace it and `clock`.
+    """
+
+    adapts = True  # of all; benchmarks measure without
+
+    def __init__(
+        self,
+        look: Callable[[], Used] = used_now,
+        clock: Callable[[], float] = time.perf_counter,
+        cores: int | None = None,
+    ) -> None:
+        self._look, self._clock = look, clock
+        self._cores = len(own_cores()) if cores is None else cores
+        self._free = float(self._cores)
+        self._before = self._try_look()
+        self._next = clock() + LOOK_SECONDS
+
+    def now(self) -> int:
+        """At least 1. Looks at the machine four times a second at most; between two looks it costs 0.2 us."""
+        most = torch.get_num_threads()
+        if most == 1 or not Threads.adapts:
+            return most
+        if self._clock() >= self._next:
+            self._next = self._clock() + LOOK_SECONDS
+            before, self._before = self._before, self._try_look()
+            if before and self._before:
+                self._free = free_cores(before, self._before, self._cores)
+        return max(1, min(most, math.floor(self._free + SPARE)))
+
+    def _try_look(self) -> Used | None:
+        try:
+            return self._look()
+        except (OSError, psutil.Error, NotImplementedError):
+            return None

@@ -1,0 +1,120 @@
+"""Threads beside other programs: what a look tells, and what follows from it."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from core.ops import threads
+from core.ops.threads import LOOK_SECONDS, Threads, Used, free_cores, used_now
+
+
+class Machine:
+    """Four cores that other programs and we use for known shares of the time."""
+
+    cores = 4
+
+    def __init__(self) -> None:
+        self.used, self.looks = Used(0.0, 0.0, 0.0), 0
+
+    def passes(self, seconds: float, *, others: float, own: float) -> None:
+        idle = max(0.0, self.cores - others - own)
+        clock, so_far, before = self.used
+        self.used = Used(clock + seconds, so_far + idle * seconds, before + own * seconds)
+
+    def look(self) -> Used:
+        self.looks += 1
+        return self.used
+
+    def threads(self) -> Threads:
+        return Threads(self.look, lambda: self.used.clock, self.cores)
+
+
+@pytest.fixture(autouse=True)
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_free_are_the_cores_that_are_idle_or_ours() -> None:
+    quiet, now = Used(10.0, 100.0, 5.0), Used(12.0, 102.0, 7.0)  # two seconds: one idle core, one of ours
+    assert free_cores(quiet, now, 4) == pytest.approx(2.0)
+    assert free_cores(quiet, Used(12.0, 109.0, 7.0), 4) == 4.0, "rounding of the system's clocks gives no fifth core"
+    assert free_cores(quiet, Used(12.0, 100.0, 5.0), 4) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "expected"),
+    [(0.0, 4.0, 4), (0.3, 3.7, 4), (0.8, 3.2, 3), (1.0, 3.0, 3), (2.0, 2.0, 2), (3.9, 0.1, 1)],
+)
+def test_a_thread_for_each_core_that_others_leave(others: float, own: float, expected: int) -> None:
+    machine = Machine()
+    chosen = machine.threads()
+    assert chosen.now() == 4, "nothing is known yet"
+    machine.passes(LOOK_SECONDS, others=others, own=own)
+    assert chosen.now() == expected
+    machine.passes(LOOK_SECONDS, others=others, own=float(expected))
+    assert chosen.now() == expected, "with fewer threads of ours, the same again"
+
+
+def test_threads_come_back_when_the_others_end() -> None:
+    machine = Machine()
+    chosen = machine.threads()
+    machine.passes(LOOK_SECONDS, others=2.0, own=2.0)
+    assert chosen.now() == 2
+    machine.passes(LOOK_SECONDS, others=0.0, own=2.0)
+    assert chosen.now() == 4
+
+
+def test_it_looks_four_times_a_second_at_most() -> None:
+    machine = Machine()
+    chosen = machine.threads()
+    for _ in range(1000):
+        machine.passes(LOOK_SECONDS / 100, others=1.0, own=3.0)
+        chosen.now()
+    assert 8 <= machine.looks <= 12
+
+
+def test_torchs_own_number_is_the_most_and_one_needs_no_look() -> None:
+    machine = Machine()
+    chosen = machine.threads()
+    torch.set_num_threads(2)
+    machine.passes(LOOK_SECONDS, others=1.0, own=2.0)
+    assert chosen.now() == 2
+    torch.set_num_threads(1)
+    looks = machine.looks
+    machine.passes(1.0, others=0.0, own=1.0)
+    assert chosen.now() == 1 and machine.looks == looks
+
+
+def test_a_benchmark_can_leave_the_number_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    chosen = machine.threads()
+    monkeypatch.setattr(Threads, "adapts", False)
+    machine.passes(1.0, others=3.0, own=1.0)
+    assert chosen.now() == 4
+
+
+def test_a_system_that_does_not_tell_leaves_all_threads() -> None:
+    def silent() -> Used:
+        raise NotImplementedError
+
+    clock = iter(float(second) for second in range(100))
+    chosen = Threads(silent, lambda: next(clock), 4)
+    assert [chosen.now() for _ in range(5)] == [4] * 5
+
+
+def test_this_machine_tells() -> None:
+    first, second = used_now(), used_now()
+    assert second.clock >= first.clock and second.idle >= first.idle >= 0 and second.own >= first.own > 0
+
+
+def test_cores_that_this_process_may_not_use_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "own_cores", lambda: {1, 2})
+    idle = [SimpleNamespace(idle=seconds, iowait=0.5) for seconds in (100.0, 10.0, 20.0, 200.0)]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: idle)
+    assert used_now().idle == 31.0
