@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 from app.cli.arguments import parse_arguments
 from app.cli.environment import Situation, prepare_environment, repair
+from app.cli.terminal import filter_terminals
 from core.planning import nvidia
 
 COMPUTING = (None, "ask", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
@@ -64,6 +65,7 @@ def prepare_process(*, offline: bool = False) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
+    filter_terminals()
 
 
 def tell_unused_gpu(args: argparse.Namespace) -> None:

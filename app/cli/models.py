@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import torch
 
 from app.cli.reading import print_json
+from app.cli.terminal import drawing, plain
 from app.formats import disk_size
 from core.errors import CoreError, InvalidSetting, UnknownModel
 from core.models.hub import store
@@ -233,12 +234,12 @@ class DownloadLine:
     """Progress as one line that is rewritten on a terminal, else one line a file."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = stream, stream.isatty()
+        self._stream, self._terminal = drawing(stream), stream.isatty()
         self._open = False
 
     def show(self, progress: DownloadProgress) -> None:
         """Show the progress of the file and of all files."""
-        text = progress_text(progress)
+        text = plain(progress_text(progress))
         if self._terminal:
             self._stream.write(f"\r{text:<99}")
             self._stream.flush()

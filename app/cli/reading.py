@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TextIO
 
+from app.cli.terminal import drawing
 from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
 from app.documents import Document, Extracting, extract_documents
@@ -95,7 +96,7 @@ class ProgressLine:
     """The progress of reading a prompt, as one line on stderr that is rewritten on a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = stream, stream.isatty()
+        self._stream, self._terminal = drawing(stream), stream.isatty()
         self._open = False
 
     def watch(self, events: Iterable[Event]) -> Iterator[Event]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from app.cli.reading import ProgressLine
+from app.cli.terminal import drawing
 from app.runtime.throttle import INTERVAL_SECONDS
 from core.decoding.stats import DecodeStats
 from core.generation.events import Finished, LaneEvent, PrefillProgress, RoundDone
@@ -21,7 +22,7 @@ class Scoreboard:
     """
 
     def __init__(self, stream: TextIO, names: Sequence[str], most_tokens: int) -> None:
-        self._stream, self._names, self._most = stream, names, most_tokens
+        self._stream, self._names, self._most = drawing(stream), names, most_tokens
         self._terminal = stream.isatty()
         self._reading = ProgressLine(stream)
         self._stats = [DecodeStats() for _ in names]

@@ -62,13 +62,14 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> "Address":
-        """The complete address from the value of --remote.
+        """The complete address from the value of --remote; without a scheme it is http, as such servers speak.
 
         Raises:
             InvalidSetting: not an address, or one with a password.
         """
         try:
-            parts = urlsplit(url.strip())
+            url = url.strip()
+            parts = urlsplit(url if "//" in url else f"http://{url}")
             host, port = parts.hostname, parts.port
         except ValueError:
             parts, host, port = urlsplit(""), None, None

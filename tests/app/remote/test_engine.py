@@ -305,6 +305,9 @@ def test_a_closed_generator_ends_the_connection(server: FakeServer) -> None:
         ("http://localhost:8000/v1/", "http://localhost:8000/v1"),
         ("https://gpu.example/llm/v1", "https://gpu.example/llm/v1"),
         ("http://[::1]:8000", "http://[::1]:8000/v1"),
+        ("localhost:8000", "http://localhost:8000/v1"),
+        ("gpu.example/llm/v1", "http://gpu.example/llm/v1"),
+        ("[::1]:8000", "http://[::1]:8000/v1"),
     ],
 )
 def test_an_address_is_made_complete(url: str, base: str) -> None:
@@ -312,7 +315,7 @@ def test_an_address_is_made_complete(url: str, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:8000", "ftp://x", "http://", "http://x?key=1", "http://u:p@x", "http://x:y"]
+    "url", ["", "/v1", "ftp://x", "http://", "u:p@x", "mailto:x", "http://x?key=1", "http://u:p@x", "http://x:y"]
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidSetting) as caught:

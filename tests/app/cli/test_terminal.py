@@ -1,0 +1,89 @@
+"""What a terminal is sent: no orders from books, models or servers; pipes get every character."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TextIO, cast
+
+import pytest
+
+from app.cli import terminal
+from app.cli.models import DownloadLine
+from app.cli.reading import ProgressLine
+from app.cli.scoreboard import Scoreboard
+from app.cli.terminal import PlainTerminal, drawing, filter_terminals, plain
+from core.models.hub.download import DownloadProgress
+from tests.app.remote.fake_server import DONE, fake_server, says, stream, used
+
+pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
+ROOT = Path(__file__).parents[3]
+TITLE = "\x1b]0;owned\x07"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_orders_become_replacement_characters() -> None:
+    assert plain(f"a{TITLE}b") == "a�]0;owned�b"
+    assert plain("\x9b2J\x7f\r\b\x00") == "�2J����"
+    assert plain("שלום\n\tcafé – 日本\u202b") == "שלום\n\tcafé – 日本\u202b", "all else stays"
+
+
+def test_a_terminal_is_filtered_and_a_pipe_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, error = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", error)
+    filter_terminals()
+    filter_terminals()  # twice is once
+    print(TITLE, end="", flush=True)
+    sys.stdout.writelines([TITLE])
+    print(TITLE, end="", file=sys.stderr)
+    assert out.getvalue() == "�]0;owned�" * 2 and error.getvalue() == TITLE
+    assert sys.stdout.isatty() and drawing(sys.stdout) is out and drawing(sys.stderr) is error
+
+
+def test_our_own_lines_still_move_the_cursor() -> None:
+    screen = Terminal()
+    progress = DownloadProgress(
+        name=f"evil{TITLE}.bin", number=1, num_files=1, file_bytes=0, file_total_bytes=10, done_bytes=0,
+        total_bytes=10, kept_bytes=0, elapsed_seconds=1.0,
+    )  # fmt: skip
+    stream = cast("TextIO", PlainTerminal(screen))
+    DownloadLine(stream).show(progress)
+    assert screen.getvalue().startswith("\r") and "\x1b" not in screen.getvalue()
+    for line in (ProgressLine(stream), Scoreboard(stream, ["plain"], 10)):
+        assert line._stream is screen
+
+
+def test_no_console_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    terminal.filter_terminals()
+    assert sys.stdout is None
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_an_answer_gives_no_orders_to_a_real_terminal(piped: bool, tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("A tower stood here.\n" * 50, encoding="utf-8")
+    with fake_server() as server:
+        server.counts_words()
+        server.answers(stream(says("It fell."), says(TITLE), says("", "stop"), used(50, 4), DONE))
+        command = [sys.executable, "launch.py", "ask", str(book), "-q", "Who?", "--remote", server.url, "--no-venv"]
+        leader, follower = pty.openpty()
+        with os.fdopen(leader, "rb", buffering=0) as screen:
+            out = subprocess.PIPE if piped else follower
+            process = subprocess.Popen(command, stdout=out, stderr=follower, stdin=subprocess.DEVNULL, cwd=ROOT)
+            os.close(follower)
+            shown = process.communicate()[0] if piped else b""
+            try:
+                while part := screen.read(4096):
+                    shown += part
+            except OSError:  # Linux: the other end is closed
+                pass
+            assert process.wait() == 0, shown
+    assert b"It fell." in shown and (TITLE.encode() in shown) is piped
