@@ -167,9 +167,15 @@ class OffloadedLayer:
     In a short pass the host may attend to the oldest blocks in place; the pass brings the others.
 
     Host memory: capacity rows. Device memory: `tail_rows`, twice while a long pass runs.
+
+    Args:
+        reads: how often a pass attends: once, and once for every later layer that has no keys of its own. Every time
+            the blocks are brought again.
     """
 
-    def __init__(self, shape: KVShape, capacity: int, ring: PrefetchRing, *, block_rows: int, chunk_size: int) -> None:
+    def __init__(
+        self, shape: KVShape, capacity: int, ring: PrefetchRing, *, block_rows: int, chunk_size: int, reads: int = 1
+    ) -> None:
         assert block_rows % chunk_size == 0, f"blocks of {block_rows} rows cut chunks of {chunk_size}"
         self._shape, self._ring, self._block = shape, ring, block_rows
         blocks = -(-capacity // block_rows)
@@ -185,6 +191,7 @@ class OffloadedLayer:
         self._at = 0  # rows on the device before the new ones
         self._left: tuple[Tensor, Tensor] | None = None  # k, v [H_kv, n, D]: a long pass's rows that stay on the device
         self._sent = 0  # rows of a long pass in host memory that are not valid yet
+        self._reads, self._unread = reads, 0
 
     def put_back(self, k: Tensor, v: Tensor) -> None:
         """Start with rows [0, n) from host memory, k, v [H_kv, n, D], as `ResidentLayer.take_out` returned them."""
@@ -199,7 +206,7 @@ class OffloadedLayer:
 
     def open(self, help: CpuShare | None) -> None:
         """The host attends to the oldest blocks, which arrived there first."""
-        self._helper = help.helper if help else None
+        self._helper, self._unread = help.helper if help else None, self._reads
         self._helped = help.blocks_of(self._offloaded // self._block) if help else 0
 
     def pieces(self) -> Sequence[Tensor]:
@@ -249,7 +256,9 @@ class OffloadedLayer:
         if helper is not None:
             parts.append(helper.answer())
         found = union(parts)
-        self._send_away()
+        self._unread -= 1
+        if self._unread <= 0:
+            self._send_away()
         if asked is not None and asked.sinks is not None:
             return with_sinks(found, asked.sinks).to(q.dtype)
         return found.out.to(q.dtype)

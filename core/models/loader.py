@@ -1,7 +1,7 @@
 """Loads models with transformers and our attention function, and reads the sizes that caches need."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import weight_files
-from core.models.layer_reach import reaches_of
+from core.models.layer_reach import layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
@@ -56,11 +56,21 @@ class ModelDims:
     reaches: tuple[Reach | None, ...] = ()  # see `KVShape`
     capped: bool = False
     plain: bool = True  # whether attention is the plain causal one in every layer
+    again: tuple[int, ...] = ()  # see `KVShape`; as many of the layers, the last ones, have no keys of their own
+    windowed_heads: tuple[int, int] | None = None
+
+    @property
+    def full_layers(self) -> int:
+        """Number of layers with keys of their own that attend to all tokens."""
+        own = self.num_layers - len(self.again)
+        return own - sum(map(bool, self.reaches[:own]))
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """The shape that a cache needs."""
-        heads = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
-        return KVShape(*heads, dtype, device, self.reaches, self.capped)
+        own = self.num_layers - len(self.again)
+        heads = (own, self.num_heads, self.num_kv_heads, self.head_dim)
+        others = (self.reaches[:own], self.capped, self.again, self.windowed_heads)
+        return KVShape(*heads, dtype, device, *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +147,14 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     family = FAMILIES[config.model_type]
     reaches = reaches_of(config, everywhere=family.windows == "all")
     capped = bool(getattr(config, "attn_logit_softcapping", None))
+    kv_heads, windowed_heads = _heads(config, reaches)
+    again = read_again(config)
+    widths = getattr(config, "intermediate_size", None) or 0
     return ModelDims(
         num_layers=int(config.num_hidden_layers),
         num_heads=heads,
-        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        num_kv_heads=kv_heads[0],
+        head_dim=kv_heads[1],
         hidden_size=int(config.hidden_size),
         vocab_size=int(config.vocab_size),
         max_context=int(config.max_position_embeddings),
@@ -149,11 +162,25 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         disk_dtype=config.dtype or torch.float32,
         layerwise=config.model_type in PLAIN_FAMILIES and not reaches,
         drafts=family.drafts,
-        intermediate_size=int(getattr(config, "intermediate_size", None) or 0),
+        intermediate_size=int(max(widths) if isinstance(widths, list) else widths),
         reaches=reaches,
         capped=capped,
-        plain=not reaches and not capped and config.model_type not in WITH_SINKS,
+        plain=not (reaches or capped or again) and config.model_type not in WITH_SINKS,
+        again=again,
+        windowed_heads=windowed_heads,
     )
+
+
+def _heads(config: Any, reaches: Sequence[Reach | None]) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    """KV heads and their dimension, and those of windowed layers if they are others."""
+    if not (stated := layer_heads(config)):
+        heads = int(config.num_attention_heads)
+        dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        return (int(getattr(config, "num_key_value_heads", None) or heads), dim), None
+    by_kind = {reach is None: own for reach, own in zip(reaches or (None,) * len(stated), stated, strict=True)}
+    full = by_kind.get(True, stated[0])
+    windowed = by_kind.get(False, full)
+    return full, windowed if windowed != full else None
 
 
 def load_model(

@@ -31,6 +31,7 @@ class CacheSizes:
     chunk_size: int
     fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
     window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
+    window_row_bytes: int = 0  # keys and values of one token in one windowed layer
     hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
     # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
     # layer computes; 0: on a processor, which stores at once.
@@ -47,6 +48,7 @@ class CacheSizes:
             chunk_size=config.retrieval.chunk_size,
             fixed_bytes=beside_bytes(dims, dtype),
             window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
+            window_row_bytes=shape.window_layer_bytes,
             hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
             sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
         )
@@ -61,7 +63,7 @@ class CacheSizes:
 
     def window_bytes(self, context: int) -> int:
         """Keys and values of all windowed layers."""
-        return sum(min(rows, context) | 1 for rows in self.window_rows) * self.row_bytes
+        return sum(min(rows, context) | 1 for rows in self.window_rows) * self.window_row_bytes
 
     def block_rows(self, context: int) -> int:
         """Rows of one layer that cross the link in one block; a multiple of the chunk size."""

@@ -6,12 +6,18 @@ import pytest
 import torch
 from torch import nn
 
+from core.caches.full import FullCache, Offload
+from core.caches.layer_storage import KEPT_ROWS
+from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
+from core.errors import UnsupportedModel
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
+from core.models.cached_model import CachedModel
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import dims_of, prepared
+from core.planning.cache_sizes import CacheSizes
 from core.planning.planner import make_plan
 from tests.core.models.tiny_families import tiny_family, twin_models
 from tests.core.toys import CPU, MACHINE, Letters, random_prompt
@@ -51,7 +57,7 @@ def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
 
 
 @pytest.mark.parametrize("placement", ["auto", "offloaded"])
-@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "mistral"])
+@pytest.mark.parametrize("family", ["gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "mistral"])
 def test_every_method_writes_what_transformers_writes(family: str, placement: str) -> None:
     engine, stock = engine_of(family, placement)
     prompt = random_prompt(LENGTH)
@@ -86,3 +92,54 @@ def test_going_back_further_than_windows_are_kept_reads_again(family: str, monke
     method = "retrieval" if family == "gemma3_text" else "lookup"
     for text in (longer, [*prompt[:300], *random_prompt(30, seed=3)]):
         assert list(answer(engine, text, method).token_ids) == written(stock, text)
+
+
+@pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
+def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(family: str) -> None:
+    """Three of six layers, one of them of the only layer that attends to all tokens."""
+    engine, stock = engine_of(family, "offloaded")
+    prompt = random_prompt(900)
+    assert list(answer(engine, prompt, "autoregressive").token_ids) == written(stock, prompt)
+    full = engine.full_cache
+    shape, block = full.shape, engine.plan.cache_sizes.block_rows(2048)
+    assert (shape.num_layers, len(shape.full_layers), engine.info.target_layers) == (3, 1, 6)
+    assert full.link_bytes == 2 * ((full.length - KEPT_ROWS) // block) * block * shape.layer_bytes > 0
+    assert full.nbytes == 2 * full.length * shape.layer_bytes + shape.window_bytes(full.length)
+    assert (
+        shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes
+    )  # two layers, one of them read three times
+    assert engine.plan.cache_sizes.layers == 1 and engine.info.kv_bytes_per_token == shape.layer_bytes
+
+
+def test_a_piece_of_a_prompt_longer_than_the_rows_on_the_device_is_read_again_too() -> None:
+    config = tiny_family("gemma4_text")
+    stock, ours = twin_models(config, ATTENTION_NAME)
+    shape = dims_of(config, "toy", weight_bytes=0).shape(torch.float32, CPU)
+    full = FullCache(shape, 1024, 8, offload=Offload(block_rows=16))
+    judge, tokens = CachedModel("full", ours, full, CPU), random_prompt(800)
+    with torch.inference_mode():
+        expected = cast(Any, stock)(torch.tensor([tokens]), use_cache=False).logits[0]
+    for start, stop in ((0, 500), (500, 790), (790, 800)):  # two of them longer than the rows that stay
+        found = judge.feed(Context(tokens), range(start, stop), stop - start)
+        assert torch.allclose(found, expected[start:stop], atol=5e-4, rtol=2e-4)
+
+
+def test_the_heads_of_windowed_layers_are_their_own() -> None:
+    config = tiny_family("gemma4_text")
+    dims = dims_of(config, "toy", weight_bytes=0)
+    shape = dims.shape(torch.float32, CPU)
+    assert (shape.num_kv_heads, shape.head_dim, shape.windowed_heads) == (1, 32, (2, 16))
+    full = FullCache(shape, 4096 + 4 * 16, 8)
+    assert full.window(0).saved(0).k.shape[1::2] == (2, 16)
+    sizes = CacheSizes.of(dims, EngineConfig(context=4096), torch.float32)
+    assert sizes.window_bytes(4096) == 2 * 4097 * 2 * 2 * 16 * 4  # layers, rows, keys and values, heads, their size
+
+
+def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:
+    uneven = tiny_family(
+        "gemma4_text", per_layer_config={0: {"head_dim": 32}, 2: {"head_dim": 32}, 5: {"head_dim": 32}}
+    )
+    with pytest.raises(UnsupportedModel, match="different kinds or sizes"):
+        dims_of(uneven, "toy", weight_bytes=0)
+    with pytest.raises(UnsupportedModel, match="layers read the keys of others"):
+        dims_of(tiny_family("gemma3_text", num_kv_shared_layers=1), "toy", weight_bytes=0)
