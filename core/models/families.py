@@ -142,7 +142,7 @@ def _sizes(config: object) -> Refusal | None:
     """Layers that differ in more than the heads of windowed and full ones, or that read other layers' keys."""
     family = FAMILIES.get(getattr(config, "model_type", ""))
     if getattr(config, "is_heterogeneous", False):
-        differing = set(getattr(config, "per_layer_attributes", None) or ("all",))
+        differing = set(getattr(config, "per_layer_attributes", ("unknown",)))
         kinds = dict.fromkeys(zip(getattr(config, "layer_types", None) or (), layer_heads(config), strict=False))
         alike = len({kind for kind, _ in kinds}) == len(kinds)
         if family is None or not family.sized or not alike or not differing <= HEADS:

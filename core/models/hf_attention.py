@@ -2,8 +2,9 @@
 
 `register()` makes the attention implementation "triforce" known. A model loaded with it calls `update(k, v, layer)` on
 its `past_key_values` and passes the result on as `key, value`; we return a handle there, and our attention function
-uses the handle's cache and layer (a later layer without keys of its own passes on an earlier one's handle). Every decoder-only family whose attention goes through this interface works without model code
-of ours (`core.models.families`: those that are tested).
+uses the handle's cache and layer (a later layer without keys of its own passes on an earlier one's handle). Every
+decoder-only family whose attention goes through this interface works without model code of ours
+(`core.models.families`: those that are tested).
 
 The cache attends causally to everything it has seen. What else a layer may ask for (a window, chunks, a soft cap,
 sinks) is passed on as `Asked`. Any other request is refused here: leaving it out silently would give another model's

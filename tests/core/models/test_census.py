@@ -97,7 +97,7 @@ MOE = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_inte
     ("family", "fields"),
     [
         ("gemma4_text", {"num_kv_shared_layers": 0, **MOE}),
-        ("gemma4_text", {"attention_k_eq_v": False, "hidden_size_per_layer_input": 0}),
+        ("gemma4_text", {"attention_k_eq_v": False, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}),
         ("gemma4_text", {"use_bidirectional_attention": "vision", "final_logit_softcapping": 30.0}),
         ("gemma3n_text", {"num_kv_shared_layers": 0}),
     ],
