@@ -30,6 +30,7 @@ from core.models.layer_reach import layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
+from core.models.text_part import NAMES, WHOLES, text_bytes, text_part
 from core.ops.backend import STOCK, Backend
 from core.ops.reach import Reach
 
@@ -91,12 +92,18 @@ class LoadedModel:
 def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrainedConfig:
     """The configuration in a folder's config.json, or in a file of that kind; `overrides` replace its fields.
 
+    Of a model that sees or hears too, the text part's.
+
     Raises:
         DamagedAssets: it is unreadable.
         UnsupportedModel: transformers does not know this kind of model.
     """
     try:
-        return cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
+        config = cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
+        part = text_part(config)
+        for field, value in overrides.items() if part is not config else ():
+            setattr(part, field, value)
+        return part
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
         if (kind := _stated_kind(folder)) is not None and kind not in CONFIG_MAPPING:
             raise UnsupportedModel(
@@ -124,7 +131,9 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
     """
     config = read_config(folder, overrides)
     files = weight_files(folder)
-    return dims_of(config, folder.name, weight_bytes=sum(file.stat().st_size for file in files))
+    alone = _stated_kind(folder) not in WHOLES
+    size = sum(file.stat().st_size for file in files) if alone else text_bytes(files)
+    return dims_of(config, folder.name, weight_bytes=size)
 
 
 def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> ModelDims:
@@ -140,6 +149,16 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     attends = getattr(config, "is_heterogeneous", False) or getattr(config, "num_attention_heads", None)
     if getattr(config, "is_encoder_decoder", False) or not attends or not writes:
         what = f" ({built_for[0]})" if built_for else ""
+        if config.model_type in WHOLES:  # of a file or a folder, `read_config` takes the text part
+            raise UnsupportedModel(
+                f"{name} is a whole model that sees or hears, of which only the text part runs here.",
+                hint="Give its folder, or the text part alone.",
+            )
+        if getattr(config, "text_config", None) is not None:
+            raise UnsupportedModel(
+                f"{name} sees or hears, and the text part of such models ({config.model_type}) was not compared.",
+                hint=DECODERS,
+            )
         raise UnsupportedModel(f"{name} is not a decoder-only text model{what}.", hint=DECODERS)
     if (refused := refusal(model_config)) is not None:
         raise UnsupportedModel(f"{name} {refused.problem}.", hint=refused.hint)
@@ -222,6 +241,7 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
             attn_implementation=ATTENTION_NAME,
             local_files_only=True,
             output_loading_info=True,
+            key_mapping=None if _stated_kind(folder) not in WHOLES else dict(NAMES),
         )
     except (OSError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(
