@@ -24,8 +24,10 @@ from core.ops.reach import Asked, Reach
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows, PrefetchRing
 
-MOST_MARKS = 8  # lengths whose newest queries are kept for a later rewind to exactly there: the newest prompts
-MOST_WINDOW_MARKS = 2  # ... of models with windows, whose rows they hold, too
+# Lengths whose newest queries are kept for a later rewind to exactly there: the newest prompts', and the shortest, which
+# is the end of the book
+MOST_MARKS = 9
+MOST_WINDOW_MARKS = 3  # ... of models with windows, whose rows they hold, too
 MOST_ATTACHED = 256  # rows that `attach` writes at a time
 
 
@@ -234,13 +236,13 @@ class FullCache:
         memory once.
         """
         self._marks.pop(self._length, None)
+        if len(self._marks) == (MOST_WINDOW_MARKS if self.shape.reaches else MOST_MARKS):
+            del self._marks[next(mark for mark in self._marks if mark != min(self._marks))]
         newest = [self.recent_queries(layer, num_queries) for layer in self.shape.full_layers]
         host = torch.device("cpu")
         windows = [store.saved(reach.first(self._length), host) for _, reach, store in self._windows()]
         queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
         self._marks[self._length] = Mark(queries, windows)
-        if len(self._marks) > (MOST_WINDOW_MARKS if windows else MOST_MARKS):
-            del self._marks[next(iter(self._marks))]
 
     def queries_start(self) -> int:
         """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.

@@ -257,6 +257,7 @@ class FakeEngine:
         cancel: threading.Event | None = None,
         *,
         seconds: float | None = None,
+        boundary: int = 0,
     ) -> Generator[LaneEvent]:
         """Lanes in turns, a token a turn; each writes the next enqueued script, or all write the same words."""
         reused = 0

@@ -1,5 +1,7 @@
 """Engines over models with windowed layers: texts, races, offloading and going back, against transformers' own text."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +19,8 @@ from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import dims_of, prepared
-from core.planning.cache_sizes import CacheSizes
+from core.planning.cache_sizes import REMEMBERED, CacheSizes
+from core.planning.placement import Rooms, find_fit
 from core.planning.planner import make_plan
 from tests.core.models.tiny_families import tiny_family, twin_models
 from tests.core.toys import CPU, MACHINE, Letters, random_prompt
@@ -143,3 +146,63 @@ def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are
         dims_of(uneven, "toy", weight_bytes=0)
     with pytest.raises(UnsupportedModel, match="layers read the keys of others"):
         dims_of(tiny_family("gemma3_text", num_kv_shared_layers=1), "toy", weight_bytes=0)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text", "mistral"])
+def test_no_question_reads_the_book_again_whatever_was_asked_between(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions and answers longer than what windows can forget; a race and a comparison among them."""
+    monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
+    engine, stock = engine_of(family)
+    fed: list[int] = []
+    feed = CachedModel.feed_tokens
+
+    def counting(self: CachedModel, token_ids: Any, start: int, keep: int) -> Any:
+        fed.extend(range(start, start + len(token_ids)) if self.name == "full" else ())
+        return feed(self, token_ids, start, keep)
+
+    monkeypatch.setattr(CachedModel, "feed_tokens", counting)
+    book, method = random_prompt(900), "lookup" if family == "mistral" else "retrieval"
+    config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
+    for number, size in enumerate((200, 30, 5, 90, 150, 2)):
+        prompt = [*book, *random_prompt(size, seed=10 + number)]
+        *_, last = engine.generate(prompt, config, boundary=len(book))
+        assert isinstance(last, Finished) and (number == 0 or last.reused_tokens >= len(book))
+        if number in (2, 5):
+            assert list(last.token_ids) == written(stock, prompt)
+        if number == 1:
+            other = [*book, *random_prompt(70, seed=5)]
+            list(engine.race(other, [config, replace(config, method="autoregressive")], boundary=len(book)))
+            engine.compare(other, [3, 4, 5], [3, 4, 6])
+            for turn in range(4):  # a conversation that grows
+                other += random_prompt(100, seed=20 + turn)
+                list(engine.read(other))
+    assert max(Counter(token for token in fed if token < len(book)).values()) == 1
+
+
+def test_a_race_that_comes_first_remembers_the_end_of_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
+    engine, _ = engine_of("gemma3_text")
+    book = random_prompt(600)
+    config = GenerationConfig(max_new_tokens=WRITTEN, method="lookup", sampling=GREEDY)
+    list(engine.race([*book, *random_prompt(90, seed=1)], [config], boundary=len(book)))
+    assert engine.cached_prefix([*book, *random_prompt(9, seed=2)]) == len(book)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text"])
+def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
+    engine, _ = engine_of(family)
+    for number in range(5):
+        list(engine.read(random_prompt(100 + 50 * number)))
+    marks = engine.full_cache._marks
+    held = sum(rows.k.nbytes + rows.v.nbytes for mark in marks.values() for rows in mark.windows)
+    planned = engine.plan.cache_sizes.remembered_bytes(2048)
+    assert len(marks) == 3 and min(marks) == 99 and held <= planned == engine.plan.bytes_of(REMEMBERED)
+    assert held > 0.9 * planned
+    on_gpu = replace(engine.plan.cache_sizes, on_host=False)
+    assert [row.size_bytes for row in on_gpu.host_rows(2048, 1)] == [planned]
+    assert on_gpu.device_bytes(2048, 1) == engine.plan.cache_sizes.device_bytes(2048, 1) - planned
+    assert find_fit(on_gpu, 2048, Rooms(0, 1 << 30, planned, 0, 0), 0) is None
+    fits = Rooms(0, 1 << 30, planned + on_gpu.host_bytes(2048, 0), 0, 0)
+    assert find_fit(on_gpu, 2048, fits, 0) is not None
