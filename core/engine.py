@@ -227,8 +227,7 @@ class Engine:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.
 
         Args:
-            boundary: a number of tokens, those of the book. If it is not read yet, a step ends there: the cache then
-                holds exactly these, and remembers them whatever is asked later.
+            boundary: tokens of the book. If not read yet, a step ends there, and the cache remembers it from then on.
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
         """
@@ -261,11 +260,7 @@ class Engine:
                 done = end
 
     def _rewind(self, length: int) -> int:
-        """Every cache forgets the conversation from `length` on, or from an earlier token where windows are gone.
-
-        Returns:
-            The tokens that are left.
-        """
+        """Forget the conversation from `length` on, or from earlier on where windows are gone; the tokens left."""
         self._levels.rewind(length)
         left = min(length, self._levels.full.length)
         del self._seen[left:]

@@ -24,8 +24,7 @@ from core.ops.reach import Asked, Reach
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows, PrefetchRing
 
-# Lengths whose newest queries are kept for a later rewind to exactly there: the newest prompts', and the shortest, which
-# is the end of the book
+# Lengths whose newest queries are kept for a rewind to exactly there: newest prompts, and the shortest (a book's end)
 MOST_MARKS = 9
 MOST_WINDOW_MARKS = 3  # ... of models with windows, whose rows they hold, too
 MOST_ATTACHED = 256  # rows that `attach` writes at a time

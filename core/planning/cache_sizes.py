@@ -118,7 +118,7 @@ class CacheSizes:
         """The parts of `device_bytes`."""
         kept, side = resident * self.layer_bytes(context), self.beside_bytes(context)
         count, size = len(self.window_rows), self.window_bytes(context)
-        windows = (PlanRow(f"windows of {count} layers", size),) if count else ()
+        windows: tuple[PlanRow, ...] = (PlanRow(f"windows of {count} layers", size),) if count else ()
         windows += self.remembered_rows(context) if self.on_host else ()
         if resident == self.layers:
             return (PlanRow("full cache, landmarks, query log", kept + side), *windows)
