@@ -227,7 +227,7 @@ class Engine:
         """Prefill: bring the full cache to all tokens but the last. `cancel` ends it early; what was read stays.
 
         Args:
-            boundary: a number of tokens. If it is not read yet, a step ends there: the cache then holds exactly these.
+            boundary: tokens of the book. If not read yet, a step ends there, and the cache remembers it from then on.
         Raises:
             ContextTooSmall: the prompt leaves no room for an answer.
         """
@@ -240,7 +240,7 @@ class Engine:
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
         if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
             reused = self._rewind(voting)
-        if reused == total:
+        if reused and reused in (boundary, total):
             self._levels.full.remember_queries(self._levels.chunks.query_window)
         started, done = time.perf_counter(), reused
         yield progress_of(Step(done, done, reading_cost(done)), total, reused, 0.0)
@@ -248,7 +248,7 @@ class Engine:
             while not (cancel and cancel.is_set()) and (step := next(steps, None)):
                 self._seen[done:] = prompt_ids[done : step.kept]
                 done = step.kept
-                if done == total:
+                if done in (boundary, total):
                     self._levels.full.remember_queries(self._levels.chunks.query_window)
                 yield progress_of(step, total, reused, time.perf_counter() - started)
 
@@ -260,11 +260,7 @@ class Engine:
                 done = end
 
     def _rewind(self, length: int) -> int:
-        """Every cache forgets the conversation from `length` on, or from an earlier token where windows are gone.
-
-        Returns:
-            The tokens that are left.
-        """
+        """Forget the conversation from `length` on, or from earlier on where windows are gone; the tokens left."""
         self._levels.rewind(length)
         left = min(length, self._levels.full.length)
         del self._seen[left:]
@@ -335,6 +331,7 @@ class Engine:
         cancel: threading.Event | None = None,
         *,
         seconds: float | None = None,
+        boundary: int = 0,
     ) -> Generator[LaneEvent]:
         """Several methods answer the same prompt in fair turns: read once, then slices of a quarter of a second.
 
@@ -345,13 +342,14 @@ class Engine:
         Args:
             configs: all lanes have the retrieval budget of the first.
             seconds: a budget on each lane's clock, after which it ends with "time_up"; None: no limit.
+            boundary: see `read`.
         Raises:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
         self.use_budget(configs[0].budget)
         decoders = self._levels.lane_decoders(configs)
         reused, prefill_seconds = 0, 0.0
-        for progress in self.read(prompt_ids, cancel):
+        for progress in self.read(prompt_ids, cancel, boundary=boundary):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
             yield LaneEvent(None, progress)
         answers = [self._answer(d, prompt_ids, c) for d, c in zip(decoders, configs, strict=True)]

@@ -80,6 +80,7 @@ class TextEngine(Protocol):
         cancel: threading.Event | None = None,
         *,
         seconds: float | None = None,
+        boundary: int = 0,
     ) -> Generator[LaneEvent]:
         """Several methods answer one prompt in fair turns."""
 

@@ -94,6 +94,7 @@ class RemoteEngine:
         _cancel: threading.Event | None = None,
         *,
         seconds: float | None = None,
+        boundary: int = 0,
     ) -> Generator[LaneEvent]:
         """Raises NotRemotely: fair turns need one engine for both lanes."""
         _not_here("A race needs both methods in one engine; on a remote server their turns cannot be kept fair.")

@@ -48,7 +48,7 @@ def run_race(
     yield RaceBegun(race)
     try:
         yield from saved_books.fetch(session, prompt, engine, cancel)
-        with closing(engine.race(prompt, configs, cancel, seconds=seconds)) as events:
+        with closing(engine.race(prompt, configs, cancel, seconds=seconds, boundary=book.num_opening - 1)) as events:
             for event in events:
                 race.apply(event)
                 if isinstance(event.event, PrefillProgress):

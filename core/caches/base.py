@@ -32,6 +32,19 @@ class KVShape(NamedTuple):
     device: torch.device
     reaches: tuple[Reach | None, ...] = ()  # of each layer; None: it attends to all tokens before. Empty: all layers do
     capped: bool = False  # whether attention scores have a soft cap
+    again: tuple[int, ...] = ()  # layers that later layers without keys of their own read, one for each, in order
+    windowed_heads: tuple[int, int] | None = None  # H_kv and D of windowed layers, if others than those above
+
+    def of(self, layer: int) -> "KVShape":
+        """The shape with the heads of one layer."""
+        if self.windowed_heads is None or self.reach(layer) is None:
+            return self
+        heads, dim = self.windowed_heads
+        return self._replace(num_kv_heads=heads, head_dim=dim, windowed_heads=None)
+
+    def times_read(self, layer: int) -> int:
+        """How often a pass reads a layer's keys and values."""
+        return 1 + self.again.count(layer)
 
     def reach(self, layer: int) -> Reach | None:
         """To what a layer attends; None: to everything."""
@@ -53,10 +66,25 @@ class KVShape(NamedTuple):
         """Keys and values that every token adds: those in the layers that attend to all tokens, in bytes."""
         return len(self.full_layers) * self.layer_bytes
 
+    @property
+    def full_reads(self) -> int:
+        """How often a pass reads all tokens of a layer."""
+        return sum(self.times_read(layer) for layer in self.full_layers)
+
+    @property
+    def window_layer_bytes(self) -> int:
+        """Keys and values of one token in one windowed layer, in bytes."""
+        heads, dim = self.windowed_heads or (self.num_kv_heads, self.head_dim)
+        return 2 * heads * dim * self.dtype.itemsize
+
     def window_bytes(self, length: int) -> int:
-        """Keys and values in reach of a token behind `length` others, in all windowed layers, in bytes."""
-        reaches = [reach for reach in self.reaches if reach is not None]
-        return sum(length - reach.first(length) for reach in reaches) * self.layer_bytes
+        """Keys and values that a token behind `length` others reads in all windowed layers, in bytes."""
+        rows = sum(
+            (length - reach.first(length)) * self.times_read(layer)
+            for layer, reach in enumerate(self.reaches)
+            if reach is not None
+        )
+        return rows * self.window_layer_bytes
 
     def check(self, k: Tensor, v: Tensor) -> None:
         """Check the shape of a layer's k, v [1, H_kv, T, D]: a copy would silently broadcast a single head over all.

@@ -24,8 +24,9 @@ from core.ops.reach import Asked, Reach
 from core.ops.streams import to_device
 from core.ops.transfer import HostRows, PrefetchRing
 
-MOST_MARKS = 8  # lengths whose newest queries are kept for a later rewind to exactly there: the newest prompts
-MOST_WINDOW_MARKS = 2  # ... of models with windows, whose rows they hold, too
+# Lengths whose newest queries are kept for a rewind to exactly there: newest prompts, and the shortest (a book's end)
+MOST_MARKS = 9
+MOST_WINDOW_MARKS = 3  # ... of models with windows, whose rows they hold, too
 MOST_ATTACHED = 256  # rows that `attach` writes at a time
 
 
@@ -77,14 +78,14 @@ class FullCache:
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if (reach := self.shape.reach(layer)) is not None:
-            return WindowLayer(self.shape, self.capacity, reach, self.backend, FORGETTABLE)
+            return WindowLayer(self.shape.of(layer), self.capacity, reach, self.backend, FORGETTABLE)
         if offload is None or self._ring is None or self.shape.full_layers.index(layer) < offload.num_resident:
             return ResidentLayer(self.shape, self.capacity, self.backend)
-        return self._offloaded_layer(offload, self._ring)
+        return self._offloaded_layer(layer, offload, self._ring)
 
-    def _offloaded_layer(self, offload: Offload, ring: PrefetchRing) -> OffloadedLayer:
-        block, chunk = offload.block_rows, self.chunk_size
-        return OffloadedLayer(self.shape, self.capacity, ring, block_rows=block, chunk_size=chunk)
+    def _offloaded_layer(self, layer: int, offload: Offload, ring: PrefetchRing) -> OffloadedLayer:
+        block, chunk, reads = offload.block_rows, self.chunk_size, self.shape.times_read(layer)
+        return OffloadedLayer(self.shape, self.capacity, ring, block_rows=block, chunk_size=chunk, reads=reads)
 
     @property
     def length(self) -> int:
@@ -92,12 +93,12 @@ class FullCache:
 
     @property
     def nbytes(self) -> int:
-        return self._length * self.shape.bytes_per_token + self.shape.window_bytes(self._length)
+        return self._length * self.shape.full_reads * self.shape.layer_bytes + self.shape.window_bytes(self._length)
 
     @property
     def link_bytes(self) -> int:
         """Bytes of keys and values that the latest pass brought from host memory."""
-        return sum(layer.link_bytes for layer in self._layers)
+        return sum(layer.link_bytes for layer in self._in_order_of_reading())
 
     @property
     def resident_layers(self) -> int:
@@ -134,7 +135,7 @@ class FullCache:
         try:
             if self._ring is None:
                 self._ring = self._offload.ring(self.shape)
-            moved = self._offloaded_layer(self._offload, self._ring)
+            moved = self._offloaded_layer(number, self._offload, self._ring)
         except torch.OutOfMemoryError:
             store.put_back(*saved)
             raise
@@ -165,8 +166,11 @@ class FullCache:
         if self._ring is not None:
             if help is not None:
                 self._ring.settle()
-            self._ring.begin([piece for layer in self._layers for piece in layer.pieces()])
+            self._ring.begin([piece for layer in self._in_order_of_reading() for piece in layer.pieces()])
         return torch.arange(start, start + num_new, device=self.shape.device)
+
+    def _in_order_of_reading(self) -> list[LayerStore]:
+        return [*self._layers, *(self._layers[layer] for layer in self.shape.again)]
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the valid rows, and the landmarks of the chunks that they complete."""
@@ -174,7 +178,7 @@ class FullCache:
 
     def stage_in(self, store: LayerStore, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """As `stage`, for tokens from `start` on, into the store that now has the layer's rows [0, start)."""
-        self.shape.check(k, v)
+        self.shape.of(layer).check(k, v)
         first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
         if last > first and self.shape.reach(layer) is None:
             begun, _ = store.rows(first * self.chunk_size, start)
@@ -231,13 +235,13 @@ class FullCache:
         memory once.
         """
         self._marks.pop(self._length, None)
+        if len(self._marks) == (MOST_WINDOW_MARKS if self.shape.reaches else MOST_MARKS):
+            del self._marks[next(mark for mark in self._marks if mark != min(self._marks))]
         newest = [self.recent_queries(layer, num_queries) for layer in self.shape.full_layers]
         host = torch.device("cpu")
         windows = [store.saved(reach.first(self._length), host) for _, reach, store in self._windows()]
         queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
         self._marks[self._length] = Mark(queries, windows)
-        if len(self._marks) > (MOST_WINDOW_MARKS if windows else MOST_MARKS):
-            del self._marks[next(iter(self._marks))]
 
     def queries_start(self) -> int:
         """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.

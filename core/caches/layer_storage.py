@@ -167,9 +167,12 @@ class OffloadedLayer:
     In a short pass the host may attend to the oldest blocks in place; the pass brings the others.
 
     Host memory: capacity rows. Device memory: `tail_rows`, twice while a long pass runs.
+    `reads`: how often a pass attends: once more for every later layer without keys of its own; each brings all blocks.
     """
 
-    def __init__(self, shape: KVShape, capacity: int, ring: PrefetchRing, *, block_rows: int, chunk_size: int) -> None:
+    def __init__(
+        self, shape: KVShape, capacity: int, ring: PrefetchRing, *, block_rows: int, chunk_size: int, reads: int = 1
+    ) -> None:
         assert block_rows % chunk_size == 0, f"blocks of {block_rows} rows cut chunks of {chunk_size}"
         self._shape, self._ring, self._block = shape, ring, block_rows
         blocks = -(-capacity // block_rows)
@@ -184,7 +187,7 @@ class OffloadedLayer:
         self._new: tuple[Tensor, Tensor] | None = None  # k, v [1, H_kv, T, D] of a long pass, until it has attended
         self._at = 0  # rows on the device before the new ones
         self._left: tuple[Tensor, Tensor] | None = None  # k, v [H_kv, n, D]: a long pass's rows that stay on the device
-        self._sent = 0  # rows of a long pass in host memory that are not valid yet
+        self._sent, self._reads, self._unread = 0, reads, 0  # rows of a long pass in host memory, not valid yet
 
     def put_back(self, k: Tensor, v: Tensor) -> None:
         """Start with rows [0, n) from host memory, k, v [H_kv, n, D], as `ResidentLayer.take_out` returned them."""
@@ -199,7 +202,7 @@ class OffloadedLayer:
 
     def open(self, help: CpuShare | None) -> None:
         """The host attends to the oldest blocks, which arrived there first."""
-        self._helper = help.helper if help else None
+        self._helper, self._unread = help.helper if help else None, self._reads
         self._helped = help.blocks_of(self._offloaded // self._block) if help else 0
 
     def pieces(self) -> Sequence[Tensor]:
@@ -249,6 +252,7 @@ class OffloadedLayer:
         if helper is not None:
             parts.append(helper.answer())
         found = union(parts)
+        self._unread -= 1
         self._send_away()
         if asked is not None and asked.sinks is not None:
             return with_sinks(found, asked.sinks).to(q.dtype)
@@ -256,7 +260,7 @@ class OffloadedLayer:
 
     def _send_away(self) -> None:
         """Send complete blocks of a long pass to the host; copy the remaining rows, so that the originals can go."""
-        if self._new is None:
+        if self._new is None or self._unread > 0:
             return
         self._ring.reclaim()  # the rows of the layer before
         old = (self._k[0, :, : self._at], self._v[0, :, : self._at])
@@ -318,6 +322,7 @@ class OffloadedLayer:
 
     def commit(self, length: int) -> None:
         """Send complete blocks to the host if enough rows stand behind them."""
+        self._unread = 0
         self._send_away()
         self._ring.reclaim()
         if self._left is not None:

@@ -71,7 +71,7 @@ class RetrievalCache:
         k, v = ([self.shape.allocate(own) for own in rows] for _ in "kv")
         backend, capacity = self._full.backend, self._full.capacity
         windows = {
-            layer: WindowLayer(self.shape, capacity, reach, backend, SHORT)
+            layer: WindowLayer(self.shape.of(layer), capacity, reach, backend, SHORT)
             for layer, reach in enumerate(self.shape.reaches)
             if reach is not None
         }
@@ -87,7 +87,7 @@ class RetrievalCache:
     @property
     def nbytes(self) -> int:
         rows = self._first_recent + self._length - self._recent_start
-        return rows * self.shape.bytes_per_token + self.shape.window_bytes(self._length)
+        return rows * self.shape.full_reads * self.shape.layer_bytes + self.shape.window_bytes(self._length)
 
     @property
     def _first_recent(self) -> int:
@@ -222,7 +222,7 @@ class RetrievalCache:
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the recent rows."""
-        self.shape.check(k, v)
+        self.shape.of(layer).check(k, v)
         if (window := self._windows.get(layer)) is not None:
             window.stage(self._length, k, v)
             return

@@ -5,15 +5,18 @@ through every cache; the census judges every causal family, so one that is liste
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from core.models.layer_reach import FULL as FULL_KIND
-from core.models.layer_reach import KINDS
+from core.models.layer_reach import KINDS, layer_heads
 
 # Where a family has windows and chunks: nowhere, in the layers that `layer_types` names, or, if it is empty, in all
 Windows = Literal["none", "some", "all"]
+
+
+FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,9 @@ class Family:
 
     windows: Windows = "none"
     drafts: bool = True  # its keys can be rotated to other positions, which a draft's cache needs
+    shares: bool = False  # whether its last layers may read the keys and values of earlier ones
+    sized: bool = False  # whether its windowed layers may have other heads than its full ones
+    ropes: tuple[str, ...] = FIXED_ROPE  # kinds of rotary positions that were compared
 
 
 SOME = Family(windows="some")
@@ -29,6 +35,8 @@ ALL = Family(windows="all")
 INTERLEAVED = Family(drafts=False)  # rotary pairs are neighbours, not halves
 NORMED_AFTER = Family(drafts=False)  # keys are scaled, dimension by dimension, after the rotation
 SEVERAL_ROPES = Family(windows="some", drafts=False)  # layers of different types rotate differently, or not at all
+SHARING = replace(SEVERAL_ROPES, shares=True)
+GEMMA4 = replace(SHARING, sized=True, ropes=(*FIXED_ROPE, "proportional"))
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "afmoe": SEVERAL_ROPES,
@@ -48,6 +56,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "gemma": Family(),
         "gemma2": SOME,
         "gemma3_text": SEVERAL_ROPES,
+        "gemma3n_text": SHARING,
+        "gemma4_text": GEMMA4,
+        "gemma4_unified_text": GEMMA4,
         "glm": INTERLEAVED,
         "glm4": INTERLEAVED,
         "glm4_moe": Family(),
@@ -97,7 +108,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "vaultgemma": SOME,
     }
 )
-FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 ROPE_THAT_MOVES = ("dynamic", "longrope")  # they change with the length of the text
 
 FULL = "Choose a model with full attention."
@@ -105,6 +115,7 @@ OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
 UNUSED = "names a part of the context that its layers attend to, which its family does not have"
 PARTIAL = "does not attend to its whole context in every layer"
 STATE = "keeps a running state beside keys and values, which cannot go back to where a guess was rejected"
+HEADS = frozenset({"head_dim", "num_key_value_heads"})  # fields that may differ between types of layers
 WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa")
 CONVOLVING = ("lfm2", "lfm2_moe")  # their configurations do not always name the types of their layers
 
@@ -118,14 +129,26 @@ class Refusal(NamedTuple):
 
 def refusal(config: object) -> Refusal | None:
     """Why a decoder's configuration (as transformers reads it) would not run exactly; None if it does."""
-    if getattr(config, "is_heterogeneous", False):  # reading a field would raise
-        return Refusal("has layers of different kinds or sizes (per_layer_config), which is not implemented", OTHER)
-    for found in (_state(config), _partial(config), _altered_scores(config), _rope(config)):
-        if found is not None:
+    for rule in (_sizes, _state, _partial, _altered_scores, _rope):  # after the first, fields can be read
+        if (found := rule(config)) is not None:
             return found
     family = getattr(config, "model_type", "")
     if family not in FAMILIES:
         return Refusal(f"is of the family {family!r}, which was not tested against transformers' own attention", OTHER)
+    return None
+
+
+def _sizes(config: object) -> Refusal | None:
+    """Layers that differ in more than the heads of windowed and full ones, or that read other layers' keys."""
+    family = FAMILIES.get(getattr(config, "model_type", ""))
+    if getattr(config, "is_heterogeneous", False):
+        differing = set(getattr(config, "per_layer_attributes", ("unknown",)))
+        kinds = dict.fromkeys(zip(getattr(config, "layer_types", None) or (), layer_heads(config), strict=False))
+        alike = len({kind for kind, _ in kinds}) == len(kinds)
+        if family is None or not family.sized or not alike or not differing <= HEADS:
+            return Refusal("has layers of different kinds or sizes (per_layer_config), which is not implemented", OTHER)
+    if getattr(config, "num_kv_shared_layers", 0) and family is not None and not family.shares:
+        return Refusal("says that layers read the keys of others, which its family does not have", OTHER)
     return None
 
 
@@ -144,7 +167,8 @@ def _partial(config: object) -> Refusal | None:
         return Refusal(f"{PARTIAL} (layers of the type {others[0]})", FULL)
     if (found := _unused_window(config)) is not None:
         return found
-    if getattr(config, "is_causal", None) is False or getattr(config, "use_bidirectional_attention", None):
+    both_ways = getattr(config, "use_bidirectional_attention", None)
+    if getattr(config, "is_causal", None) is False or (both_ways and both_ways != "vision"):  # text has no pictures
         return Refusal("attends to tokens that follow, which is not implemented", FULL)
     return None
 
@@ -168,14 +192,14 @@ def _unused_window(config: object) -> Refusal | None:
 
 def _altered_scores(config: object) -> Refusal | None:
     """Attention over keys and values of different sizes."""
-    values, keys = getattr(config, "v_head_dim", None), getattr(config, "head_dim", None)
-    if getattr(config, "kv_lora_rank", None) or (values and values != keys):
+    values = getattr(config, "v_head_dim", None)
+    if getattr(config, "kv_lora_rank", None) or (values and values != getattr(config, "head_dim", None)):
         return Refusal("has values of another size than its keys (latent attention), which no cache here holds", OTHER)
     return None
 
 
 def _rope(config: object) -> Refusal | None:
-    stated = getattr(config, "rope_parameters", None) or {}
+    stated, family = getattr(config, "rope_parameters", None) or {}, FAMILIES.get(getattr(config, "model_type", ""))
     parts = [part for part in stated.values() if isinstance(part, Mapping)] or [stated]  # one for each type of layer
     for kind in (part.get("rope_type", "default") for part in parts):
         if kind in ROPE_THAT_MOVES:
@@ -183,6 +207,6 @@ def _rope(config: object) -> Refusal | None:
                 f"changes its rotary frequencies with the length of the text ({kind}), so that keys cannot be kept",
                 "Choose a model with fixed ones (default, linear, llama3 or YaRN).",
             )
-        if kind not in FIXED_ROPE:
+        if kind not in (family.ropes if family else FIXED_ROPE):
             return Refusal(f"has rotary positions of the kind {kind!r}, which were not tested", OTHER)
     return None

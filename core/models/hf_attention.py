@@ -2,8 +2,9 @@
 
 `register()` makes the attention implementation "triforce" known. A model loaded with it calls `update(k, v, layer)` on
 its `past_key_values` and passes the result on as `key, value`; we return a handle there, and our attention function
-uses the handle's cache. Every decoder-only family whose attention goes through this interface works without model code
-of ours (`core.models.families`: those that are tested).
+uses the handle's cache and layer (a later layer without keys of its own passes on an earlier one's handle). Every
+decoder-only family whose attention goes through this interface works without model code of ours
+(`core.models.families`: those that are tested).
 
 The cache attends causally to everything it has seen. What else a layer may ask for (a window, chunks, a soft cap,
 sinks) is passed on as `Asked`. Any other request is refused here: leaving it out silently would give another model's
@@ -35,16 +36,24 @@ HARMLESS = frozenset(
 )
 
 
+class Staged(NamedTuple):
+    """Stands for the keys and the values of a layer, and of those that read them again."""
+
+    cache: RunningPass
+    layer: int
+
+
 class PassHandle:
     """Replaces a transformers cache during one forward pass."""
 
     def __init__(self, cache: RunningPass) -> None:
         self.cache = cache
 
-    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple["PassHandle", "PassHandle"]:
-        """Stage k, v [1, H_kv, T, D]; the attention function gets this handle instead of them."""
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple[Staged, Staged]:
+        """Stage k, v [1, H_kv, T, D]; the attention function gets a handle instead of them."""
         self.cache.stage(layer, k, v)
-        return self, self
+        staged = Staged(self.cache, layer)
+        return staged, staged
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Conversation tokens seen, for transformers."""
@@ -130,14 +139,12 @@ def attention(
     if is_causal is False or (is_causal is None and getattr(module, "is_causal", True) is False):
         raise _refused(module, "is_causal=False")
     wish = _wish(module, attention_mask, asked) if attention_mask is not None or asked else None
-    assert isinstance(key, PassHandle), f"attention got {type(key).__name__}; run models through a Judge"
+    assert isinstance(key, Staged), f"attention got {type(key).__name__}; run models through a Judge"
     assert value is key, f"attention got values of {type(value).__name__}"
-    layer = module.layer_idx
-    assert isinstance(layer, int)
     scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # the default of transformers' own functions
     if wish is None:
-        return key.cache.attend(layer, q, scaling).transpose(1, 2).contiguous(), None
-    return key.cache.attend(layer, q, scaling, wish).transpose(1, 2).contiguous(), None
+        return key.cache.attend(key.layer, q, scaling).transpose(1, 2).contiguous(), None
+    return key.cache.attend(key.layer, q, scaling, wish).transpose(1, 2).contiguous(), None
 
 
 def _wish(module: nn.Module, mask: object, asked: Mapping[str, object]) -> Asked | None:
@@ -181,12 +188,17 @@ def register() -> None:
 @torch.inference_mode()
 def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: KVCache, keep: int) -> Tensor:
     """One pass over tokens [T] at positions [T] through `cache`; logits of the last `keep` of them, [keep, V]."""
+    wanted: int | Tensor = keep
+    if getattr(
+        getattr(model, "config", None), "num_kv_shared_layers", 0
+    ):  # of a number, Gemma 4 would leave out the queries before
+        wanted = torch.arange(len(tokens) - keep, len(tokens), device=tokens.device)
     output = cast(Any, model)(
         input_ids=tokens[None],
         position_ids=positions[None],
         past_key_values=PassHandle(cache),
         use_cache=True,
-        logits_to_keep=keep,
+        logits_to_keep=wanted,
     )
     logits = output.logits[0]
     assert isinstance(logits, Tensor)

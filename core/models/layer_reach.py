@@ -5,11 +5,31 @@ here is refused, so a mistake here cannot change an answer.
 """
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 from core.ops.reach import Reach
 
 WINDOWED, CHUNKED, FULL = "sliding_attention", "chunked_attention", "full_attention"
 KINDS = frozenset({WINDOWED, CHUNKED, FULL})
+
+
+def read_again(config: object) -> tuple[int, ...]:
+    """The layer that each layer without keys and values of its own reads; those are the last layers.
+
+    Each reads the last one before them that is of its own type (Gemma 3n, Gemma 4).
+    """
+    kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+    own = len(kinds) - int(getattr(config, "num_kv_shared_layers", 0) or 0)
+    owners = {kind: layer for layer, kind in enumerate(kinds[:own])}
+    return tuple(owners[kind] for kind in kinds[own:])
+
+
+def layer_heads(config: object) -> Sequence[tuple[int, int]]:
+    """KV heads and their dimension of each layer; empty if all are as the configuration says."""
+    if not getattr(config, "is_heterogeneous", False):
+        return ()
+    layers: Sequence[Any] = cast(Any, config).per_layer_config
+    return [(int(layer.num_key_value_heads), int(layer.head_dim)) for layer in layers]
 
 
 def reaches_of(config: object, *, everywhere: bool) -> tuple[Reach | None, ...]:

@@ -1,7 +1,7 @@
 """Loads models with transformers and our attention function, and reads the sizes that caches need."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,10 +26,11 @@ from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import weight_files
-from core.models.layer_reach import reaches_of
+from core.models.layer_reach import layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
+from core.models.text_part import NAMES, WHOLES, text_bytes, text_part
 from core.ops.backend import STOCK, Backend
 from core.ops.reach import Reach
 
@@ -56,11 +57,21 @@ class ModelDims:
     reaches: tuple[Reach | None, ...] = ()  # see `KVShape`
     capped: bool = False
     plain: bool = True  # whether attention is the plain causal one in every layer
+    again: tuple[int, ...] = ()  # see `KVShape`; as many of the layers, the last ones, have no keys of their own
+    windowed_heads: tuple[int, int] | None = None
+
+    @property
+    def full_layers(self) -> int:
+        """Number of layers with keys of their own that attend to all tokens."""
+        own = self.num_layers - len(self.again)
+        return own - sum(map(bool, self.reaches[:own]))
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """The shape that a cache needs."""
-        heads = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
-        return KVShape(*heads, dtype, device, self.reaches, self.capped)
+        own = self.num_layers - len(self.again)
+        heads = (own, self.num_heads, self.num_kv_heads, self.head_dim)
+        others = (self.reaches[:own], self.capped, self.again, self.windowed_heads)
+        return KVShape(*heads, dtype, device, *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +92,18 @@ class LoadedModel:
 def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrainedConfig:
     """The configuration in a folder's config.json, or in a file of that kind; `overrides` replace its fields.
 
+    Of a model that sees or hears too, the text part's.
+
     Raises:
         DamagedAssets: it is unreadable.
         UnsupportedModel: transformers does not know this kind of model.
     """
     try:
-        return cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
+        config = cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
+        part = text_part(config)
+        for field, value in overrides.items() if part is not config else ():
+            setattr(part, field, value)
+        return part
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
         if (kind := _stated_kind(folder)) is not None and kind not in CONFIG_MAPPING:
             raise UnsupportedModel(
@@ -114,7 +131,9 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
     """
     config = read_config(folder, overrides)
     files = weight_files(folder)
-    return dims_of(config, folder.name, weight_bytes=sum(file.stat().st_size for file in files))
+    alone = _stated_kind(folder) not in WHOLES
+    size = sum(file.stat().st_size for file in files) if alone else text_bytes(files)
+    return dims_of(config, folder.name, weight_bytes=size)
 
 
 def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> ModelDims:
@@ -130,6 +149,16 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     attends = getattr(config, "is_heterogeneous", False) or getattr(config, "num_attention_heads", None)
     if getattr(config, "is_encoder_decoder", False) or not attends or not writes:
         what = f" ({built_for[0]})" if built_for else ""
+        if config.model_type in WHOLES:  # of a file or a folder, `read_config` takes the text part
+            raise UnsupportedModel(
+                f"{name} is a whole model that sees or hears, of which only the text part runs here.",
+                hint="Give its folder, or the text part alone.",
+            )
+        if getattr(config, "text_config", None) is not None:
+            raise UnsupportedModel(
+                f"{name} sees or hears, and the text part of such models ({config.model_type}) was not compared.",
+                hint=DECODERS,
+            )
         raise UnsupportedModel(f"{name} is not a decoder-only text model{what}.", hint=DECODERS)
     if (refused := refusal(model_config)) is not None:
         raise UnsupportedModel(f"{name} {refused.problem}.", hint=refused.hint)
@@ -137,11 +166,14 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
     family = FAMILIES[config.model_type]
     reaches = reaches_of(config, everywhere=family.windows == "all")
     capped = bool(getattr(config, "attn_logit_softcapping", None))
+    kv_heads, windowed_heads = _heads(config, reaches)
+    again = read_again(config)
+    widths = getattr(config, "intermediate_size", None) or 0
     return ModelDims(
         num_layers=int(config.num_hidden_layers),
         num_heads=heads,
-        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
+        num_kv_heads=kv_heads[0],
+        head_dim=kv_heads[1],
         hidden_size=int(config.hidden_size),
         vocab_size=int(config.vocab_size),
         max_context=int(config.max_position_embeddings),
@@ -149,11 +181,25 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         disk_dtype=config.dtype or torch.float32,
         layerwise=config.model_type in PLAIN_FAMILIES and not reaches,
         drafts=family.drafts,
-        intermediate_size=int(getattr(config, "intermediate_size", None) or 0),
+        intermediate_size=int(max(widths) if isinstance(widths, list) else widths),
         reaches=reaches,
         capped=capped,
-        plain=not reaches and not capped and config.model_type not in WITH_SINKS,
+        plain=not (reaches or capped or again) and config.model_type not in WITH_SINKS,
+        again=again,
+        windowed_heads=windowed_heads,
     )
+
+
+def _heads(config: Any, reaches: Sequence[Reach | None]) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    """KV heads and their dimension, and those of windowed layers if they are others."""
+    if not (stated := layer_heads(config)):
+        heads = int(config.num_attention_heads)
+        dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        return (int(getattr(config, "num_key_value_heads", None) or heads), dim), None
+    by_kind = {reach is None: own for reach, own in zip(reaches or (None,) * len(stated), stated, strict=True)}
+    full = by_kind.get(True, stated[0])
+    windowed = by_kind.get(False, full)
+    return full, windowed if windowed != full else None
 
 
 def load_model(
@@ -195,6 +241,7 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
             attn_implementation=ATTENTION_NAME,
             local_files_only=True,
             output_loading_info=True,
+            key_mapping=None if _stated_kind(folder) not in WHOLES else dict(NAMES),
         )
     except (OSError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(

@@ -62,7 +62,7 @@ class _LoneKeys:
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
-        self._value = torch.empty(0)
+        self._values: dict[int, Tensor] = {}  # by layer
 
     def unseen_spans(self, total: int) -> list[range]:
         return [range(total)]
@@ -72,10 +72,11 @@ class _LoneKeys:
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.keys.append(k)
-        self._value = v
+        self._values[layer] = v
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
-        return self._value.repeat_interleave(q.shape[1] // self._value.shape[1], 1)
+        value = self._values[layer]
+        return value.repeat_interleave(q.shape[1] // value.shape[1], 1)
 
     def commit(self, num_new: int) -> None: ...
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from core.caches.full import Offload
+from core.caches.full import MOST_WINDOW_MARKS, Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
 from core.caches.window_layer import FORGETTABLE, window_rows
 from core.config import EngineConfig
@@ -18,6 +18,7 @@ RING_SLOTS = 4  # blocks of keys and values on their way, in use, or being freed
 PIECE_BYTES = 8 << 20
 FEWEST_BLOCKS = 16  # of a full context: short contexts have smaller blocks
 LEAST_BLOCK = 64  # rows
+REMEMBERED = "windows remembered at the ends of prompts"
 PREFILL_BLOCK = "prefill, layer by layer"
 
 
@@ -31,6 +32,9 @@ class CacheSizes:
     chunk_size: int
     fixed_bytes: int = 0  # needed besides at every context: the newest queries, in all layers
     window_rows: tuple[int, ...] = ()  # rows of each windowed layer, which always lie on the device
+    window_row_bytes: int = 0  # keys and values of one token in one windowed layer
+    reaches: tuple[int, ...] = ()  # rows of each windowed layer that the end of a prompt remembers in host memory
+    on_host: bool = False  # whether this is the device's own memory
     hidden_bytes: int = 0  # hidden states of one token; 0: the layers cannot be called one by one
     # Rows of a long pass through one layer, kept until they have been read on their way to the host, while the next
     # layer computes; 0: on a processor, which stores at once.
@@ -47,6 +51,9 @@ class CacheSizes:
             chunk_size=config.retrieval.chunk_size,
             fixed_bytes=beside_bytes(dims, dtype),
             window_rows=tuple(window_rows(reach, FORGETTABLE) for reach in shape.reaches if reach is not None),
+            window_row_bytes=shape.window_layer_bytes,
+            reaches=tuple(reach.size for reach in shape.reaches if reach is not None),
+            on_host=device != "cuda",
             hidden_bytes=dims.hidden_size * dtype.itemsize if dims.layerwise and config.layerwise else 0,
             sending_rows=choose_prefill_chunk(dims, config, device, offloaded=True).value if device == "cuda" else 0,
         )
@@ -61,7 +68,11 @@ class CacheSizes:
 
     def window_bytes(self, context: int) -> int:
         """Keys and values of all windowed layers."""
-        return sum(min(rows, context) | 1 for rows in self.window_rows) * self.row_bytes
+        return sum(min(rows, context) | 1 for rows in self.window_rows) * self.window_row_bytes
+
+    def remembered_bytes(self, context: int) -> int:
+        """Host memory for the windows at the ends of the book and of the newest prompts."""
+        return MOST_WINDOW_MARKS * sum(min(rows, context) for rows in self.reaches) * self.window_row_bytes
 
     def block_rows(self, context: int) -> int:
         """Rows of one layer that cross the link in one block; a multiple of the chunk size."""
@@ -82,6 +93,7 @@ class CacheSizes:
         """Device memory of the full cache with this many resident layers."""
         away = self.layers - resident
         rows = resident * self.layer_bytes(context) + self.beside_bytes(context) + self.window_bytes(context)
+        rows += self.remembered_bytes(context) if self.on_host else 0
         return rows + (self.ring_bytes(context) + away * self.tail_bytes(context) if away else 0)
 
     def host_bytes(self, context: int, resident: int) -> int:
@@ -106,7 +118,8 @@ class CacheSizes:
         """The parts of `device_bytes`."""
         kept, side = resident * self.layer_bytes(context), self.beside_bytes(context)
         count, size = len(self.window_rows), self.window_bytes(context)
-        windows = (PlanRow(f"windows of {count} layers", size),) if count else ()
+        windows: tuple[PlanRow, ...] = (PlanRow(f"windows of {count} layers", size),) if count else ()
+        windows += self.remembered_rows(context) if self.on_host else ()
         if resident == self.layers:
             return (PlanRow("full cache, landmarks, query log", kept + side), *windows)
         kept_rows = [PlanRow(f"full cache, {resident} of {self.layers} layers", kept)] if resident else []
@@ -120,10 +133,16 @@ class CacheSizes:
         )
 
     def host_rows(self, context: int, resident: int) -> tuple[PlanRow, ...]:
-        """The parts of `host_bytes`."""
+        """What lies in the memory of a GPU's host: the parts of `host_bytes`, and remembered windows."""
         away = self.layers - resident
         which = f", {away} of {self.layers} layers" if resident else ""
-        return (PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)),) if away else ()
+        rows = (PlanRow(f"full cache{which}, host", self.host_bytes(context, resident)),) if away else ()
+        return rows if self.on_host else (*rows, *self.remembered_rows(context))
+
+    def remembered_rows(self, context: int) -> tuple[PlanRow, ...]:
+        """The row of `remembered_bytes`."""
+        size = self.remembered_bytes(context)
+        return (PlanRow(REMEMBERED, size),) if size else ()
 
     def offload(self, context: int, resident: int) -> Offload | None:
         """The settings for the cache's offloaded layers."""

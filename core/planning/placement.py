@@ -91,7 +91,8 @@ def _layers_that_fit(sizes: CacheSizes, context: int, rooms: Rooms, most: int) -
         return most
     for here in range(min(most, sizes.layers - 1), -1, -1):
         if sizes.device_bytes(context, here) <= rooms.offloaded:
-            return here if sizes.host_bytes(context, here) <= rooms.host else None
+            beside = 0 if sizes.on_host else sizes.remembered_bytes(context)
+            return here if sizes.host_bytes(context, here) + beside <= rooms.host else None
     return None
 
 

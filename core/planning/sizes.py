@@ -52,14 +52,15 @@ def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype)
     retrieval = config.retrieval
     shape = target.shape(dtype, torch.device("meta"))
     numbers = retrieval.num_chunks * len(shape.full_layers) * target.num_kv_heads * torch.int64.itemsize
-    windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None) * shape.layer_bytes
+    windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None)
     rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
-    return rows * kv_bytes_per_token(target, dtype) + numbers + windows
+    return rows * kv_bytes_per_token(target, dtype) + numbers + windows * shape.window_layer_bytes
 
 
 def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """All rows of the streaming cache."""
-    return (config.draft.window | 1) * draft.num_layers * draft.shape(dtype, torch.device("meta")).layer_bytes
+    shape = draft.shape(dtype, torch.device("meta"))
+    return (config.draft.window | 1) * shape.num_layers * shape.layer_bytes
 
 
 def prefill_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype, *, offloaded: bool) -> int:
@@ -110,7 +111,7 @@ def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torc
     """Bytes of a token of context: full cache; a landmark per chunk (keys only), its score; every 64th query."""
     kv = kv_bytes_per_token(target, dtype)
     landmark = -(-kv // (2 * config.retrieval.chunk_size))
-    score = -(-4 * _full_layers(target) * target.num_kv_heads // config.retrieval.chunk_size)
+    score = -(-4 * target.full_layers * target.num_kv_heads // config.retrieval.chunk_size)
     samples = -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
     return kv + landmark + score + samples
 
@@ -124,11 +125,7 @@ def beside_bytes(target: ModelDims, dtype: torch.dtype) -> int:
 
 
 def _query_bytes(target: ModelDims, dtype: torch.dtype) -> int:
-    return _full_layers(target) * target.num_heads * target.head_dim * dtype.itemsize
-
-
-def _full_layers(target: ModelDims) -> int:
-    return len(target.shape(torch.float32, torch.device("meta")).full_layers)
+    return target.full_layers * target.num_heads * target.head_dim * dtype.itemsize
 
 
 def gib(size_bytes: int) -> str:

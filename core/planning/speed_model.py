@@ -109,8 +109,9 @@ def planned_reads(
     plan: Plan, target: ModelDims, draft: ModelDims | None, config: EngineConfig, guessing: int | None = None
 ) -> Reads:
     """What passes read by a plan. `guessing`: bytes of the weights that retrieval passes read; None: the target's."""
-    context, layers, kv = plan.context.value, target.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
-    windowed, windows = layers - plan.num_layers, target.shape(plan.dtype.value, META).window_bytes(context)
+    context, layers, shape = plan.context.value, target.num_layers, target.shape(plan.dtype.value, META)
+    kv, windows = shape.full_reads * plan.cache_sizes.row_bytes, shape.window_bytes(context)
+    windowed = layers - plan.num_layers
     weights = plan.bytes_of(TARGET_WEIGHTS)
     guessing = weights if guessing is None else guessing
     reads = Reads(

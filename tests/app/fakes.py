@@ -154,6 +154,7 @@ class FakeEngine:
         self.written: list[list[int]] = []
         self.words: dict[int, str] = {}  # by token id, of the newest answer in which it stands
         self.threads: set[str] = set()
+        self.race_boundaries: list[int] = []
         self._scripts: deque[list[str] | BaseException] = deque()
         self._seen: list[int] = []
 
@@ -257,8 +258,10 @@ class FakeEngine:
         cancel: threading.Event | None = None,
         *,
         seconds: float | None = None,
+        boundary: int = 0,
     ) -> Generator[LaneEvent]:
         """Lanes in turns, a token a turn; each writes the next enqueued script, or all write the same words."""
+        self.race_boundaries.append(boundary)
         reused = 0
         for progress in self.read(prompt_ids, cancel):
             reused = progress.reused_tokens

@@ -1,17 +1,26 @@
 """Engines over models with windowed layers: texts, races, offloading and going back, against transformers' own text."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
+from core.caches.full import FullCache, Offload
+from core.caches.layer_storage import KEPT_ROWS
+from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
 from core.engine import Engine
+from core.errors import UnsupportedModel
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
+from core.models.cached_model import CachedModel
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import dims_of, prepared
+from core.planning.cache_sizes import REMEMBERED, CacheSizes
+from core.planning.placement import Rooms, find_fit
 from core.planning.planner import make_plan
 from tests.core.models.tiny_families import tiny_family, twin_models
 from tests.core.toys import CPU, MACHINE, Letters, random_prompt
@@ -51,7 +60,7 @@ def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
 
 
 @pytest.mark.parametrize("placement", ["auto", "offloaded"])
-@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "mistral"])
+@pytest.mark.parametrize("family", ["gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "mistral"])
 def test_every_method_writes_what_transformers_writes(family: str, placement: str) -> None:
     engine, stock = engine_of(family, placement)
     prompt = random_prompt(LENGTH)
@@ -86,3 +95,114 @@ def test_going_back_further_than_windows_are_kept_reads_again(family: str, monke
     method = "retrieval" if family == "gemma3_text" else "lookup"
     for text in (longer, [*prompt[:300], *random_prompt(30, seed=3)]):
         assert list(answer(engine, text, method).token_ids) == written(stock, text)
+
+
+@pytest.mark.parametrize("family", ["gemma3n_text", "gemma4_text"])
+def test_layers_without_keys_of_their_own_read_those_of_an_earlier_layer_again(family: str) -> None:
+    """Three of six layers, one of them of the only layer that attends to all tokens."""
+    engine, stock = engine_of(family, "offloaded")
+    prompt = random_prompt(900)
+    assert list(answer(engine, prompt, "autoregressive").token_ids) == written(stock, prompt)
+    full = engine.full_cache
+    shape, block = full.shape, engine.plan.cache_sizes.block_rows(2048)
+    assert (shape.num_layers, len(shape.full_layers), engine.info.target_layers) == (3, 1, 6)
+    assert full.link_bytes == 2 * ((full.length - KEPT_ROWS) // block) * block * shape.layer_bytes > 0
+    assert full.nbytes == 2 * full.length * shape.layer_bytes + shape.window_bytes(full.length)
+    assert (
+        shape.window_bytes(500) == 15 * (1 + 3) * shape.window_layer_bytes
+    )  # two layers, one of them read three times
+    assert engine.plan.cache_sizes.layers == 1 and engine.info.kv_bytes_per_token == shape.layer_bytes
+
+
+def test_a_piece_of_a_prompt_longer_than_the_rows_on_the_device_is_read_again_too() -> None:
+    config = tiny_family("gemma4_text")
+    stock, ours = twin_models(config, ATTENTION_NAME)
+    shape = dims_of(config, "toy", weight_bytes=0).shape(torch.float32, CPU)
+    full = FullCache(shape, 1024, 8, offload=Offload(block_rows=16))
+    judge, tokens = CachedModel("full", ours, full, CPU), random_prompt(800)
+    with torch.inference_mode():
+        expected = cast(Any, stock)(torch.tensor([tokens]), use_cache=False).logits[0]
+    for start, stop in ((0, 500), (500, 790), (790, 800)):  # two of them longer than the rows that stay
+        found = judge.feed(Context(tokens), range(start, stop), stop - start)
+        assert torch.allclose(found, expected[start:stop], atol=5e-4, rtol=2e-4)
+
+
+def test_the_heads_of_windowed_layers_are_their_own() -> None:
+    config = tiny_family("gemma4_text")
+    dims = dims_of(config, "toy", weight_bytes=0)
+    shape = dims.shape(torch.float32, CPU)
+    assert (shape.num_kv_heads, shape.head_dim, shape.windowed_heads) == (1, 32, (2, 16))
+    full = FullCache(shape, 4096 + 4 * 16, 8)
+    assert full.window(0).saved(0).k.shape[1::2] == (2, 16)
+    sizes = CacheSizes.of(dims, EngineConfig(context=4096), torch.float32)
+    assert sizes.window_bytes(4096) == 2 * 4097 * 2 * 2 * 16 * 4  # layers, rows, keys and values, heads, their size
+
+
+def test_heads_that_differ_otherwise_and_sharing_that_a_family_does_not_have_are_refused() -> None:
+    uneven = tiny_family(
+        "gemma4_text", per_layer_config={0: {"head_dim": 32}, 2: {"head_dim": 32}, 5: {"head_dim": 32}}
+    )
+    with pytest.raises(UnsupportedModel, match="different kinds or sizes"):
+        dims_of(uneven, "toy", weight_bytes=0)
+    with pytest.raises(UnsupportedModel, match="layers read the keys of others"):
+        dims_of(tiny_family("gemma3_text", num_kv_shared_layers=1), "toy", weight_bytes=0)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text", "mistral"])
+def test_no_question_reads_the_book_again_whatever_was_asked_between(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions and answers longer than what windows can forget; a race and a comparison among them."""
+    monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
+    engine, stock = engine_of(family)
+    fed: list[int] = []
+    feed = CachedModel.feed_tokens
+
+    def counting(self: CachedModel, token_ids: Any, start: int, keep: int) -> Any:
+        fed.extend(range(start, start + len(token_ids)) if self.name == "full" else ())
+        return feed(self, token_ids, start, keep)
+
+    monkeypatch.setattr(CachedModel, "feed_tokens", counting)
+    book, method = random_prompt(900), "lookup" if family == "mistral" else "retrieval"
+    config = GenerationConfig(max_new_tokens=WRITTEN, method=method, sampling=GREEDY)
+    for number, size in enumerate((200, 30, 5, 90, 150, 2)):
+        prompt = [*book, *random_prompt(size, seed=10 + number)]
+        *_, last = engine.generate(prompt, config, boundary=len(book))
+        assert isinstance(last, Finished) and (number == 0 or last.reused_tokens >= len(book))
+        if number in (2, 5):
+            assert list(last.token_ids) == written(stock, prompt)
+        if number == 1:
+            other = [*book, *random_prompt(70, seed=5)]
+            list(engine.race(other, [config, replace(config, method="autoregressive")], boundary=len(book)))
+            engine.compare(other, [3, 4, 5], [3, 4, 6])
+            for turn in range(4):  # a conversation that grows
+                other += random_prompt(100, seed=20 + turn)
+                list(engine.read(other))
+    assert max(Counter(token for token in fed if token < len(book)).values()) == 1
+
+
+def test_a_race_that_comes_first_remembers_the_end_of_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.caches.full.FORGETTABLE", 32)
+    engine, _ = engine_of("gemma3_text")
+    book = random_prompt(600)
+    config = GenerationConfig(max_new_tokens=WRITTEN, method="lookup", sampling=GREEDY)
+    list(engine.race([*book, *random_prompt(90, seed=1)], [config], boundary=len(book)))
+    assert engine.cached_prefix([*book, *random_prompt(9, seed=2)]) == len(book)
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "gemma4_text"])
+def test_what_is_remembered_of_windows_is_planned(family: str) -> None:
+    engine, _ = engine_of(family)
+    for number in range(5):
+        list(engine.read(random_prompt(100 + 50 * number)))
+    marks = engine.full_cache._marks
+    held = sum(rows.k.nbytes + rows.v.nbytes for mark in marks.values() for rows in mark.windows)
+    planned = engine.plan.cache_sizes.remembered_bytes(2048)
+    assert len(marks) == 3 and min(marks) == 99 and held <= planned == engine.plan.bytes_of(REMEMBERED)
+    assert held > 0.9 * planned
+    on_gpu = replace(engine.plan.cache_sizes, on_host=False)
+    assert [row.size_bytes for row in on_gpu.host_rows(2048, 1)] == [planned]
+    assert on_gpu.device_bytes(2048, 1) == engine.plan.cache_sizes.device_bytes(2048, 1) - planned
+    assert find_fit(on_gpu, 2048, Rooms(0, 1 << 30, planned, 0, 0), 0) is None
+    fits = Rooms(0, 1 << 30, planned + on_gpu.host_bytes(2048, 0), 0, 0)
+    assert find_fit(on_gpu, 2048, fits, 0) is not None

@@ -1,6 +1,7 @@
 """Small things to test with: random models of real families, a letter tokenizer, laws as tables."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -15,8 +16,7 @@ from core.engine import Engine
 from core.generation.loaded import LoadedModels
 from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
-from core.models.layerwise import PLAIN_FAMILIES
-from core.models.loader import LoadedModel, ModelDims
+from core.models.loader import LoadedModel, dims_of
 from core.models.self_draft import self_draft_of
 from core.ops.graphs import Graphs
 from core.planning.hardware import Machine
@@ -64,20 +64,8 @@ def loaded(config: PreTrainedConfig, seed: int, noise: float = 0.0) -> LoadedMod
     generator = torch.Generator().manual_seed(seed + 1)
     for parameter in module.parameters():
         parameter.data += noise * parameter.std() * torch.randn(parameter.shape, generator=generator)
-    sizes = cast(Any, config)
-    dims = ModelDims(
-        num_layers=sizes.num_hidden_layers,
-        num_heads=sizes.num_attention_heads,
-        num_kv_heads=sizes.num_key_value_heads,
-        head_dim=sizes.head_dim,
-        hidden_size=sizes.hidden_size,
-        vocab_size=VOCAB,
-        max_context=sizes.max_position_embeddings,
-        weight_bytes=sum(4 * p.numel() for p in module.parameters()),
-        disk_dtype=torch.float32,
-        layerwise=sizes.model_type in PLAIN_FAMILIES,
-        intermediate_size=sizes.intermediate_size,
-    )
+    dims = dims_of(config, "toy", weight_bytes=sum(4 * p.numel() for p in module.parameters()))
+    dims = replace(dims, disk_dtype=torch.float32)
     return LoadedModel(module, dims, dims.shape(torch.float32, CPU), frozenset())
 
 

@@ -13,9 +13,10 @@ from core.decoding.registry import EXACT_METHODS
 from core.synthetic.book import write_book
 from tests.core.toys import FAMILIES, VOCAB, Letters
 
-World = Literal["tiny", "bundled"]
+World = Literal["tiny", "bundled", "windowed"]
 # All answers greedy, all sampled and long, or one sampled answer that is continued again and again
 Flavour = Literal["mixed", "greedy", "sampled", "continued"]
+WINDOWED = ("gemma2", "gemma4_text", "gpt_oss", "ministral", "qwen2")
 CONTINUED_EVERY = 10  # mixed cases of which one is "continued": statistics of seams need many of them
 Interruption = Literal["cancel", "close", "cancel reading", "close reading"]
 
@@ -42,6 +43,7 @@ class Pair:
     kv_heads: int
     seed: int
     noise: float | None  # None: a draft of other weights, which agrees by chance only
+    windowed: bool = False  # with the windows that its family has; the draft, if its keys do not move, is a Qwen2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,7 @@ class Case:
     @property
     def name(self) -> str:
         """As the command line takes it."""
-        return f"b{self.number}" if self.world == "bundled" else str(self.number)
+        return {"tiny": "", "bundled": "b", "windowed": "w"}[self.world] + str(self.number)
 
 
 def draw_case(number: int, world: World = "tiny", flavour: Flavour = "mixed") -> Case:
@@ -172,7 +174,8 @@ def draw_case(number: int, world: World = "tiny", flavour: Flavour = "mixed") ->
     rng = random.Random(f"{world} {flavour} {number}")
     if flavour == "mixed" and number % CONTINUED_EVERY == CONTINUED_EVERY - 1:
         flavour = "continued"
-    return (_Tiny if world == "tiny" else _Bundled)(rng, flavour).case(number)
+    drawings: dict[World, type[_Drawing]] = {"tiny": _Tiny, "bundled": _Bundled, "windowed": _Windowed}
+    return drawings[world](rng, flavour).case(number)
 
 
 class LetterChat(Letters):
@@ -413,6 +416,21 @@ class _Tiny(_Drawing):
 
     def stop_string(self) -> str:
         return self.some(2)
+
+
+class _Windowed(_Tiny):
+    """Models with windows of 16 tokens, soft caps, sinks, or layers that read the keys of others."""
+
+    world: World = "windowed"
+
+    def setup(self) -> Setup:
+        drawn = super().setup()
+        assert drawn.pair is not None
+        pair = replace(drawn.pair, family=self.rng.choice(WINDOWED), layers=2, heads=4, kv_heads=4, windowed=True)
+        return replace(drawn, pair=pair, graphs=False)
+
+    def reopen(self) -> Action:  # their books are not kept on disk
+        return self.open()
 
 
 class _Bundled(_Drawing):

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Generator, Tensor
 
+from core.caches.window_layer import WindowLayer, WindowRows
 from core.decoding import methods
 from core.decoding.origin import Origin
 from core.decoding.sampling import TokenSampler
@@ -20,8 +21,9 @@ from core.decoding.verify import Guess, Verdict
 from core.engine import Engine
 from core.generation import decode_loop
 from core.models.cached_model import CachedModel
+from core.ops.reach import Reach
 from tests.core.decoding.test_output_law import verify_without_residual
-from tests.exactness.cases import Flavour
+from tests.exactness.cases import Flavour, World
 
 
 def accept_everything(guess: Guess, p: Tensor, sampler: TokenSampler, level: str = "verifier") -> Verdict:
@@ -83,6 +85,20 @@ def continued_replays_its_draws() -> AbstractContextManager[Any]:
     return patch.object(decode_loop, "dice_behind", wrong)
 
 
+def windows_reach_one_token_less() -> AbstractContextManager[Any]:
+    right = Reach.first
+    return patch.object(Reach, "first", lambda self, token: min(token, right(self, token) + (token >= self.size)))
+
+
+def a_remembered_window_is_that_of_another_text() -> AbstractContextManager[Any]:
+    right = WindowLayer.put_back
+
+    def wrong(self: WindowLayer, rows: WindowRows) -> None:
+        right(self, rows._replace(k=rows.k.roll(1, 2), v=rows.v.roll(1, 2)))
+
+    return patch.object(WindowLayer, "put_back", wrong)
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """One error, and how it must show."""
@@ -92,12 +108,17 @@ class Control:
     flavour: Flavour
     num_cases: int
     by: Literal["mismatches", "statistics"]  # what must notice it
+    world: World = "tiny"
 
 
 CONTROLS = (
     Control("level 2 accepts everything", level_2_accepts_everything, "greedy", 8, "mismatches"),
     Control("the retrieval cache has the last word", retrieval_has_the_last_word, "greedy", 8, "mismatches"),
     Control("a rewind keeps one token too many", a_rewind_keeps_one_token_too_many, "greedy", 24, "mismatches"),
+    Control("windows reach one token less", windows_reach_one_token_less, "greedy", 4, "mismatches", "windowed"),
+    Control(
+        "windows of another text", a_remembered_window_is_that_of_another_text, "greedy", 24, "mismatches", "windowed"
+    ),
     Control("level 2 accepts everything, sampled", level_2_accepts_everything, "sampled", 8, "statistics"),
     Control("a continued answer replays its draws", continued_replays_its_draws, "continued", 120, "statistics"),
     Control("level 2 replaces a guess from p", residual_left_out_at_level_2, "sampled", 12, "statistics"),

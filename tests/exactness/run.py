@@ -2,7 +2,7 @@
 
     python launch.py test --long                    the whole suite and its table
     python -m tests.exactness.run --case 417        one case of the tiny models, step by step
-    python -m tests.exactness.run --case b12        one of the bundled pair
+    python -m tests.exactness.run --case b12        one of the bundled pair; w12: of models with windows
 
 Greedy text must be plain decoding's to the last token; sampled text must pass the tests of `uniformity`. Engines with
 one thing wrong must fail, or the suite measures nothing. Exit code 1 if anything is not as it must be.
@@ -27,7 +27,7 @@ from tests.exactness.playing import Outcome, play
 from tests.exactness.uniformity import FALSE_ALARM, ChiSquare
 from tests.exactness.worlds import bundled_world
 
-TINY_CASES, BUNDLED_CASES = 1000, 50
+TINY_CASES, BUNDLED_CASES, WINDOWED_CASES = 1000, 50, 200
 LOW_ACCEPTANCE = 0.5
 DEFAULT_JSON = Path(tempfile.gettempdir()) / "exactness.json"
 
@@ -73,11 +73,16 @@ class Report:
 
 
 def run_suite(
-    tiny: int = TINY_CASES, bundled: int = BUNDLED_CASES, first: int = 0, controls: Sequence[Control] = CONTROLS
+    tiny: int = TINY_CASES,
+    bundled: int = BUNDLED_CASES,
+    windowed: int = WINDOWED_CASES,
+    *,
+    first: int = 0,
+    controls: Sequence[Control] = CONTROLS,
 ) -> Report:
-    """Cases `first` and the following ones of both worlds, then the controls. Progress goes to stderr."""
+    """Cases `first` and the following ones of all worlds, then the controls. Progress goes to stderr."""
     started = perf_counter()
-    sizes: dict[World, int] = {"tiny": tiny, "bundled": bundled}
+    sizes: dict[World, int] = {"tiny": tiny, "bundled": bundled, "windowed": windowed}
     worlds: dict[World, Outcome] = {world: Outcome() for world, count in sizes.items() if count}
     detections: list[Detection] = []
     complete = True
@@ -110,7 +115,7 @@ def detect(control: Control) -> Detection:
     outcome = Outcome()
     with control.enter():
         for number in range(control.num_cases):
-            outcome.merge(play(draw_case(number, "tiny", control.flavour)))
+            outcome.merge(play(draw_case(number, control.world, control.flavour)))
     tests = outcome.pool.tests()
     found = min((test.p_value for test in tests), default=1.0)
     detected = found < FALSE_ALARM / max(1, len(tests))
@@ -254,14 +259,18 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--tiny", type=int, default=TINY_CASES, metavar="N", help="cases on tiny models")
     parser.add_argument("--bundled", type=int, default=BUNDLED_CASES, metavar="N", help="cases on the bundled pair")
+    parser.add_argument(
+        "--windowed", type=int, default=WINDOWED_CASES, metavar="N", help="cases on models with windows"
+    )
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case")
-    parser.add_argument("--case", metavar="N|bN", help="only this case, step by step; bN: of the bundled pair")
+    parser.add_argument("--case", metavar="N|bN|wN", help="only this case, step by step; b: bundled, w: windows")
     parser.add_argument("--no-controls", dest="controls", action="store_false", help="leave out the negative controls")
     parser.add_argument("--json", type=Path, default=DEFAULT_JSON, metavar="F", help=f"default: {DEFAULT_JSON}")
     args = parser.parse_args(argv)
     if args.case:
         return play_one(args.case)
-    report = run_suite(args.tiny, args.bundled, args.first, CONTROLS if args.controls else ())
+    controls = CONTROLS if args.controls else ()
+    report = run_suite(args.tiny, args.bundled, args.windowed, first=args.first, controls=controls)
     args.json.write_text(json.dumps(document(report), indent=1) + "\n", encoding="utf-8")
     print(table(report))
     return 130 if not report.complete else bool(report.failures)
@@ -269,7 +278,8 @@ def main(argv: Sequence[str]) -> int:
 
 def play_one(name: str) -> int:
     """One case, told as it is played."""
-    case = draw_case(int(name.removeprefix("b")), "bundled" if name.startswith("b") else "tiny")
+    worlds: dict[str, World] = {"b": "bundled", "w": "windowed"}
+    case = draw_case(int(name.lstrip("bw")), worlds.get(name[0], "tiny"))
     print(case.setup)
     outcome = play(case, print, stop_on_error=True)
     print("\n".join(outcome.mismatches) or "Everything is as it must be.")

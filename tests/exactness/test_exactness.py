@@ -16,7 +16,7 @@ from core.decoding.verify import verify
 from core.generation.decode_loop import Answer
 from tests.core.decoding.test_output_law import verify_without_residual
 from tests.core.toys import Letters, TableModel
-from tests.exactness.cases import Case, Continue, Race, Reopen, draw_case
+from tests.exactness.cases import WINDOWED, Ask, Case, Continue, Race, Reopen, draw_case
 from tests.exactness.controls import CONTROLS, Control
 from tests.exactness.judging import ending_of, near_cut, shown_text
 from tests.exactness.playing import Outcome, play
@@ -57,9 +57,23 @@ def test_a_case_is_exact(number: int) -> None:
     assert outcome.mismatches == [] and sum(outcome.methods.values()) > 1
 
 
+@pytest.mark.parametrize("number", [1, 3, 4, 8])
+def test_a_case_on_a_model_with_windows_is_exact(number: int) -> None:
+    outcome = play(draw_case(number, "windowed"), stop_on_error=True)
+    assert outcome.mismatches == [] and sum(outcome.methods.values()) > 1
+
+
+def test_cases_on_models_with_windows_hold_all_methods_and_families() -> None:
+    cases = [draw_case(number, "windowed") for number in range(100)]
+    assert {case.setup.pair.family for case in cases if case.setup.pair} == set(WINDOWED)
+    methods = {action.wanted.config.method for case in cases for action in case.actions if isinstance(action, Ask)}
+    assert {"triforce", "lookup", "draft", "retrieval", "autoregressive"} <= methods
+    assert draw_case(3, "windowed").name == "w3"
+
+
 @pytest.mark.slow
 def test_thirty_cases_are_exact() -> None:
-    report = run_suite(tiny=30, bundled=0, first=5000, controls=())
+    report = run_suite(tiny=30, bundled=0, windowed=0, first=5000, controls=())
     assert report.failures == []
     outcome = report.worlds["tiny"]
     assert outcome.tokens["greedy"] > 300 < outcome.tokens["sampled"] and len(outcome.acceptance) > 15
@@ -67,7 +81,7 @@ def test_thirty_cases_are_exact() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("control", CONTROLS[:4], ids=lambda control: control.name)
+@pytest.mark.parametrize("control", CONTROLS[:6], ids=lambda control: control.name)
 def test_an_engine_with_one_thing_wrong_is_noticed(control: Control) -> None:
     assert detect(control).detected
 
@@ -122,7 +136,7 @@ def test_an_interrupted_run_tells_what_it_has(monkeypatch: pytest.MonkeyPatch) -
         return play(case)
 
     monkeypatch.setattr("tests.exactness.run.play", one_case)
-    report = run_suite(tiny=3, bundled=1, first=2)
+    report = run_suite(tiny=3, bundled=1, windowed=0, first=2)
     assert not report.complete and report.worlds["tiny"].cases == 1 and report.controls == []
     assert document(report)["complete"] is False and "Everything is as it must be." in table(report)
 

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, Protocol, cast
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from core.caches import full
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles
@@ -23,8 +25,9 @@ from core.generation.text import ChatText
 from core.models.loader import LoadedModel
 from core.models.self_draft import self_draft_of
 from core.ops.graphs import Graphs
-from core.planning import cost_model
+from core.planning import cache_sizes, cost_model
 from core.planning.planner import make_plan
+from tests.core.models.tiny_families import tiny_family
 from tests.core.toys import CPU, MACHINE, loaded, tiny_config, tiny_model
 from tests.exactness.cases import Case, LetterChat, Pair, Setup
 
@@ -93,11 +96,16 @@ def plain_config(context: int) -> EngineConfig:
 def tiny_pair(pair: Pair) -> tuple[LoadedModel, LoadedModel, nn.Module]:
     """Target, draft, and transformers' own version of the target."""
 
-    def config() -> PreTrainedConfig:  # a model of its own each: it names the attention
+    def config(family: str = pair.family) -> PreTrainedConfig:  # a model of its own each: it names the attention
+        if pair.windowed:
+            return tiny_family(family)
         return tiny_config(pair.family, layers=pair.layers, heads=pair.heads, kv_heads=pair.kv_heads)
 
     target = loaded(config(), pair.seed)
-    draft = loaded(config(), pair.seed + 100) if pair.noise is None else loaded(config(), pair.seed, pair.noise)
+    if pair.noise is None or not target.dims.drafts:
+        draft = loaded(config("qwen2" if pair.windowed else pair.family), pair.seed + 100)
+    else:
+        draft = loaded(config(), pair.seed, pair.noise)
     stock = tiny_model(config(), 0, "eager")
     stock.load_state_dict(target.module.state_dict())
     return target, draft, stock
@@ -204,19 +212,23 @@ def bundled_world() -> BundledWorld:
 
 
 def world_of(case: Case) -> World:
-    return TinyWorld(case) if case.world == "tiny" else bundled_world()
+    return bundled_world() if case.world == "bundled" else TinyWorld(case)
 
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """One thread, a short look at the link, and turns of one round, so that a race changes lanes as often as can be."""
+    """One thread, a short look at the link, and turns of one round, so that a race changes lanes as often as can be.
+
+    Windowed layers can forget no more than a round, so that going back needs what is remembered, or reads again.
+    """
     before = interleave.SLICE_SECONDS, cost_model.LINK_BYTES, torch.get_num_threads()
     folder_log, level = logging.getLogger("core.kv_store.folder"), logging.getLogger("core.kv_store.folder").level
     folder_log.setLevel(logging.ERROR)  # books are damaged on purpose
     interleave.SLICE_SECONDS, cost_model.LINK_BYTES = 0.0, 1 << 20
     torch.set_num_threads(1)  # several would wait for one another where other work has the same cores
     try:
-        yield
+        with patch.object(full, "FORGETTABLE", 96), patch.object(cache_sizes, "FORGETTABLE", 96):
+            yield
     finally:
         interleave.SLICE_SECONDS, cost_model.LINK_BYTES = before[:2]
         torch.set_num_threads(before[2])

@@ -35,6 +35,7 @@ from core.models.families import refusal
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import ModelDims, dims_of
 from core.models.rotary import KeyShift
+from core.models.text_part import WHOLES
 from tests.core.models.tiny_families import families, text_part, tiny_family, twin_models
 from tests.core.toys import CPU, random_prompt
 
@@ -70,7 +71,8 @@ def judged(
     """
     try:
         own = CONFIG_MAPPING[family]()
-        if text_part(own) is not own:  # a tiny one is made of the text's part alone
+        whole = text_part(own) is not own  # a tiny one is made of the text's part alone
+        if whole and family not in WHOLES:
             dims_of(own, family, weight_bytes=0)
         config = config or tiny_family(family)
         dims = dims_of(config, family, weight_bytes=0)
@@ -97,7 +99,8 @@ def judged(
         return Found(family, "WRONG", _line(error))
     if drafts != dims.drafts:
         return Found(family, "WRONG", f"pairing believes drafts={dims.drafts} of its keys")
-    return Found(family, "same", "target and draft" if drafts else "target")
+    part = f" (its text part, {config.model_type})" if whole else ""
+    return Found(family, "same", ("target and draft" if drafts else "target") + part)
 
 
 def _refused(family: str, error: UnsupportedModel) -> Found:

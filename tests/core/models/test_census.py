@@ -8,8 +8,20 @@ from core.models.families import FAMILIES
 from tests.core.models.census import judged, table
 from tests.core.models.tiny_families import families, tiny_family
 
-REFUSED = ["bert", "bloom", "deepseek_v3", "gemma4_text", "mamba", "qwen3_next"]
-SERVED = ["cohere2", "gemma2", "gemma3_text", "gpt_oss", "llama", "llama4_text", "ministral", "mistral", "mixtral"]
+REFUSED = ["bert", "bloom", "deepseek_v3", "mamba", "qwen3_next"]
+SERVED = [
+    "cohere2",
+    "gemma2",
+    "gemma3_text",
+    "gemma3n_text",
+    "gemma4_text",
+    "gpt_oss",
+    "llama",
+    "llama4_text",
+    "ministral",
+    "mistral",
+    "mixtral",
+]
 SERVED += ["olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3"]
 PART = [*REFUSED, *SERVED]
 
@@ -76,3 +88,32 @@ def test_other_windows_are_served_too() -> None:
     """As long as the text, longer, and two tokens."""
     for window in (2, 90, 150, 4096):
         assert judged("mistral", tiny_family("mistral", sliding_window=window)).verdict == "same"
+
+
+MOE = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("gemma4_text", {"num_kv_shared_layers": 0, **MOE}),
+        ("gemma4_text", {"attention_k_eq_v": False, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}),
+        ("gemma4_text", {"use_bidirectional_attention": "vision", "final_logit_softcapping": 30.0}),
+        ("gemma3n_text", {"num_kv_shared_layers": 0}),
+    ],
+)
+def test_the_switches_of_families_that_share_keys(family: str, fields: dict[str, object]) -> None:
+    found = judged(family, tiny_family(family, **fields))
+    assert found.verdict == "same", found.about
+
+
+def test_the_census_would_notice_layers_that_read_the_keys_of_another_one() -> None:
+    def changed(model: nn.Module) -> None:
+        for layer in model.model.layers:  # type: ignore[union-attr]
+            if layer.self_attn.is_kv_shared_layer and not layer.self_attn.is_sliding:
+                layer.self_attn.layer_type = "sliding_attention"
+
+    fields = {"global_head_dim": 16, "attention_k_eq_v": False}
+    assert judged("gemma4_text", tiny_family("gemma4_text", **fields)).verdict == "same"
+    found = judged("gemma4_text", tiny_family("gemma4_text", **fields), change=changed)
+    assert found.verdict == "WRONG" and "logits off" in found.about

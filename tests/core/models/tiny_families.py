@@ -52,7 +52,17 @@ SIZES: dict[str, Any] = {
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 CHOSEN_EXPERTS = ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k")
 MLP_WIDTHS = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
+# The last three layers read the keys and values of the second and the third one
+SHARING: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", FULL] * 2,
+    "num_kv_shared_layers": 3,
+}
+OTHER_HEADS: dict[str, Any] = {"global_head_dim": 32, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
 OWN: dict[str, dict[str, Any]] = {  # what no rule finds
+    "gemma3n_text": {**SHARING, "intermediate_size": 96, "activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.0, 0.9, 0.0]},
+    "gemma4_text": {**SHARING, **OTHER_HEADS, "use_double_wide_mlp": True},
+    "gemma4_unified_text": {**SHARING, **OTHER_HEADS},
     "hunyuan_v1_dense": {"head_dim": 16},
     "hunyuan_v1_moe": {"head_dim": 16},
     "llama4_text": {"floor_scale": 32},  # queries of layers without positions grow with the position

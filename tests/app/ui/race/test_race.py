@@ -61,6 +61,8 @@ def test_a_race_reads_nothing_of_the_book_again_and_finds_equal_texts(
         engine.enqueue("It was dark.")
     race = raced(worker, session_id, PAIR)
     assert race.num_reread == 0 and race.ended
+    book = worker.sessions.get(session_id).book
+    assert book is not None and engine.race_boundaries == [book.num_opening - 1], "models with windows remember it"
     assert [lane.text for lane in race.lanes] == ["It was dark. "] * 2
     assert race.judgements == {"triforce": Judgement("identical", None, None, 3, True)}
     assert worker.sessions.get(session_id).race is race and engine.threads == {"engine"}

@@ -1,0 +1,160 @@
+"""Checkpoints of models that see or hear too: the text part alone is loaded, and writes what the whole model writes."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from core.caches.full import FullCache
+from core.caches.tokens import Context
+from core.errors import DamagedAssets, UnsupportedModel
+from core.models.cached_model import CachedModel
+from core.models.families import FAMILIES
+from core.models.loader import dims_of, load_model, read_config, read_dims
+from core.models.param_count import size_in
+from core.models.text_part import PLAIN, WHOLES
+from tests.core.models.tiny_families import tiny_family
+from tests.core.toys import CPU, random_prompt
+
+LENGTH, WRITTEN = 60, 8
+SMALL: dict[str, Any] = {
+    "hidden_size": 32,
+    "embed_dim": 32,
+    "num_hidden_layers": 1,
+    "depth": 1,
+    "num_attention_heads": 2,
+    "num_heads": 2,
+    "intermediate_size": 32,
+    "image_size": 28,
+    "patch_size": 14,
+}
+VL_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+TEXTS: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {"rope_parameters": VL_ROPE},
+    "qwen2_5_vl": {"rope_parameters": VL_ROPE},
+    "qwen3_vl": {"rope_parameters": {**VL_ROPE, "mrope_interleaved": True}},
+}
+SERVED = sorted(
+    kind
+    for kind in WHOLES - {"gemma3n"}  # its eyes need another package
+    if (text := CONFIG_MAPPING[kind]().get_text_config(decoder=True).model_type) in FAMILIES or text in PLAIN
+)
+
+
+def checkpoint(kind: str, folder: Path) -> nn.Module:
+    """A tiny random model of this kind, saved as transformers saves it."""
+    own = CONFIG_MAPPING[kind]()
+    text = tiny_family(own.get_text_config(decoder=True).model_type, **TEXTS.get(kind, {}))
+    others = {}
+    for name in own.sub_configs:
+        other = getattr(own, name, None)
+        if name != "text_config" and other is not None:
+            stated = other.to_dict()
+            others[name] = {**stated, **{field: SMALL[field] for field in SMALL if isinstance(stated.get(field), int)}}
+    config = type(own)(text_config=text.to_dict(), **others)
+    torch.manual_seed(3)
+    model = cast(Any, AutoModelForImageTextToText).from_config(config, attn_implementation="eager").float().eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:  # fresh norms and biases are 1 and 0, and would hide a part that is left out
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    return cast(nn.Module, model)
+
+
+def renamed(folder: Path, names: dict[str, str]) -> int:
+    """Replace beginnings of the names of weights; how many were replaced."""
+    file, count = folder / "model.safetensors", 0
+    weights = {}
+    for name, value in load_file(file).items():
+        old = next((old for old in names if name.startswith(old)), None)
+        count += old is not None
+        weights[name if old is None else names[old] + name.removeprefix(old)] = value
+    save_file(weights, file, {"format": "pt"})
+    return count
+
+
+@torch.inference_mode()
+def same_text(whole: nn.Module, folder: Path) -> None:
+    dims = read_dims(folder)
+    loaded = load_model(folder, dims, torch.float32, CPU)
+    tokens = random_prompt(LENGTH)
+    ids = torch.tensor([tokens])
+    options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": WRITTEN, "do_sample": False}
+    wanted = cast(Any, whole).generate(ids, **options)[0].tolist()
+    judge, text = CachedModel("text", loaded.module, FullCache(loaded.shape, 256, 8), CPU), list(tokens)
+    for _ in range(WRITTEN):
+        text.append(int(judge.logits(Context(text), 1).argmax()))
+    assert text == wanted
+    logits = CachedModel("text", loaded.module, FullCache(loaded.shape, 256, 8), CPU).logits(Context(tokens), LENGTH)
+    assert torch.allclose(logits, cast(Any, whole)(input_ids=ids).logits[0], atol=5e-4, rtol=2e-4)
+    assert 0 <= dims.weight_bytes - loaded.weight_bytes < 64, "a few numbers are no parameters"
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_the_text_part_writes_what_the_whole_model_writes(kind: str, tmp_path: Path) -> None:
+    same_text(checkpoint(kind, tmp_path), tmp_path)
+
+
+NEW = {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."}
+OLD = {new: old for old, new in NEW.items()}
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "gemma4", "internvl", "llama4", "llava", "mistral3"])
+def test_old_and_new_names_of_weights_load(kind: str, tmp_path: Path) -> None:
+    whole = checkpoint(kind, tmp_path)
+    assert renamed(tmp_path, NEW) + renamed(tmp_path, OLD) > 0
+    same_text(whole, tmp_path)
+    assert renamed(tmp_path, NEW) > 0
+    same_text(whole, tmp_path)
+
+
+def test_the_text_part_of_gemma3n_loads(tmp_path: Path) -> None:
+    text = tiny_family("gemma3n_text")
+    torch.manual_seed(3)
+    alone = cast(Any, AutoModelForCausalLM).from_config(text, attn_implementation="eager").float().eval()
+    alone.generation_config.eos_token_id = None
+    alone.save_pretrained(tmp_path)
+    assert renamed(tmp_path, {"model.": "model.language_model."}) > 0
+    CONFIG_MAPPING["gemma3n"](text_config=text.to_dict()).save_pretrained(tmp_path)
+    same_text(alone, tmp_path)
+
+
+def test_nothing_but_the_text_part_is_loaded_and_counted(tmp_path: Path) -> None:
+    whole = checkpoint("gemma3", tmp_path)
+    model = load_model(tmp_path, read_dims(tmp_path), torch.float32, CPU)
+    assert not any("vision" in name or "projector" in name for name, _ in model.module.named_parameters())
+    assert model.weight_bytes < 4 * sum(parameter.numel() for parameter in whole.parameters())
+    assert size_in(tmp_path).num_parameters * 4 == model.weight_bytes
+    assert read_config(tmp_path).model_type == "gemma3_text"
+
+
+def test_a_text_part_without_its_weights_is_named_as_damage(tmp_path: Path) -> None:
+    checkpoint("gemma3", tmp_path)
+    renamed(tmp_path, {"model.language_model.": "other.", "language_model.": "other."})
+    with pytest.raises(DamagedAssets, match="missing or of another size"):
+        load_model(tmp_path, read_dims(tmp_path), torch.float32, CPU)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("aya_vision", "was not compared"), ("qwen3_5", "running state")])
+def test_what_cannot_be_taken_out_is_refused_in_one_line(kind: str, reason: str, tmp_path: Path) -> None:
+    CONFIG_MAPPING[kind](architectures=["ForConditionalGeneration"]).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModel, match=reason) as error:
+        read_dims(tmp_path)
+    assert error.value.hint and "\n" not in error.value.problem
+
+
+def test_a_whole_model_in_memory_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    whole = cast(Any, checkpoint("gemma3", tmp_path))
+    with pytest.raises(UnsupportedModel, match="only the text part") as error:
+        dims_of(whole.config, "toy", weight_bytes=0)
+    assert "folder" in error.value.hint
+
+
+def test_fields_that_are_replaced_are_those_of_the_text_part(tmp_path: Path) -> None:
+    checkpoint("gemma3", tmp_path)
+    assert read_config(tmp_path, {"max_position_embeddings": 77}).max_position_embeddings == 77
