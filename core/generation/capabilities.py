@@ -13,6 +13,8 @@ class EngineCapabilities:
     counts_reread: bool = True  # knows how many tokens are read again
     computes_here: bool = True  # computes in this process: can show device, memory, arithmetic and tokens' origins
     methods: tuple[str, ...] | None = None  # the only methods, as named in answers; None: those of the registry
+    thinking: tuple[str, ...] = ()  # what the chat template can be told about thoughts; empty: nothing
+    thinks: str = ""  # which of these it does unless told; "": not known
 
 
 ALL = EngineCapabilities()
