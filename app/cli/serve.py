@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
             check_thinking(args.thinking, ready.info.capabilities.thinking)
             hosts = Hosts(args.host, args.port, args.allow_host or ())
             origins = args.allow_origin or ()
-            api = Api(worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue, thinking=args.thinking)
+            api = Api(
+                worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue, thinking=args.thinking
+            )
             server = uvicorn.Server(
                 uvicorn.Config(
                     api.app,

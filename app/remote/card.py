@@ -10,8 +10,8 @@ from app.remote.errors import Garbage
 from app.remote.names import REMOTE, SWITCHED, capabilities_on
 from core.engine_info import EngineInfo
 from core.errors import ContextTooSmall, InvalidSetting, UnknownModel
+from core.generation.capabilities import WISHES
 from core.generation.decode_loop import LONGEST_ROUND
-from core.generation.thinking import WISHES
 from core.planning.cache_sizes import CacheSizes
 from core.planning.choices import Choice
 from core.planning.memory_plan import Placement, Plan

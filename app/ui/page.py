@@ -98,7 +98,7 @@ def build_page(
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
-        loaded = entered.then(watch.watch_model, session, parts.of_model, api_name="watch_model", **stream)
+        loaded = entered.then(watch.watch_model, [session, parts.thinking], parts.of_model, api_name="watch_model", **stream)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)
@@ -243,8 +243,9 @@ def wire_models(
     parts, shown = handlers.parts, system.models.shown
     session = parts.session
     system.tab.select(models.enter, session, shown, **quiet)
+    chosen = [session, parts.method, parts.thinking]
     looks = never_silent(watch.look_again, parts.head)
-    changed = [offered.then(looks, [session, parts.method], parts.of_model, **quiet)]
+    changed = [offered.then(looks, chosen, parts.of_model, **quiet)]
     for clicked in (system.models.listing, system.models.doing):
         done = clicked.click(
             never_silent(models.act, system.models.listing),
@@ -254,9 +255,9 @@ def wire_models(
             **(quiet | {"js": WITH_ACT}),
         )
         if clicked is system.models.listing:
-            changed.append(done.then(watch.model_changed, [session, parts.method], parts.of_model, **quiet))
+            changed.append(done.then(watch.model_changed, chosen, parts.of_model, **quiet))
     returned = gr.Button("Returned", elem_id="returned")  # pressed by the script when the page becomes visible again
-    changed.append(returned.click(looks, [session, parts.method], parts.of_model, **quiet))
+    changed.append(returned.click(looks, chosen, parts.of_model, **quiet))
     for seen in changed:
         seen.then(models.enter, session, shown, **quiet)
         seen.then(system.enter, session, system.shown, **quiet)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+WISHES = ("on", "off", "low", "medium", "high")  # what a chat template may be told about thoughts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCapabilities:

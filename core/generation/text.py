@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol, cast
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -80,7 +80,7 @@ class ChatText:
     """One model's tokenizer and chat format."""
 
     marks: Tags | Channels | None = None
-    switches: ClassVar[Mapping[str, Mapping[str, Any]]] = NOTHING  # by wish; of an instance: see `switches_of`
+    switches: Mapping[str, Mapping[str, Any]] = NOTHING  # by wish; of an instance: see `switches_of`
     thinks: str = ""  # the wish that the model is set up with, of `switches`; "": another, or there are none
     _open_ends: Sequence[Sequence[int]] = ()  # the ends of prompts that leave a thought open
 
