@@ -10,6 +10,7 @@ from tokenizers.models import BPE
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+MERGES = [("t", "h"), ("th", "e")]
 ROLES = ("<|user|>", "<|assistant|>", "<|end|>")
 THOUGHT = ("\n", "Hm", ": \u201cthe page says Reed lit it\u201d", ".")
 ANSWER = ("Captain", " Reed", " keeps the light", "!")
@@ -28,8 +29,8 @@ ALWAYS, PLAIN = TEMPLATE.replace(SWITCH, "<think>"), TEMPLATE.replace(SWITCH, ""
 def tokenizer(template: str = TEMPLATE) -> PreTrainedTokenizerFast:
     """Bytes, whole words that only a model writes, and marks; `<think>` is text for decoders, as in Qwen3."""
     words = [_visible(word) for word in (*THOUGHT, *ANSWER, "\n\n")]
-    names = dict.fromkeys([*BYTES, *words])
-    backend = Tokenizer(BPE(vocab={name: number for number, name in enumerate(names)}, merges=[]))
+    names = dict.fromkeys([*BYTES, *words, *map("".join, MERGES)])
+    backend = Tokenizer(BPE(vocab={name: number for number, name in enumerate(names)}, merges=MERGES))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(name, special=True) for name in ROLES])

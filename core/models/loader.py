@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -23,6 +23,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.families import FAMILIES, WITH_SINKS, refusal
+from core.models.gguf_file import ENDING, GgufFile, load_gguf, require_package
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import weight_files
@@ -85,6 +86,8 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         DamagedAssets: it is unreadable.
         UnsupportedModel: transformers does not know this kind of model.
     """
+    if folder.suffix == ENDING:
+        return _gguf_config(folder)
     try:
         return cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
@@ -94,6 +97,16 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
             ) from error
         which = "config.json in " if folder.is_dir() else "configuration "
         raise DamagedAssets(f"The model's {which}{folder.name} is unreadable.", hint=restore_hint(folder)) from error
+
+
+def _gguf_config(file: Path) -> PreTrainedConfig:
+    """The configuration that a file's header stands for. Raises as `GgufFile.read` and `require_package`."""
+    fields = GgufFile.read(file).fields
+    require_package()
+    return cast(
+        PreTrainedConfig,
+        AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **fields),
+    )
 
 
 def _stated_kind(folder: Path) -> str | None:
@@ -113,6 +126,10 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
         DamagedAssets: config.json is unreadable.
     """
     config = read_config(folder, overrides)
+    if folder.suffix == ENDING:
+        held = GgufFile.read(folder)
+        dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
+        return replace(dims, disk_dtype=held.dtype)
     files = weight_files(folder)
     return dims_of(config, folder.name, weight_bytes=sum(file.stat().st_size for file in files))
 
@@ -187,22 +204,26 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
     set_verbosity_error()  # type: ignore[no-untyped-call]  # errors in weights are reported below
+    config = read_config(folder, overrides)
     try:
-        model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
-            folder,
-            config=read_config(folder, overrides),
-            dtype=dtype,
-            attn_implementation=ATTENTION_NAME,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, SafetensorError, RuntimeError) as error:
+        if folder.suffix == ENDING:
+            model, lacking = load_gguf(folder, config, dtype, ATTENTION_NAME)
+        else:
+            model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+            lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
+    except (OSError, KeyError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(
             f"The weights in {folder.name} are missing or damaged.", hint=restore_hint(folder)
         ) from error
     except ValueError as error:
         raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
-    lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
     if lacking:  # transformers would use random numbers instead
         raise DamagedAssets(
             f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
@@ -265,8 +286,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises:
         DamagedAssets: its files are missing or unreadable.
     """
+    place, options = (folder.parent, {"gguf_file": folder.name}) if folder.suffix == ENDING else (folder, {})
     try:
-        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(place, local_files_only=True, **options))
     except ImportError as error:
         raise UnsupportedModel(
             f"The tokenizer in {folder.name} is in an old format that needs another package.",

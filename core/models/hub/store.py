@@ -12,7 +12,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-PART = ".incomplete"
+PART, GGUF = ".incomplete", ".gguf"
 SINGLE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 INDEXES = tuple(f"{name}.index.json" for name in SINGLE_WEIGHTS)
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
@@ -47,7 +47,12 @@ def locate(repo: str) -> Path | None:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """The files that a model folder still needs: config.json, weights (every shard of the index), a tokenizer."""
+    """The files that a model folder still needs: config.json, weights (every shard of the index), a tokenizer.
+
+    A GGUF file is a whole model by itself.
+    """
+    if folder.suffix == GGUF and folder.is_file():
+        return []
     missing = [] if (folder / "config.json").is_file() else ["config.json"]
     if not any((folder / name).is_file() for name in SINGLE_WEIGHTS):
         index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
@@ -69,6 +74,8 @@ def _shards(index: Path) -> list[str]:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files that transformers would load, safetensors first."""
+    if folder.suffix == GGUF:
+        return [folder]
     return [*folder.glob("model*.safetensors")] or [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
 
 
