@@ -83,7 +83,7 @@ def answer_all(
 def answer(
     engine: TextEngine, conversation: Conversation, question: str, config: GenerationConfig, *, shown: bool
 ) -> Finished:
-    """One answer in a fresh conversation about the book, streamed to stdout if it is to be shown; its thought to stderr."""
+    """One answer in a fresh conversation; if it is to be shown, streamed to stdout, and its thought to stderr."""
     prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
     streamed, thinking = 0, False
     for event in ProgressLine(sys.stderr).watch(engine.generate(prompt, config)):

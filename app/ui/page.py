@@ -85,7 +85,8 @@ def build_page(
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
-            system = build_system_tab(worker, session, stream)
+            brings = source is not None and source.folders is not None
+            system = build_system_tab(worker, session, stream, brings=brings)
         for tab in (read_tab, library_tab, race_tab, system.tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **at_once)
 
@@ -245,6 +246,10 @@ def wire_models(
     parts, shown = handlers.parts, system.models.shown
     session = parts.session
     system.tab.select(models.enter, session, shown, **quiet)
+    if system.models.path is not None and system.models.add is not None:
+        path = system.models.path
+        named = [system.models.add.click, path.submit]
+        gr.on(named, models.bring, [session, path], [*shown, path], **quiet)
     chosen = [session, parts.method, parts.thinking]
     looks = never_silent(watch.look_again, parts.head)
     changed = [offered.then(looks, chosen, parts.of_model, **quiet)]

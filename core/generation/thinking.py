@@ -61,6 +61,7 @@ class TagReader:
         self._begun = False  # the answer
 
     def push(self, token_id: int) -> Part:
+        """See `ThoughtReader`."""
         if self.thinking:
             self.thinking = token_id != self._tags.closing
             return "thought" if self.thinking else "mark"
@@ -102,6 +103,7 @@ class ChannelReader:
         self.thinking = False
 
     def push(self, token_id: int) -> Part:
+        """See `ThoughtReader`."""
         marks = self._marks
         if token_id in (marks.start, marks.channel, marks.end):
             self._header = []

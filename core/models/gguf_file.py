@@ -1,15 +1,15 @@
 """A model in one GGUF file, as llama.cpp's tools write it: what its header says, and its weights through transformers.
 
-Only families for which a test compares text with the same weights as safetensors are loaded (TESTED); what transformers'
-loader leaves out of a header is refused here, because the text would be another model's. Weights are unpacked to the type
-that is computed with. Needs the package of requirements-gguf.txt.
+Only families are loaded for which a test compares text with the same weights as safetensors (TESTED). What transformers
+leaves out of a header is refused here, because the text would be another model's. Weights are unpacked to
+the type that is computed with. Needs the package of requirements-gguf.txt.
 """
 
+import functools
 import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from math import prod
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
-from transformers.integrations.gguf import GgufHeader, read_gguf_metadata
+from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
 from core.models.hub import store
@@ -46,35 +46,38 @@ class GgufFile:
 
     @classmethod
     def read(cls, path: Path) -> "GgufFile":
-        """Read the header; cost: a second for a vocabulary of 150,000 tokens.
+        """Read the header, once for every state of the file; cost: a second for a vocabulary of 150,000 tokens.
 
         Raises:
             UnsupportedModel: it holds something else, or a model that would not be loaded exactly.
             DamagedAssets, IncompleteModel: it cannot be read, or its end is missing.
         """
-        with path.open("rb") as file:
-            begins = file.read(4)
-        if begins != b"GGUF":
-            raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
-        try:
-            said, names = read_gguf_metadata(str(path))
-            refuse_others(path.name, said, names)
-            header = GgufHeader.from_file(str(path))
-            end = max((header.data_start + one.offset + one.nbytes for one in header.tensors), default=0)
-            count = sum(prod(one.shape) for one in header.tensors)
-            fields = _fields(said, str(said["general.architecture"]))
-        except UNREADABLE as error:
-            if "not supported yet" in str(error):
-                raise UnsupportedModel(
-                    f"{path.name} has weights of a type that cannot be unpacked here.", hint=SAFETENSORS
-                ) from error
-            raise DamagedAssets(f"The header of {path.name} is damaged.", hint="Fetch the file again.") from error
-        if not header.tensors or end > path.stat().st_size:
-            raise IncompleteModel(
-                f"{path.name} is cut short: it has {path.stat().st_size:,} of {end:,} bytes.",
-                hint="Finish its download, or fetch it again.",
-            )
-        return cls(path, header.architecture, count, header.dtype or torch.bfloat16, fields)
+        status = path.stat()
+        return _read(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=32)
+def _read(path: Path, size: int, _changed: int) -> GgufFile:
+    with path.open("rb") as file:
+        begins = file.read(4)
+    if begins != b"GGUF":
+        raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
+    try:
+        said, names = read_gguf_metadata(str(path))
+        refuse_others(path.name, said, names)
+        header = GgufHeader.from_file(str(path))
+        end = max((header.data_start + one.offset + one.nbytes for one in header.tensors), default=0)
+        count = sum(prod(one.shape) for one in header.tensors)
+        fields = _fields(said, str(said["general.architecture"]))
+    except UNREADABLE as error:
+        if "not supported yet" in str(error):
+            problem = f"{path.name} has weights of a type that cannot be unpacked here."
+            raise UnsupportedModel(problem, hint=SAFETENSORS) from error
+        raise DamagedAssets(f"The header of {path.name} is damaged.", hint="Fetch the file again.") from error
+    if not header.tensors or end > size:
+        problem = f"{path.name} is cut short: it has {size:,} of {max(end, size + 1):,} bytes."
+        raise IncompleteModel(problem, hint="Finish its download, or fetch it again.")
+    return GgufFile(path, header.architecture, count, header.dtype or torch.bfloat16, fields)
 
 
 def refuse_others(name: str, said: Mapping[str, Any], tensors: tuple[str, ...]) -> None:
@@ -105,7 +108,7 @@ def refuse_others(name: str, said: Mapping[str, Any], tensors: tuple[str, ...]) 
 
 def _fields(said: Mapping[str, Any], family: str) -> dict[str, Any]:
     ends = [said[key] for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if key in said]
-    found: dict[str, Any] = {"eos_token_id": sorted(set(ends)) or None, "_name_or_path": ""}
+    found: dict[str, Any] = {"eos_token_id": tuple(sorted(set(ends))) or None, "_name_or_path": ""}
     if (head := said.get(f"{family}.attention.key_length")) is not None:
         found["head_dim"] = head
     return found
@@ -131,7 +134,9 @@ def load_gguf(path: Path, config: PreTrainedConfig, dtype: torch.dtype, attentio
     """
     from transformers import modeling_gguf_pytorch_utils as unpacking  # not before a file needs it
 
-    cast(Any, unpacking).tqdm = partial(cast(Any, unpacking).tqdm, disable=True)  # the commands show their own progress
+    cast(Any, unpacking).tqdm = functools.partial(
+        cast(Any, unpacking).tqdm, disable=True
+    )  # the commands show their own progress
     family = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
     with torch.device("meta"):
         named = family(config)

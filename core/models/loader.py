@@ -1,5 +1,7 @@
 """Loads models with transformers and our attention function, and reads the sizes that caches need."""
 
+import copy
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -101,12 +103,19 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
 
 def _gguf_config(file: Path) -> PreTrainedConfig:
     """The configuration that a file's header stands for. Raises as `GgufFile.read` and `require_package`."""
-    fields = GgufFile.read(file).fields
+    held = GgufFile.read(file)
     require_package()
-    return cast(
-        PreTrainedConfig,
-        AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **fields),
-    )
+    return copy.deepcopy(_gguf_parsed(file, tuple(held.fields.items()), file.stat().st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=8)  # a vocabulary takes seconds
+def _gguf_parsed(file: Path, fields: tuple[tuple[str, Any], ...], _changed: int) -> PreTrainedConfig:
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
+    try:
+        found = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise DamagedAssets(f"The header of {file.name} is damaged.", hint="Fetch the file again.") from error
+    return cast(PreTrainedConfig, found)
 
 
 def _stated_kind(folder: Path) -> str | None:
@@ -229,7 +238,7 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
             f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
             hint=restore_hint(folder),
         )
-    return cast(nn.Module, model)
+    return model
 
 
 def prepared(

@@ -129,8 +129,8 @@ def find(name: str) -> ModelEntry:
     names = ", ".join(row.name for row in entries().values() if row.role == "target")
     raise UnknownModel(
         f"There is no model {name!r}.",
-        hint=f"Use one of: {names}; or a folder with config.json and weights, a .gguf file, or the hub id of a downloaded "
-        "model.",
+        hint=f"Use one of: {names}; or a folder with config.json and weights, a .gguf file, or the hub id of "
+        "a downloaded model.",
     )
 
 

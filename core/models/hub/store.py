@@ -98,12 +98,18 @@ def remove(repo: str) -> int:
     return freed
 
 
-def downloaded() -> list[str]:
-    """Ids of all hub models in the cache that have a configuration, including those of other programs."""
+def repositories() -> list[str]:
+    """Ids of all hub models in the cache, including those of other programs, and begun ones."""
     prefix = f"models{constants.REPO_ID_SEPARATOR}"
     folders = sorted(cache_folder().glob(f"{prefix}*")) if cache_folder().is_dir() else []
-    repos = ["/".join(folder.name.removeprefix(prefix).split(constants.REPO_ID_SEPARATOR, 1)) for folder in folders]
-    return [repo for repo in repos if (found := locate(repo)) is not None and (found / "config.json").is_file()]
+    return ["/".join(folder.name.removeprefix(prefix).split(constants.REPO_ID_SEPARATOR, 1)) for folder in folders]
+
+
+def downloaded() -> list[str]:
+    """Those that have a configuration."""
+    return [
+        repo for repo in repositories() if (found := locate(repo)) is not None and (found / "config.json").is_file()
+    ]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -82,7 +82,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for size in (10, 30, 200, 4_000, len(whole) - 1_000):
         file.write_bytes(whole[:size])
-        with pytest.raises(CoreError, match="damaged|cut short") as caught:
+        with pytest.raises(CoreError, match=r"damaged|cut short") as caught:
             read_dims(file)
         assert "\n" not in f"{caught.value}{caught.value.hint}"
 
