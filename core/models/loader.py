@@ -28,7 +28,7 @@ from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.gguf_file import ENDING, GgufFile, load_gguf, require_package
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
-from core.models.hub.store import weight_files
+from core.models.hub.store import name_of, weight_files
 from core.models.layer_reach import reaches_of
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
@@ -95,10 +95,10 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
         if (kind := _stated_kind(folder)) is not None and kind not in CONFIG_MAPPING:
             raise UnsupportedModel(
-                f"{folder.name} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
+                f"{name_of(folder)} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
             ) from error
         which = "config.json in " if folder.is_dir() else "configuration "
-        raise DamagedAssets(f"The model's {which}{folder.name} is unreadable.", hint=restore_hint(folder)) from error
+        raise DamagedAssets(f"The model's {which}{name_of(folder)} is unreadable.", hint=restore_hint(folder)) from error
 
 
 def _gguf_config(file: Path) -> PreTrainedConfig:
@@ -140,7 +140,7 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
         dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
         return replace(dims, disk_dtype=held.dtype)
     files = weight_files(folder)
-    return dims_of(config, folder.name, weight_bytes=sum(file.stat().st_size for file in files))
+    return dims_of(config, name_of(folder), weight_bytes=sum(file.stat().st_size for file in files))
 
 
 def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> ModelDims:
@@ -229,13 +229,13 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
             lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
     except (OSError, KeyError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(
-            f"The weights in {folder.name} are missing or damaged.", hint=restore_hint(folder)
+            f"The weights in {name_of(folder)} are missing or damaged.", hint=restore_hint(folder)
         ) from error
     except ValueError as error:
-        raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
+        raise UnsupportedModel(f"{name_of(folder)} cannot be loaded as a text model.", hint="Choose another.") from error
     if lacking:  # transformers would use random numbers instead
         raise DamagedAssets(
-            f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
+            f"The weights in {name_of(folder)} do not fit its config.json: {lacking[0]} is missing or of another size.",
             hint=restore_hint(folder),
         )
     return model
@@ -300,11 +300,11 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(place, local_files_only=True, **options))
     except ImportError as error:
         raise UnsupportedModel(
-            f"The tokenizer in {folder.name} is in an old format that needs another package.",
+            f"The tokenizer in {name_of(folder)} is in an old format that needs another package.",
             hint="Install sentencepiece and protobuf into this environment and start again.",
         ) from error
     except (OSError, ValueError, KeyError) as error:
-        raise DamagedAssets(f"The tokenizer in {folder.name} is unreadable.", hint=restore_hint(folder)) from error
+        raise DamagedAssets(f"The tokenizer in {name_of(folder)} is unreadable.", hint=restore_hint(folder)) from error
 
 
 def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:

@@ -94,7 +94,8 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
     others = list(_others(machine, source, used))
     if used and used not in {row.name for row in (*rows, *others)} and isinstance(state, Ready):
         others.insert(0, _running(state))
-    return [*others, *rows] if any(row.in_use for row in others) else [*rows, *others]
+    first = [row for row in others if row.in_use or row.is_brought]
+    return [*first, *rows, *(row for row in others if row not in first)]
 
 
 def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, used: str) -> ModelRow:

@@ -131,9 +131,8 @@ def build_models(*, brings: bool = False) -> ModelParts:
     """The components; progress stands above the list. `brings`: readers may name paths of this machine."""
     act = gr.Textbox(visible=False, show_label=False)
     doing = gr.HTML("", elem_id="models-doing", js_on_load=CLICKS, apply_default_css=False)
-    listing = gr.HTML("", elem_id="models", js_on_load=CLICKS)
     if not brings:
-        return ModelParts(act, doing, listing)
+        return ModelParts(act, doing, gr.HTML("", elem_id="models", js_on_load=CLICKS))
     with gr.Row(elem_id="bring-model"):
         path = gr.Textbox(
             label="Bring a model",
@@ -144,4 +143,4 @@ def build_models(*, brings: bool = False) -> ModelParts:
             elem_id="bring-path",
         )
         add = gr.Button("Add", size="sm", min_width=90, scale=0, elem_id="bring-add")
-    return ModelParts(act, doing, listing, path, add)
+    return ModelParts(act, doing, gr.HTML("", elem_id="models", js_on_load=CLICKS), path, add)

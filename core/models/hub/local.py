@@ -81,8 +81,10 @@ def at_path(typed: str) -> LocalModel:
 def look_at(name: str, *, shown: str, path: Path) -> LocalModel:
     """What is known of a model without loading it."""
     try:
+        if path.is_dir() and not (path / "config.json").is_file():
+            require_files(path, name)
+        dims, config = read_dims(path), read_config(path)  # first: what cannot be used need not be finished
         require_files(path, name)
-        dims, config = read_dims(path), read_config(path)
     except CoreError as error:
         return LocalModel(name=name, shown=shown, path=path, problem=error.problem, hint=error.hint)
     except OSError as error:

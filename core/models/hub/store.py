@@ -33,6 +33,14 @@ def is_in_cache(folder: Path) -> bool:
     return folder.is_relative_to(cache_folder()) or folder.resolve().is_relative_to(cache_folder().resolve())
 
 
+def name_of(folder: Path) -> str:
+    """What people call a model's folder: in the cache the hub id, not the commit that it is named after."""
+    if folder.parent.name != "snapshots":
+        return folder.name
+    prefix = f"models{constants.REPO_ID_SEPARATOR}"
+    return folder.parent.parent.name.removeprefix(prefix).replace(constants.REPO_ID_SEPARATOR, "/")
+
+
 def locate(repo: str) -> Path | None:
     """The files of a hub model: the finished commit, else the newest unfinished one, else None."""
     folder = repository_folder(repo)
