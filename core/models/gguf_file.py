@@ -18,7 +18,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
-from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
 
 from core.errors import DamagedAssets, IncompleteModel, UnsupportedModel
 from core.models.hub import store
@@ -62,6 +61,10 @@ def _read(path: Path, size: int, _changed: int) -> GgufFile:
         begins = file.read(4)
     if begins != b"GGUF":
         raise UnsupportedModel(f"{path.name} is no GGUF file.", hint="Choose another file, or a model's folder.")
+    try:
+        from transformers.integrations.gguf.reader import GgufHeader, read_gguf_metadata
+    except ImportError as error:
+        raise UnsupportedModel("GGUF files need a newer transformers.", hint=SAFETENSORS) from error
     try:
         said, names = read_gguf_metadata(str(path))
         refuse_others(path.name, said, names)

@@ -98,7 +98,9 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
                 f"{name_of(folder)} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
             ) from error
         which = "config.json in " if folder.is_dir() else "configuration "
-        raise DamagedAssets(f"The model's {which}{name_of(folder)} is unreadable.", hint=restore_hint(folder)) from error
+        raise DamagedAssets(
+            f"The model's {which}{name_of(folder)} is unreadable.", hint=restore_hint(folder)
+        ) from error
 
 
 def _gguf_config(file: Path) -> PreTrainedConfig:
@@ -232,7 +234,9 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
             f"The weights in {name_of(folder)} are missing or damaged.", hint=restore_hint(folder)
         ) from error
     except ValueError as error:
-        raise UnsupportedModel(f"{name_of(folder)} cannot be loaded as a text model.", hint="Choose another.") from error
+        raise UnsupportedModel(
+            f"{name_of(folder)} cannot be loaded as a text model.", hint="Choose another."
+        ) from error
     if lacking:  # transformers would use random numbers instead
         raise DamagedAssets(
             f"The weights in {name_of(folder)} do not fit its config.json: {lacking[0]} is missing or of another size.",
