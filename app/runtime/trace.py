@@ -38,8 +38,9 @@ class Trace:
 
     def _write(self, thought: str, text: str) -> None:
         self._thought += thought
+        self.text += thought
         between = "\n\n" if text and self._thought and self.text == self._thought else ""
-        self.text += thought + between + text
+        self.text += between + text
 
     @property
     def exact(self) -> bool:
