@@ -122,7 +122,7 @@ def with_words(engine: Engine) -> Engine:
         def encode(self, text: str) -> list[int]:
             return [token % 60 for token in super().encode(text)]
 
-        def _pieces(self, num_turns: int) -> list[list[int]]:
+        def _pieces(self, num_turns: int, thinking: str | None) -> list[list[int]]:
             return [[token % 60 for token in piece] for piece in super()._pieces(num_turns)]
 
     engine.text = Folded(load_tokenizer(catalog.find("harbour").target), frozenset())
