@@ -85,8 +85,7 @@ def build_page(
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
-            brings = source is not None and source.folders is not None
-            system = build_system_tab(worker, session, stream, brings=brings)
+            system = build_system_tab(worker, session, stream, brings=bool(source and source.folders))
         for tab in (read_tab, library_tab, race_tab, system.tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **at_once)
 

@@ -1,4 +1,4 @@
-"""A model that lies on this machine, in a real browser: its path, its row, its use; wrong paths; what cannot be used."""
+"""A model that lies on this machine, in a browser: its path, its row, its use; wrong paths; what cannot be used."""
 
 import json
 from collections.abc import Callable

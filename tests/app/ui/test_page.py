@@ -123,7 +123,7 @@ def with_words(engine: Engine) -> Engine:
             return [token % 60 for token in super().encode(text)]
 
         def _pieces(self, num_turns: int, thinking: str | None) -> list[list[int]]:
-            return [[token % 60 for token in piece] for piece in super()._pieces(num_turns)]
+            return [[token % 60 for token in piece] for piece in super()._pieces(num_turns, thinking)]
 
     engine.text = Folded(load_tokenizer(catalog.find("harbour").target), frozenset())
     return engine
