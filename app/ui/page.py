@@ -98,9 +98,7 @@ def build_page(
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
-        loaded = entered.then(
-            watch.watch_model, [session, parts.thinking], parts.of_model, api_name="watch_model", **stream
-        )
+        loaded = entered.then(watch.watch_model, parts.watched, parts.of_model, api_name="watch_model", **stream)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)
