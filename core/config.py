@@ -210,6 +210,9 @@ class GenerationConfig:
     seed: int = 0
     stop_strings: Sequence[str] = ()
     budget: int | None = None  # of the retrieval cache, tokens; None: as loaded
+    thinking: str | None = (
+        None  # what the prompt asks for, see `core.generation.thinking`; None: as the model is set up
+    )
 
     def __post_init__(self) -> None:
         _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Use --max-new-tokens 1 or more.")

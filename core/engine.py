@@ -76,7 +76,7 @@ class Engine:
             shrunk=self._placement.block_shrunk,
         )
         self._seen: list[int] = []  # tokens whose keys and values the full cache holds: the first `full.length` count
-        self.info = engine_info(plan, models, about)
+        self.info = engine_info(plan, models, about, text.capabilities)
         self._placement.update()
         if graphs is not None:
             self._levels.try_graphs()

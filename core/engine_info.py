@@ -66,7 +66,9 @@ class Equality:
     logit_gap: float | None  # from the target's best token to the worse of the two written there; None: one is missing
 
 
-def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> EngineInfo:
+def engine_info(
+    plan: Plan, models: LoadedModels, about: ModelEntry | None, capabilities: EngineCapabilities = ALL
+) -> EngineInfo:
     """Facts about an engine before it has read anything; host memory is measured later."""
     target, draft, self_draft = models.target, models.draft, models.self_draft
     return EngineInfo(
@@ -90,6 +92,7 @@ def engine_info(plan: Plan, models: LoadedModels, about: ModelEntry | None) -> E
         link=None,
         self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
+        capabilities=capabilities,
     )
 
 

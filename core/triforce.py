@@ -97,9 +97,12 @@ class TriForce:
             self._text, self._ids = text, tuple(self.engine.text.encode(text))
         conversation = Conversation(self._ids)
         for earlier, answer in history:
-            conversation = conversation.ask(earlier).answered(answer.token_ids, self.engine.text.eos_ids)
-        prompt = conversation.ask(question).prompt_ids(self.engine.text)
-        return self.engine.generate(prompt, self._config(settings))
+            ids = answer.token_ids
+            spoken = self.engine.text.without_thought(ids) if answer.stats.thought_tokens else ids
+            conversation = conversation.ask(earlier).answered(spoken, self.engine.text.eos_ids)
+        config = self._config(settings)
+        prompt = conversation.ask(question).prompt_ids(self.engine.text, config.thinking)
+        return self.engine.generate(prompt, config)
 
     def answer(self, text: str, question: str, **settings: Any) -> Finished:
         """Run `generate` to its end."""

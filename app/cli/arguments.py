@@ -271,6 +271,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         "--allow-origin", metavar="URL", action="append", help="let web pages from there use it (default: none)"
     )
     parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
+    add_thinking_option(parser)
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
@@ -365,9 +366,19 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ocr", action="store_true", help="recognise text on pages that are pictures, and keep it")
 
 
+def add_thinking_option(parser: argparse.ArgumentParser) -> None:
+    """`--thinking`. core checks whether the model's chat template has it."""
+    parser.add_argument(
+        "--thinking",
+        choices=("on", "off", "low", "medium", "high"),
+        help="whether the model thinks before it answers, where its chat template can be told (default: as set up)",
+    )
+
+
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Sampling settings. core's SamplingParams checks the ranges, so that a wrong value exits with 1."""
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is exact greedy (default: 0)")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="(default: 1, off)")
     parser.add_argument("--top-k", type=int, default=0, metavar="K", help="(default: 0, off)")
     parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="(default: 256)")
+    add_thinking_option(parser)

@@ -72,11 +72,10 @@ def answer_all(
         finished = opening.added_to(finished) if opening and index == 0 else finished
         answers.append(finished)
         if shown:
-            blank = "" if finished.text.strip() else "The answer is white space alone.\n"
-            print(f"\n\n{blank}{summary_line(finished)}", file=sys.stderr, flush=True)
+            print(f"\n\n{no_answer(finished)}{summary_line(finished)}", file=sys.stderr, flush=True)
     if args.json:
         asked = questions if args.token_ids else ()
-        prompts = [conversation.ask(question).prompt_ids(engine.text) for question in asked]
+        prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in asked]
         print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
     return 0
 
@@ -84,17 +83,27 @@ def answer_all(
 def answer(
     engine: TextEngine, conversation: Conversation, question: str, config: GenerationConfig, *, shown: bool
 ) -> Finished:
-    """One answer in a fresh conversation about the book, streamed to stdout if it is to be shown."""
-    prompt = conversation.ask(question).prompt_ids(engine.text)
-    streamed = 0
+    """One answer in a fresh conversation; if it is to be shown, streamed to stdout, and its thought to stderr."""
+    prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
+    streamed, thinking = 0, False
     for event in ProgressLine(sys.stderr).watch(engine.generate(prompt, config)):
         if isinstance(event, RoundDone) and shown:
+            print("" if thinking or not event.thought else "(Thought) ", event.thought, sep="", end="", file=sys.stderr)
+            print("\n\n" if thinking and event.text else "", end="", file=sys.stderr, flush=True)
+            thinking = (thinking or bool(event.thought)) and not event.text
             print(event.text, end="", flush=True)
             streamed += len(event.text)
     assert isinstance(event, Finished)
     if shown:
         print(event.text[streamed:], end="", flush=True)
     return event
+
+
+def no_answer(finished: Finished) -> str:
+    """A line for people where there is nothing to read."""
+    if finished.in_thought:
+        return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
+    return "" if finished.text.strip() else "The answer is white space alone.\n"
 
 
 def document(

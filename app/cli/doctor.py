@@ -17,6 +17,7 @@ from core.config import EngineConfig
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.models.hub.catalog import find, is_here
 from core.models.hub.shapes import find_shape
+from core.models.hub.store import weight_files
 from core.models.loader import read_config
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
 from core.models.widen import target_size
@@ -120,7 +121,7 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subjec
         target=target_size(entry),
         draft=size_in(entry.draft) if entry.draft else None,
         acceptance=given or measured or PUBLISHED,
-        has_files=any(entry.target.glob("*.safetensors")) or any(entry.target.glob("*.bin")),
+        has_files=bool(weight_files(entry.target)),
     )
 
 

@@ -13,11 +13,14 @@ import torch
 from app.cli.reading import print_json
 from app.cli.terminal import drawing, plain
 from app.formats import disk_size
+from app.runtime.data_folder import data_place
+from app.runtime.model_folders import NAME, ModelFolders
 from core.errors import CoreError, InvalidSetting, UnknownModel
 from core.models.hub import store
 from core.models.hub.catalog import HUB_ID, Known, entries, get_command, known_row, repositories
 from core.models.hub.client import look_up
 from core.models.hub.download import DownloadProgress, download, still_to_come
+from core.models.hub.local import LocalModel, in_cache
 from core.models.hub.shapes import find_shape
 from core.models.param_count import ModelSize, size_in, size_of
 from core.planning.basis import MOST_CONTEXT
@@ -35,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         CoreError: no such model; the hub, the network or the disk.
     """
     if args.action == "list":
-        return list_models(as_json=args.json)
+        return list_models(ModelFolders(data_place(args.data_dir) / NAME), as_json=args.json)
     if args.action == "show":
         return show_model(args.name, as_json=args.json)
     if args.action == "remove":
@@ -43,21 +46,44 @@ def run(args: argparse.Namespace) -> int:
     return get_model(args.name, as_json=args.json)
 
 
-def list_models(*, as_json: bool) -> int:
-    """All rows of the catalogue, targets first, and other complete models in the local hub cache."""
+def list_models(brought: ModelFolders, *, as_json: bool) -> int:
+    """All rows of the catalogue, targets first, then other models in the hub's cache and those the user brought."""
     rows = [report(row) for row in entries().values()]
-    known = {row.hub for row in entries().values()}
-    others = [repo for repo in store.downloaded() if repo not in known]
+    others = [*in_cache(), *brought.all()]
     if as_json:
-        print_json({"models": rows, "others_here": others, "cache": str(store.cache_folder())})
+        print_json({"models": rows, "others_here": list(map(found, others)), "cache": str(store.cache_folder())})
         return 0
     print(f"{'name':<20}{'context':>10}{'weights':>11}{'KV at 32K':>11}{'at 128K':>9}  {'here':<8}draft, licence")
     for row in rows:
         print(line(row))
-    for repo in others:
-        print(f"{repo}: here, no model of the catalogue")
+    if others:
+        print("\nAlso on this machine, for --model:")
+    for other in sorted(others, key=lambda one: (one.dims is None, one.name)):
+        print(other_line(other))
     print(f"\nDownloads are kept in {store.cache_folder()}. Details: python launch.py models show NAME")
     return 0
+
+
+def found(other: LocalModel) -> dict[str, Any]:
+    """A model outside the catalogue as JSON."""
+    dims = other.dims
+    return {
+        "name": other.name,
+        "path": str(other.path),
+        "usable": dims is not None,
+        "family": other.family or None,
+        "context": dims.max_context if dims else None,
+        "weight_bytes": dims.weight_bytes if dims else None,
+        "problem": other.problem or None,
+    }
+
+
+def other_line(other: LocalModel) -> str:
+    """A model outside the catalogue for people."""
+    if other.dims is None:
+        return f"{other.name}: not usable. {other.problem} {other.hint}"
+    size = f"{other.dims.weight_bytes / 1e9:.2f} GB"
+    return f"{other.name}: {other.family}, reads {other.dims.max_context:,} tokens, {size}"
 
 
 def line(row: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ from core.engine_info import Equality
 from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished, LaneEvent
 from core.generation.session import Conversation
+from core.generation.text import check_thinking
 from core.planning.hardware import this_machine
 
 
@@ -48,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if args.methods is None:
         configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))
     conversation = open_conversation(engine, documents)
-    prompt = conversation.ask(args.question).prompt_ids(engine.text)
+    check_thinking(args.thinking, engine.info.capabilities.thinking)
+    prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
     opening = open_text(engine, conversation, args.question, configs, args)
     race = None
     if args.sequential:
@@ -59,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
         finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
     if not args.json:
         for name, result in finished.items():
-            print(f"[{name}]\n{result.text}\n", flush=True)
+            thought = f"(Thought)\n{result.thought}\n\n" if result.thought else ""
+            print(f"[{name}]\n{thought}{result.text}\n", flush=True)
     report = equality_report(equality_with_plain(engine, prompt, finished, greedy=configs[0].sampling.greedy))
     speedup = speed_ratio(finished)
     if args.json:

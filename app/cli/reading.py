@@ -23,6 +23,7 @@ from core.engine_api import TextEngine
 from core.engine_info import EngineInfo
 from core.generation.events import Event, PrefillProgress
 from core.generation.session import Conversation
+from core.generation.text import check_thinking
 
 
 def usual_method(info: EngineInfo) -> str:
@@ -35,11 +36,15 @@ def usual_method(info: EngineInfo) -> str:
 
 def open_engine(args: argparse.Namespace) -> TextEngine:
     """The engine of this machine, or one on the server that --remote names. Raises CoreError."""
+    engine: TextEngine
     if args.remote:
         from app.remote.connecting import connector
 
-        return connector(args)()[0]
-    return Engine.load(engine_config(args))
+        engine = connector(args)()[0]
+    else:
+        engine = Engine.load(engine_config(args))
+    check_thinking(args.thinking, engine.info.capabilities.thinking)
+    return engine
 
 
 def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig:
@@ -51,6 +56,7 @@ def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig
         speculation=speculation_config(args.model),
         method=method,
         seed=args.seed,
+        thinking=args.thinking,
     )
 
 

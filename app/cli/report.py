@@ -10,7 +10,8 @@ from core.generation.events import Finished
 def summary_line(finished: Finished) -> str:
     """One answer's figures for people."""
     stats = finished.stats
-    parts = [f"{stats.new_tokens} tokens", f"{stats.tokens_per_second or 0:.1f} tokens/s"]
+    thought = f", {stats.thought_tokens} of them thought" if stats.thought_tokens else ""
+    parts = [f"{stats.new_tokens} tokens{thought}", f"{stats.tokens_per_second or 0:.1f} tokens/s"]
     if stats.level2 is not None:
         level1 = f"{percent(stats.level1)} / " if stats.level1 else ""
         parts.append(f"acceptance {level1}{percent(stats.level2)}")

@@ -73,10 +73,11 @@ def open_text(
         ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read. InvalidSetting: saved books were
             requested and cannot be used.
     """
-    prompt = conversation.ask(question).prompt_ids(engine.text)
+    thinking = configs[0].thinking
+    prompt = conversation.ask(question).prompt_ids(engine.text, thinking)
     with closing(engine.race(prompt, configs)) as trial:
         next(trial)  # raises now if text or settings are wrong
-    opening = conversation.opening_ids(engine.text)
+    opening = conversation.opening_ids(engine.text, thinking)
     ids = prompt[: len(opening) + 1]  # prefill leaves the last token out
     started, store = perf_counter(), find_store(engine, args, make=bool(args.saved))
     fetched = tell_fetched(store.fetch(ids)) if store else None

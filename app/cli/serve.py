@@ -27,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     """
     import uvicorn
 
+    from core.generation.text import check_thinking  # takes seconds, like the model
+
     key = args.api_key if args.api_key is not None else os.environ.get(KEY_VARIABLE) or None
     check_door(args.host, key)
     check_port(args.host, args.port)
@@ -36,9 +38,12 @@ def run(args: argparse.Namespace) -> int:
         try:
             worker.start()
             ready = loaded(worker)
+            check_thinking(args.thinking, ready.info.capabilities.thinking)
             hosts = Hosts(args.host, args.port, args.allow_host or ())
             origins = args.allow_origin or ()
-            api = Api(worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue)
+            api = Api(
+                worker, ready, hosts=hosts, key=key, origins=origins, most_waiting=args.queue, thinking=args.thinking
+            )
             server = uvicorn.Server(
                 uvicorn.Config(
                     api.app,

@@ -22,4 +22,5 @@ class Exchange:
     seed: int | None = None  # of the newest stretch
     model: str = ""
     weights: str = ""  # the number format the model ran in
+    thinking: str | None = None  # what its prompt asked for, see `GenerationConfig`
     digest: str = ""  # of the text it is about: the library may change during a conversation

@@ -28,6 +28,9 @@ def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
     """Key, text and explanation of each figure of an answer."""
     stats = exchange.finished.stats
     found = [("tokens", formats.plural(stats.new_tokens, "token"), f"Written in {seconds(stats.decode_seconds)}.")]
+    if stats.thought_tokens:
+        told = f"{formats.count(stats.answer_tokens)} of the answer. Thinking took {seconds(stats.thought_seconds)}."
+        found.append(("thought", f"{formats.count(stats.thought_tokens)} of thought", told))
     if stats.tokens_per_second is not None:
         found.append(("speed", f"{formats.figure(stats.tokens_per_second)} tokens/s", "Decoding alone."))
     if exchange.first_token_seconds is not None:

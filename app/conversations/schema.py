@@ -73,6 +73,7 @@ def _node_document(node: Node) -> dict[str, Any]:
             "model": exchange.model,
             "weights": exchange.weights,
             "digest": exchange.digest,
+            "thinking": exchange.thinking,
         }
         written["answer"] = answer
     return written
@@ -169,6 +170,8 @@ def _exchange(question: str, data: Mapping[str, Any]) -> Exchange:
         prefill_seconds=_number(data, "prefill_seconds"),
         method=_text(data, "method"),
         exact=exact,
+        thought=_text(data, "thought") if "thought" in data else "",
+        in_thought=data.get("in_thought") is True,
     )
     return Exchange(
         question,
@@ -181,6 +184,7 @@ def _exchange(question: str, data: Mapping[str, Any]) -> Exchange:
         model=_text(data, "model"),
         weights=_text(data, "weights"),
         digest=_text(data, "digest") if "digest" in data else "",
+        thinking=None if data.get("thinking") is None else _text(data, "thinking"),
     )
 
 
@@ -205,6 +209,8 @@ def _stats(data: Mapping[str, Any]) -> DecodeStats:
         kv_bytes_read=_whole(data, "kv_bytes_read"),
         kv_bytes_read_plain=_whole(data, "kv_bytes_read_plain"),
         reselections=_whole(data, "reselections"),
+        thought_tokens=_whole(data, "thought_tokens") if "thought_tokens" in data else 0,
+        thought_seconds=_number(data, "thought_seconds") if "thought_seconds" in data else 0.0,
     )
 
 

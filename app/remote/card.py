@@ -7,13 +7,16 @@ import torch
 
 from app.remote.client import Address, Client
 from app.remote.errors import Garbage
-from app.remote.names import REMOTE, capabilities_on
+from app.remote.names import REMOTE, SWITCHED, capabilities_on
 from core.engine_info import EngineInfo
 from core.errors import ContextTooSmall, InvalidSetting, UnknownModel
+from core.generation.capabilities import WISHES
 from core.generation.decode_loop import LONGEST_ROUND
 from core.planning.cache_sizes import CacheSizes
 from core.planning.choices import Choice
 from core.planning.memory_plan import Placement, Plan
+
+KNOWN_SERVERS = ("vllm", "sglang", "triforce-reader")  # others would answer again, and ignore the template's variables
 
 
 def find_card(client: Client, model: str | None) -> Mapping[str, Any]:
@@ -60,6 +63,20 @@ def methods_of(card: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(one for one in methods if isinstance(one, str)) if isinstance(methods, list) else ()
 
 
+def known_server(card: Mapping[str, Any]) -> bool:
+    """Whether the server continues the last message if told so, and hands variables to the chat template."""
+    return str(card.get("owned_by", "")).lower() in KNOWN_SERVERS
+
+
+def thinking_of(card: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the server's model can be told about thoughts: as a server of this program says, else on and off."""
+    ours = card.get("triforce")
+    told = ours.get("thinking") if isinstance(ours, dict) else None
+    if isinstance(told, list):
+        return tuple(one for one in told if one in WISHES)
+    return SWITCHED if known_server(card) and not isinstance(ours, dict) else ()
+
+
 def info_of(
     address: Address, card: Mapping[str, Any], context: int, methods: tuple[str, ...], *, estimates: bool
 ) -> EngineInfo:
@@ -104,7 +121,7 @@ def info_of(
         host_memory=None,
         link=None,
         num_ranks=0,
-        capabilities=capabilities_on(methods),
+        capabilities=capabilities_on(methods, thinking_of(card)),
     )
 
 

@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 import torch
 
 from app.remote.answer import AnswerStream
-from app.remote.card import context_of, find_card, info_of, is_count, methods_of
+from app.remote.card import context_of, find_card, info_of, is_count, known_server, methods_of
 from app.remote.client import Address, Client, Part, Patience
 from app.remote.errors import BrokenOff, Garbage, NotRemotely, Refused
-from app.remote.names import method_on, theirs
+from app.remote.names import SWITCHED, method_on, theirs
 from app.remote.text import FIRST_WORDS, FRAME, SAMPLE, RemotePrompt, RemoteText, number_of, piece_of
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig
@@ -27,8 +27,6 @@ from core.errors import ContextTooSmall
 from core.generation.decode_loop import LONGEST_ROUND
 from core.generation.events import Event, LaneEvent, PrefillProgress
 
-# Servers that can continue the last message if told so; others would answer again.
-CONTINUING = ("vllm", "sglang", "triforce-reader")
 READ = re.compile(r"read (\d+) of (\d+) tokens")  # a comment in streams of this program's server
 MOST_SENT = 8  # prompts that the server probably has in its cache
 
@@ -39,7 +37,7 @@ class RemoteEngine:
     def __init__(self, client: Client, card: Mapping[str, Any], context: int) -> None:
         self._client, self._name = client, str(card["id"])
         self._methods = methods_of(card)
-        self._continues = str(card.get("owned_by", "")).lower() in CONTINUING
+        self._continues = known_server(card)
         self._sent: deque[list[int]] = deque(maxlen=MOST_SENT)
         self.context = context
         self.config = EngineConfig(context=context)
@@ -156,11 +154,11 @@ class RemoteEngine:
                     yield _progress(done, total, reused, part.seconds - answer.started)
                 continue
             try:
-                text = answer.apply(part.event, part.seconds)
+                thought, text = answer.apply(part.event, part.seconds)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 raise Garbage(self._client.address.short, "an event of another kind") from error
-            if text:
-                yield answer.round(text)
+            if text or thought:
+                yield answer.round(thought, text)
         cancelled = bool(cancel and cancel.is_set())
         if answer.reason is None and not cancelled:
             raise BrokenOff(self._client.address.short)
@@ -196,6 +194,10 @@ class RemoteEngine:
             body |= {"top_p": sampling.top_p, "seed": config.seed}
             if sampling.top_k:  # not in OpenAI's interface, but in all servers that people run themselves
                 body["top_k"] = sampling.top_k
+        if config.thinking in SWITCHED:
+            body["chat_template_kwargs"] = {"enable_thinking": config.thinking == "on"}
+        elif config.thinking:
+            body["reasoning_effort"] = config.thinking
         if config.stop_strings:
             body["stop"] = list(config.stop_strings)
         if self._methods and theirs(config.method) in self._methods:

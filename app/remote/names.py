@@ -8,6 +8,7 @@ REMOTE = "remote"  # the method of a server with only one, and the device of its
 NOT_SEEN = "A remote server wrote this: how it computes cannot be seen from here."
 EXACTNESS_NOT_SEEN = "exactness not seen"
 EXACT_AS_TOLD = "exact, as the server says"
+SWITCHED = ("on", "off")  # what a server's thinking can be told
 TOLD, NOT_TOLD = "as the server tells", "a remote server does not tell"
 NO_RACE = "No races with a remote server: their turns cannot be kept fair."
 PAGES_NOT_SEEN = "Where in the book a remote server looks cannot be seen from here."
@@ -18,7 +19,7 @@ TOKENS_NOT_SEEN = (
 ITS_WORD_ONLY = "the server's word only: how it computes cannot be seen from here"
 
 
-def capabilities_on(methods: tuple[str, ...] = ()) -> EngineCapabilities:
+def capabilities_on(methods: tuple[str, ...] = (), thinking: tuple[str, ...] = ()) -> EngineCapabilities:
     """The capabilities of a server's engine with its named methods; without names it has one method."""
     return EngineCapabilities(
         can_race=False,
@@ -27,6 +28,7 @@ def capabilities_on(methods: tuple[str, ...] = ()) -> EngineCapabilities:
         counts_reread=False,
         computes_here=False,
         methods=tuple(map(remotely, methods)) or (REMOTE,),
+        thinking=thinking,
     )
 
 

@@ -71,12 +71,12 @@ class RemoteText:
         """The text of tokens."""
         return "".join(map(piece_of, token_ids))
 
-    def opening(self, book_ids: Sequence[int]) -> list[int]:
+    def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question, with the messages to send to a server."""
         book = self.decode(book_ids)
         return RemotePrompt([FRAME] * FRAME_TOKENS + [*book_ids], [_message("user", f"{book}\n\n{FIRST_WORDS}")])
 
-    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
+    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
         """The conversation so far; the first message has the book, an empty line, and the first question."""
         ids, messages = [FRAME] * FRAME_TOKENS + [*book_ids], []
         for number, turn in enumerate(turns):
@@ -89,7 +89,11 @@ class RemoteText:
                 messages.append(_message("assistant", self.decode(turn.answer_ids)))
         return RemotePrompt(ids, messages)
 
-    def pieces(self, _roles: Sequence[str]) -> list[list[int]]:
+    def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """All: a server sends its thought beside the answer."""
+        return tuple(token_ids)
+
+    def pieces(self, _roles: Sequence[str], _thinking: str | None = None) -> list[list[int]]:
         """Raises NotRemotely: the server applies its template itself."""
         raise NotRemotely("A remote server's chat format cannot be seen from here.", hint="Send it the messages.")
 

@@ -51,11 +51,12 @@ class AnswerJob:
         session.newest = "answer"
         looking = RetrievalProbe(session, recording.node.id, question, method, engine)
         yield AnswerBegun(book.num_tokens, num_read_before)
-        prompt = prompt_of(conversation, recording.past, question, engine)
+        thinking = recording.config.thinking
+        prompt = prompt_of(conversation, recording.past, question, engine, thinking)
         try:
             yield from self.saved_books.fetch(session, [*prompt, *written], engine, cancel)
             # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
-            end = book.num_opening - 1
+            end = len(conversation.opening_ids(engine.text, thinking)) - 1
             reading = _OnTheWay(session, self.saved_books, prompt, end, engine)
             for event in engine.generate(prompt, recording.config, cancel, written=written, boundary=end):
                 trace.apply(only_new(event, before, len(written)))
@@ -73,13 +74,15 @@ class AnswerJob:
     def _recording(self, engine: "TextEngine") -> Recording:
         """The record, with the settings that write this answer."""
         session = self.session
-        config = replace(self.config, method=method_on(engine.info.capabilities, self.config.method))
+        can, before = engine.info.capabilities, recorded(self.place, session)
+        wish = before.thinking if before is not None else self.config.thinking  # an answer goes on as it was begun
+        wish = wish if wish in can.thinking else None  # another model may have taken this one's place
+        config = replace(self.config, method=method_on(can, self.config.method), thinking=wish)
         if self.seed is not None:
             config = replace(config, seed=self.seed + session.num_drawn)
         session.budget = engine.use_budget(config.budget)
         info = engine.info
         recording = Recording(session, self.conversations, self.place, config, model=info.model, weights=info.weights)
-        before = recording.before
         if before is not None and before.seed is not None and self.seed is not None:
             recording.config = replace(config, seed=before.seed)  # plain decoding then draws as if uncut
         recording.written = answer_ids(before, engine) if before else ()
@@ -112,4 +115,15 @@ def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
     """Remove the earlier text from the end event of a continued answer; all other events hold only new text anyway."""
     if before is None or not isinstance(event, Finished):
         return event
-    return replace(event, text=event.text[len(streamed_text(before)) :], token_ids=event.token_ids[num_before:])
+    return replace(
+        event,
+        text=event.text[len(streamed_text(before)) :],
+        token_ids=event.token_ids[num_before:],
+        thought=event.thought[len(before.finished.thought) :],
+    )
+
+
+def recorded(place: Place, session: Session) -> Exchange | None:
+    """The answer that is to be continued, if one is."""
+    node = session.dialogue.find(place.goes_on) if session.dialogue else None
+    return node.exchange if node else None

@@ -14,6 +14,7 @@ def answer_report(finished: Finished) -> dict[str, Any]:
         "text": finished.text,
         "token_ids": list(finished.token_ids),
         "new_tokens": stats.new_tokens,
+        **(thought_report(finished) if finished.thought or stats.thought_tokens else {}),
         "decode_seconds": round(stats.decode_seconds, 4),
         "ms_per_token": rounded(stats.ms_per_token, 3),
         "tokens_per_second": rounded(stats.tokens_per_second, 2),
@@ -31,6 +32,17 @@ def answer_report(finished: Finished) -> dict[str, Any]:
         report["link"] = link_report(stats)
     report["seconds_by_part"] = {part: round(seconds, 4) for part, seconds in stats.seconds_by_part.items()}
     return report
+
+
+def thought_report(finished: Finished) -> dict[str, Any]:
+    """The thought before the answer, and how many of the new tokens belong to which."""
+    return {
+        "thought": finished.thought,
+        "thought_tokens": finished.stats.thought_tokens,
+        "answer_tokens": finished.stats.answer_tokens,
+        "thought_seconds": round(finished.stats.thought_seconds, 4),
+        "in_thought": finished.in_thought,
+    }
 
 
 def link_report(stats: DecodeStats) -> dict[str, Any]:

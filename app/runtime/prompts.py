@@ -13,17 +13,26 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done
 def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: "TextEngine") -> "Conversation":
     """A conversation about a book, extended by earlier questions and answers."""
     for exchange in past:
-        conversation = conversation.ask(exchange.question).answered(answer_ids(exchange, engine), engine.text.eos_ids)
+        ids = answer_ids(exchange, engine)
+        if exchange.finished.stats.thought_tokens and ids == exchange.finished.token_ids:
+            ids = engine.text.without_thought(ids)
+        conversation = conversation.ask(exchange.question).answered(ids, engine.text.eos_ids)
     return conversation
 
 
-def prompt_of(conversation: "Conversation", past: Sequence[Exchange], question: str, engine: "TextEngine") -> list[int]:
-    """The tokens before an answer."""
-    return with_past(conversation, past, engine).ask(question).prompt_ids(engine.text)
+def prompt_of(
+    conversation: "Conversation",
+    past: Sequence[Exchange],
+    question: str,
+    engine: "TextEngine",
+    thinking: str | None = None,
+) -> list[int]:
+    """The tokens before an answer; earlier thoughts are left out, as chat templates do."""
+    return with_past(conversation, past, engine).ask(question).prompt_ids(engine.text, thinking)
 
 
 def answer_ids(exchange: Exchange, engine: "TextEngine") -> tuple[int, ...]:
-    """The tokens an answer was written with; the tokens of its text where another model wrote it.
+    """The tokens an answer was written with, its thought included; the tokens of its text where another model wrote it.
 
     Also the tokens of its text if this model lacks one of the ids: the file or the model behind the name has changed.
     """

@@ -34,7 +34,9 @@ def run_race(
     book, conversation = session.book, session.conversation
     if book is None or conversation is None:
         raise NoBook
-    prompt = conversation.until(0).ask(question).prompt_ids(engine.text)
+    wish = configs[0].thinking
+    thinking = wish if wish in engine.info.capabilities.thinking else None
+    prompt = conversation.until(0).ask(question).prompt_ids(engine.text, thinking)
     race = Race(
         question=question.strip(),
         lanes=tuple(Trace(question.strip(), config.method) for config in configs),

@@ -107,6 +107,7 @@ class Recording:
         self._done = False
         self._ids: list[int] = []
         self._text: list[str] = []
+        self._thought: list[str] = []
         self._progress: PrefillProgress | None = None
         with session.lock:
             dialogue = session.dialogue or Dialogue.begin(
@@ -154,11 +155,12 @@ class Recording:
                     self._first_token_seconds = self._clock() - self._began
                 self._ids += [token.token_id for token in event.tokens]
                 self._text.append(event.text)
+                self._thought.append(event.thought)
                 if self._clock() - self._saved > PARTIAL_SECONDS:
                     self._saved = self._clock()
                     self._record(self._so_far(event.stats))
             case Finished():
-                if len(event.token_ids) > len(self.written):
+                if len(event.token_ids) > len(self.written) or event.stats.thought_tokens:
                     self._record(event)
                     self._done = True
 
@@ -167,7 +169,7 @@ class Recording:
         if self._done:
             return
         self._done = True
-        if self._ids:  # it was interrupted: the text so far is recorded
+        if self._ids or any(self._thought):  # it was interrupted: the text so far is recorded
             self._record(self._so_far(DecodeStats(new_tokens=len(self._ids))))
         elif self._is_new:
             with self._session.lock:
@@ -209,8 +211,12 @@ class Recording:
 
     def _so_far(self, stats: DecodeStats) -> Finished:
         progress, before = self._progress, self.before
+        text = (streamed_text(before) if before else "") + "".join(self._text)
+        thought = (before.finished.thought if before else "") + "".join(self._thought)
         return Finished(
-            text=(streamed_text(before) if before else "") + "".join(self._text),
+            text=text,
+            thought=thought,
+            in_thought=bool(thought and not text),
             token_ids=(*self.written, *self._ids),
             stop_reason="cancelled",
             stats=stats,
@@ -245,4 +251,5 @@ class Recording:
             model=self._model,
             weights=self._weights,
             digest=self._digest,
+            thinking=self.config.thinking,
         )

@@ -116,7 +116,8 @@ class Session:
         if last.digest != self.digest:  # no question since the library changed: use the count from its opening
             fit, end = self.uploads.fit, self.dialogue.tip if self.dialogue else ""
             return fit.talks.get(end, fit.talk) if fit else 0
-        return max(0, last.finished.prompt_tokens + len(last.finished.token_ids) - self.book.num_opening)
+        said = len(last.finished.token_ids) - last.finished.stats.thought_tokens  # what the next prompt has of it
+        return max(0, last.finished.prompt_tokens + said - self.book.num_opening)
 
     @property
     def where(self) -> Loaded | None:

@@ -31,9 +31,16 @@ class Trace:
     method: str
     records: list[TokenRecord] = field(default_factory=list)
     points: list[Point] = field(default_factory=lambda: [Point(0.0, 0, 0)])
-    text: str = ""
+    text: str = ""  # thought and answer
     stats: DecodeStats = field(default_factory=DecodeStats)
     finished: Finished | None = None
+    _thought: str = ""
+
+    def _write(self, thought: str, text: str) -> None:
+        self._thought += thought
+        self.text += thought
+        between = "\n\n" if text and self._thought and self.text == self._thought else ""
+        self.text += between + text
 
     @property
     def exact(self) -> bool:
@@ -45,10 +52,11 @@ class Trace:
         match event:
             case RoundDone():
                 self.records.extend(event.tokens)
-                self.text += event.text
+                self._write(event.thought, event.text)
                 self._settle(event.stats)
             case Finished():
-                self.text = event.text
+                self._thought = self.text = ""
+                self._write(event.thought, event.text)
                 self._settle(event.stats)
                 self.finished = event
         return self

@@ -15,8 +15,9 @@ from app.conversations.store import Conversations
 from app.document_formats import DROPPED
 from app.documents.recognised import FOLDER, RecognisedPages
 from app.remote.addresses import is_loopback
-from app.runtime.data_folder import data_dir
+from app.runtime.data_folder import data_dir, data_place
 from app.runtime.downloads import Downloads
+from app.runtime.model_folders import NAME, ModelFolders
 from app.runtime.options import engine_config
 from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
@@ -131,7 +132,12 @@ def model_source(args: argparse.Namespace) -> ModelSource:
     elif (args.gpus or 1) > 1:
         unavailable = "Several processes share this model (--gpus). Another one needs a new start with --model NAME."
     started = args.model or EngineConfig().model
-    return ModelSource(config=config, load=lambda config: partial(load, config), unavailable=unavailable)
+    # Whoever reads the page from elsewhere must not learn what lies where on this machine.
+    alone = is_loopback(args.host) and not args.share and not args.allow_host and not unavailable
+    folders = ModelFolders(data_place(args.data_dir) / NAME) if alone else None
+    return ModelSource(
+        config=config, load=lambda config: partial(load, config), unavailable=unavailable, folders=folders
+    )
 
 
 def load(config: EngineConfig) -> "tuple[TextEngine, Machine]":

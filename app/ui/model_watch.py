@@ -9,9 +9,10 @@ from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.parts import Parts
-from app.ui.reading.settings import AS_CHOSEN, AS_CHOSEN_CHOICE, decoding_choices, variants
+from app.ui.reading.settings import AS_CHOSEN, AS_CHOSEN_CHOICE, AS_SET_UP, decoding_choices, thinking_choices, variants
 from app.ui.updates import Updates
 from core.decoding.registry import METHODS, default_method
+from core.generation.capabilities import EngineCapabilities
 
 
 class ModelWatch:
@@ -20,8 +21,8 @@ class ModelWatch:
     def __init__(self, worker: EngineWorker, parts: Parts) -> None:
         self._worker, self._parts = worker, parts
 
-    def watch_model(self, session_id: str) -> Iterator[Updates]:
-        """Show the model's state, and again when loading has ended."""
+    def watch_model(self, session_id: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
+        """Show the model's state, and again when loading has ended. `thinking`: as chosen so far."""
         for state in self._worker.states():
             if isinstance(state, Pause):
                 yield {self._parts.head: gr.skip()}
@@ -31,6 +32,7 @@ class ModelWatch:
             updates: Updates = {self._parts.head: masthead(state), self._parts.banner: notice(state)}
             if isinstance(state, Ready):
                 updates[self._parts.note] = below(limits_note(state.info.limits))
+                updates |= self._thinking(state.info.capabilities, thinking)
             if isinstance(state, Ready) and state.info.capabilities.methods is not None:
                 updates |= self._own_methods(state.info.capabilities.methods)
             elif isinstance(state, Ready) and not state.info.has_draft:
@@ -40,10 +42,10 @@ class ModelWatch:
                 updates[self._parts.variant] = gr.update(choices=variants(has_draft=False), value=AS_CHOSEN)
             yield updates
 
-    def model_changed(self, session_id: str, method: str) -> Iterator[Updates]:
+    def model_changed(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """Another model may have been chosen: update its methods and the chosen one."""
         parts = self._parts
-        for updates in self.watch_model(session_id):
+        for updates in self.watch_model(session_id, thinking):
             state = self._worker.state
             if isinstance(state, Ready) and state.info.has_draft:
                 choices = decoding_choices(has_draft=True)
@@ -52,11 +54,17 @@ class ModelWatch:
                 updates[parts.variant] = gr.update(choices=variants(has_draft=True))
             yield updates
 
-    def look_again(self, session_id: str, method: str) -> Iterator[Updates]:
+    def look_again(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """The reader returns to the page: another page may have changed the model meanwhile."""
         current = self._worker.sessions.find(session_id)
         if current is not None and current.model is not self._worker.state:
-            yield from self.model_changed(session_id, method)
+            yield from self.model_changed(session_id, method, thinking)
+
+    def _thinking(self, can: EngineCapabilities, chosen: str) -> Updates:
+        """Offer what the model can be told; what was chosen stays if this model knows it."""
+        value = chosen if chosen in can.thinking else AS_SET_UP
+        choices = thinking_choices(can.thinking, can.thinks)
+        return {self._parts.thinking: gr.update(choices=choices, value=value, visible=len(can.thinking) > 1)}
 
     def _own_methods(self, methods: Sequence[str]) -> Updates:
         offered = [name for name in methods if theirs(name) in METHODS] or [REMOTE]

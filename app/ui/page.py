@@ -85,7 +85,7 @@ def build_page(
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
-            system = build_system_tab(worker, session, stream)
+            system = build_system_tab(worker, session, stream, brings=bool(source and source.folders))
         for tab in (read_tab, library_tab, race_tab, system.tab):
             tab.select(lambda _: gr.Timer(active=False), session, ticking, api_visibility="private", **at_once)
 
@@ -98,7 +98,7 @@ def build_page(
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
-        loaded = entered.then(watch.watch_model, session, parts.of_model, api_name="watch_model", **stream)
+        loaded = entered.then(watch.watch_model, parts.watched, parts.of_model, api_name="watch_model", **stream)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)
@@ -243,8 +243,13 @@ def wire_models(
     parts, shown = handlers.parts, system.models.shown
     session = parts.session
     system.tab.select(models.enter, session, shown, **quiet)
+    if system.models.path is not None and system.models.add is not None:
+        path = system.models.path
+        named = [system.models.add.click, path.submit]
+        gr.on(named, models.bring, [session, path], [*shown, path], **quiet)
+    chosen = [session, parts.method, parts.thinking]
     looks = never_silent(watch.look_again, parts.head)
-    changed = [offered.then(looks, [session, parts.method], parts.of_model, **quiet)]
+    changed = [offered.then(looks, chosen, parts.of_model, **quiet)]
     for clicked in (system.models.listing, system.models.doing):
         done = clicked.click(
             never_silent(models.act, system.models.listing),
@@ -254,9 +259,9 @@ def wire_models(
             **(quiet | {"js": WITH_ACT}),
         )
         if clicked is system.models.listing:
-            changed.append(done.then(watch.model_changed, [session, parts.method], parts.of_model, **quiet))
+            changed.append(done.then(watch.model_changed, chosen, parts.of_model, **quiet))
     returned = gr.Button("Returned", elem_id="returned")  # pressed by the script when the page becomes visible again
-    changed.append(returned.click(looks, [session, parts.method], parts.of_model, **quiet))
+    changed.append(returned.click(looks, chosen, parts.of_model, **quiet))
     for seen in changed:
         seen.then(models.enter, session, shown, **quiet)
         seen.then(system.enter, session, system.shown, **quiet)

@@ -28,6 +28,7 @@ class Parts:
     suggestions: tuple[gr.Button, ...]
     box: gr.Textbox
     variant: gr.Dropdown
+    thinking: gr.Radio
     listing: gr.HTML  # of conversations
     offer: gr.HTML  # of a full model
     about: gr.HTML  # which book to open for the shown conversation
@@ -48,7 +49,12 @@ class Parts:
     @property
     def of_model(self) -> list[Block]:
         """Changed by another model."""
-        return [self.head, self.banner, self.method, self.variant, self.note]
+        return [self.head, self.banner, self.method, self.variant, self.thinking, self.note]
+
+    @property
+    def watched(self) -> list[gr.components.Component]:
+        """What decides how another model changes the page."""
+        return [self.session, self.thinking]
 
     @property
     def after_answer(self) -> list[Block]:

@@ -100,6 +100,13 @@ class DecodeStats:
     link_bytes: int = 0  # of kv_bytes_read, from host memory to the device
     link_seconds: float = 0.0  # time of the passes that used the link, computing included
     link_calibration: float | None = None  # bytes per second of a plain copy; None where nothing crosses a link
+    thought_tokens: int = 0  # of `new_tokens`, its marks included
+    thought_seconds: float = 0.0  # of `decode_seconds`
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens behind the thought."""
+        return self.new_tokens - self.thought_tokens
 
     @property
     def link_bytes_per_second(self) -> float | None:
@@ -146,4 +153,6 @@ def joined(one: DecodeStats, other: DecodeStats) -> DecodeStats:
         link_bytes=one.link_bytes + other.link_bytes,
         link_seconds=one.link_seconds + other.link_seconds,
         link_calibration=other.link_calibration or one.link_calibration,
+        thought_tokens=one.thought_tokens + other.thought_tokens,
+        thought_seconds=one.thought_seconds + other.thought_seconds,
     )

@@ -15,6 +15,7 @@ from core.decoding.stats import DecodeStats
 from core.decoding.verify import Verdict
 from core.generation.events import Finished, RoundDone, StopReason, TokenRecord
 from core.generation.text import ChatText, StopWatcher, StreamDecoder
+from core.generation.thinking import Part
 
 # Most rows that a round needs beyond the committed tokens: every guess and its bonus. Kept free at the context's end.
 LONGEST_ROUND = 64
@@ -65,13 +66,15 @@ class Answer:
         self._num_before = len(prompt_ids) + len(written)  # tokens that existed at the start
         self.tokens = [*prompt_ids, *written]  # committed
         self._stream, self._watcher = StreamDecoder(text), StopWatcher(config.stop_strings)
+        self._reader, self._inner = text.thoughts(prompt_ids), StreamDecoder(text)
+        self._thought: list[str] = []
         self._dice: TokenSampler = GreedySampler()
         if not config.sampling.greedy:
             rng = Generator(device=decoder.verifier.device)
             self._dice = sampler_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
-        self._shown = [self._watcher.push(self._stream.push(token)) for token in written]
-        self._round = 0
-        self.seconds = 0.0  # of decoding this answer; recording passes is set-up
+        self._shown = [self._watcher.push(self._read(token)[1]) for token in written]
+        self._round = self._num_thought = 0
+        self.seconds = self._thought_seconds = 0.0  # of decoding this answer; recording passes is set-up
         self._plain_bytes = 0
         self.stop_reason: StopReason | None = None
 
@@ -83,6 +86,7 @@ class Answer:
     def round(self) -> RoundDone:
         """One round, cut where the answer ends."""
         started, recording = time.perf_counter(), self.decoder.recording_seconds
+        seconds, num_thought, said = self.seconds, self._num_thought, len(self._thought)
         verdict = self.oom_fallback.retry(
             lambda: self.decoder.step(Context(self.tokens), self._dice),
             (lambda: self.decoder.recover(Context(self.tokens))) if self.decoder.exact else None,
@@ -91,7 +95,19 @@ class Answer:
         self._round += 1
         self.seconds += time.perf_counter() - started - (self.decoder.recording_seconds - recording)
         self._shown.append(shown)
-        return RoundDone(text=shown, tokens=tuple(records), stats=self.stats())
+        share = (self._num_thought - num_thought) / len(records)
+        self._thought_seconds += share * (self.seconds - seconds)
+        thought = "".join(self._thought[said:])
+        return RoundDone(text=shown, tokens=tuple(records), stats=self.stats(), thought=thought)
+
+    def _read(self, token: int) -> tuple[Part, str]:
+        """What a token belongs to, and the text that it adds there."""
+        part: Part = "answer" if self._reader is None or token in self._text.eos_ids else self._reader.push(token)
+        if part == "answer":
+            return part, self._stream.push(token)
+        said = self._inner.push(token) if part == "thought" else self._inner.flush()
+        self._thought.append(said if any(self._thought) else said.lstrip())  # templates and models begin with a newline
+        return part, ""
 
     def _commit(self, verdict: Verdict) -> tuple[str, list[TokenRecord]]:
         shown, records = "", []
@@ -99,9 +115,11 @@ class Answer:
             self.tokens.append(token)
             self._plain_bytes += len(self.tokens) * self._kv_bytes
             ended = token in self._text.eos_ids
-            text = "" if ended else self._stream.push(token)
+            part, text = ("answer", "") if ended else self._read(token)
             shown += self._watcher.push(text)
-            records.append(TokenRecord(token, text, origin, self._round, p, q))
+            self._num_thought += part != "answer"
+            said = text if part == "answer" else self._thought[-1]
+            records.append(TokenRecord(token, said, origin, self._round, p, q))
             self.stop_reason = self._reason(ended)
             if self.stop_reason is not None:
                 break
@@ -120,6 +138,7 @@ class Answer:
 
     def finish(self) -> str:
         """The whole text, including what was still held back."""
+        self._thought.append(self._inner.flush())
         if not self._watcher.stopped:
             self._shown.append(self._watcher.push(self._stream.flush()) + self._watcher.flush())
         return "".join(self._shown)
@@ -137,6 +156,8 @@ class Answer:
             prefill_seconds=prefill_seconds,
             method=self.decoder.name,
             exact=self.decoder.exact,
+            thought="".join(self._thought).rstrip(),
+            in_thought=self._reader is not None and self._reader.thinking,
         )
 
     def stats(self) -> DecodeStats:
@@ -159,4 +180,6 @@ class Answer:
             link_bytes=full.link_bytes,
             link_seconds=full.seconds if full.link_bytes else 0.0,
             link_calibration=self._link_calibration if full.link_bytes else None,
+            thought_tokens=self._num_thought,
+            thought_seconds=self._thought_seconds,
         )

@@ -45,14 +45,15 @@ class RoundDone:
     text: str  # what can be shown now; may lag behind the tokens inside a character or a possible stop string
     tokens: tuple[TokenRecord, ...]
     stats: DecodeStats
+    thought: str = ""  # the same of the thought before the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The answer is complete, or was cancelled: the text so far is kept."""
 
-    text: str
-    token_ids: tuple[int, ...]  # including the end-of-text token, if one was written
+    text: str  # without the thought
+    token_ids: tuple[int, ...]  # of thought and answer, including the end-of-text token, if one was written
     stop_reason: StopReason
     stats: DecodeStats
     prompt_tokens: int
@@ -60,6 +61,8 @@ class Finished:
     prefill_seconds: float
     method: str
     exact: bool  # whether the text follows the target's distribution
+    thought: str = ""  # what the model wrote before its answer
+    in_thought: bool = False  # it ended before the answer began
 
 
 Event = PrefillProgress | RoundDone | Finished

@@ -37,10 +37,10 @@ class Conversation:
         """The first `turn` turns only, from which an edited or regenerated question continues."""
         return replace(self, turns=self.turns[:turn])
 
-    def prompt_ids(self, text: PromptText) -> list[int]:
-        """All tokens up to where the answer to the last question begins."""
-        return text.prompt(self.book_ids, self.turns)
+    def prompt_ids(self, text: PromptText, thinking: str | None = None) -> list[int]:
+        """All tokens up to where the answer to the last question begins. `thinking`: see `PromptText.pieces`."""
+        return text.prompt(self.book_ids, self.turns, thinking)
 
-    def opening_ids(self, text: PromptText) -> list[int]:
+    def opening_ids(self, text: PromptText, thinking: str | None = None) -> list[int]:
         """All tokens before the first question."""
-        return text.opening(self.book_ids)
+        return text.opening(self.book_ids, thinking)

@@ -9,12 +9,15 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from core.errors import InvalidSetting
+from core.generation.capabilities import EngineCapabilities
+from core.generation.thinking import FINAL, Channels, Tags, ThoughtReader, marks_of, switches_of
 
 # Used where a tokenizer has no chat template (base models): plain question and answer, see assets/docs/limits.md.
 PLAIN_TEMPLATE = (
@@ -25,6 +28,7 @@ ROLES = ("user", "assistant")  # the roles of a turn's messages
 REPLACEMENT = "\ufffd"
 # Most bytes of a UTF-8 character, and so most byte tokens that a detokenizer may have to wait for.
 LONGEST_CHARACTER = 4
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +59,30 @@ class PromptText(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
 
-    def opening(self, book_ids: Sequence[int]) -> list[int]:
+    def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question."""
 
-    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
-        """The conversation so far, up to where the model answers the last turn."""
+    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
+        """The conversation so far, up to where the model answers the last turn. `thinking`: see `pieces`."""
 
-    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
-        """Template text before, between and behind messages of these roles. Raises CoreError if there is none."""
+    def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
+        """Template text before, between and behind messages of these roles. Raises CoreError if there is none.
+
+        Args:
+            thinking: a wish that the template knows (`core.generation.thinking`); None: as the model is set up.
+        """
+
+    def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of an answer that begins with a thought, without it: what later prompts have."""
 
 
 class ChatText:
     """One model's tokenizer and chat format."""
+
+    marks: Tags | Channels | None = None
+    switches: Mapping[str, Mapping[str, Any]] = NOTHING  # by wish; of an instance: see `switches_of`
+    thinks: str = ""  # the wish that the model is set up with, of `switches`; "": another, or there are none
+    _open_ends: Sequence[Sequence[int]] = ()  # the ends of prompts that leave a thought open
 
     def __init__(
         self,
@@ -79,6 +95,28 @@ class ChatText:
         self._tokenizer, self.eos_ids = tokenizer, eos_ids
         self._template = template or (None if tokenizer.chat_template else PLAIN_TEMPLATE)
         self._options = dict(options or {})
+        self.marks = marks_of(tokenizer)
+        self._find_switches()
+
+    def _find_switches(self) -> None:
+        """What the template says of thoughts. One that always opens them is on, and cannot be off."""
+
+        def shown(options: Mapping[str, Any]) -> str:
+            return self._rendered([{"role": "user", "content": "?"}], self._options | dict(options))
+
+        try:
+            usual = shown({})
+        except TemplateError:  # as odd as it is, `pieces` will say so
+            return
+        switches = switches_of(shown)
+        self.switches = switches
+        if self.marks is None:
+            return
+        ends = [self.pieces(ROLES[:1], wish)[-1] for wish in (None, *switches)]
+        self._open_ends = [end for end in ends if self.marks.ends_open(end)]
+        if not switches and self._open_ends:
+            self.switches = {"on": {}}
+        self.thinks = next((wish for wish, options in self.switches.items() if shown(options) == usual), "")
 
     @property
     def identity(self) -> str:
@@ -88,6 +126,11 @@ class ChatText:
         tokens = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
         template = json.dumps([self._template, tokenizer.chat_template, self._options], sort_keys=True)
         return hashlib.sha256(f"{tokens}\0{template}".encode()).hexdigest()
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What a model of this machine with this chat format can do."""
+        return EngineCapabilities(thinking=tuple(self.switches), thinks=self.thinks)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing in it is read as a special token."""
@@ -113,17 +156,17 @@ class ChatText:
             self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False),
         )
 
-    def opening(self, book_ids: Sequence[int]) -> list[int]:
+    def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question, which can be read before a question is asked."""
-        return [*self._pieces(1)[0], *book_ids]
+        return [*self._pieces(1, thinking)[0], *book_ids]
 
-    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
+    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
         """The conversation so far, up to where the model answers the last turn.
 
         The book is in the first user message, an empty line before the first question. All turns but the last
         must be answered.
         """
-        pieces = self._pieces(len(turns))
+        pieces = self._pieces(len(turns), thinking)
         ids = [*pieces[0], *book_ids]
         for number, turn in enumerate(turns):
             ids += self.encode(f"\n\n{turn.question}" if number == 0 and book_ids else turn.question)
@@ -134,25 +177,22 @@ class ChatText:
                 ids += pieces[2 * number + 2]
         return ids
 
-    def _pieces(self, num_turns: int) -> list[list[int]]:
+    def _pieces(self, num_turns: int, thinking: str | None) -> list[list[int]]:
         """Template text before, between and behind `num_turns` questions and the answers between them, as token ids."""
-        return self.pieces([ROLES[number % 2] for number in range(2 * num_turns - 1)])
+        return self.pieces([ROLES[number % 2] for number in range(2 * num_turns - 1)], thinking)
 
-    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+    def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
         """Template text before, between and behind messages of these roles, as token ids; the model's answer follows.
 
         Raises:
-            InvalidSetting: the model's chat format has no place for such messages.
+            InvalidSetting: the model's chat format has no place for such messages, or does not know the wish.
         """
+        check_thinking(thinking, tuple(self.switches))
+        options = self._options | dict(self.switches[thinking] if thinking else {})
         marks = [f"\u2063{number}\u2063" for number in range(len(roles))]  # survives strip(), not in templates
         messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
         try:
-            rendered = cast(
-                str,
-                self._tokenizer.apply_chat_template(
-                    messages, tokenize=False, add_generation_prompt=True, chat_template=self._template, **self._options
-                ),
-            )
+            rendered = self._rendered(messages, options)
         except TemplateError as error:
             raise _unplaced(str(error)) from error
         pieces: list[str] = []
@@ -168,6 +208,49 @@ class ChatText:
             else []
             for piece in pieces
         ]
+
+    def _rendered(self, messages: list[dict[str, str]], options: Mapping[str, Any]) -> str:
+        return cast(
+            str,
+            self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, chat_template=self._template, **options
+            ),
+        )
+
+    def thoughts(self, prompt_ids: Sequence[int]) -> ThoughtReader | None:
+        """Sorts the tokens of the answer to a prompt; None: this model marks no thoughts."""
+        tail = [list(prompt_ids[-len(end) :]) == list(end) for end in self._open_ends]
+        return self._reader(inside=any(tail))
+
+    def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of an answer that begins with a thought, without it: what later prompts have."""
+        reader = self._reader(inside=self.marks is not None and self.marks.opened_before(token_ids))
+        return tuple(token for token in token_ids if reader is None or reader.push(token) == "answer")
+
+    def _reader(self, *, inside: bool) -> ThoughtReader | None:
+        if self.marks is None:
+            return None
+
+        def blank(token: int) -> bool:
+            return token not in self.eos_ids and not self.decode([token]).strip()
+
+        return self.marks.reader(
+            inside=inside, blank=blank, final=lambda ids: self.decode(ids).strip().startswith(FINAL)
+        )
+
+
+def check_thinking(wish: str | None, offered: Sequence[str]) -> None:
+    """Check that a model can be told to think, or not to.
+
+    Raises:
+        InvalidSetting: its chat template has no such switch.
+    """
+    if wish is None or wish in offered:
+        return
+    if not offered:
+        raise InvalidSetting("This model’s chat template has no switch for thinking.", hint="Leave out --thinking.")
+    problem = "This model always thinks before it answers" if wish == "off" else f"This model has no thinking {wish!r}"
+    raise InvalidSetting(f"{problem}.", hint=f"Use --thinking {' or '.join(offered)}, or leave it out.")
 
 
 def _unplaced(reason: str) -> InvalidSetting:

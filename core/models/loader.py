@@ -1,8 +1,10 @@
 """Loads models with transformers and our attention function, and reads the sizes that caches need."""
 
+import copy
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -23,9 +25,10 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
 from core.models.families import FAMILIES, WITH_SINKS, refusal
+from core.models.gguf_file import ENDING, GgufFile, load_gguf, require_package
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
-from core.models.hub.store import weight_files
+from core.models.hub.store import name_of, weight_files
 from core.models.layer_reach import layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
@@ -98,6 +101,8 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         DamagedAssets: it is unreadable.
         UnsupportedModel: transformers does not know this kind of model.
     """
+    if folder.suffix == ENDING:
+        return _gguf_config(folder)
     try:
         config = cast(PreTrainedConfig, AutoConfig.from_pretrained(folder, local_files_only=True, **overrides))
         part = text_part(config)
@@ -107,10 +112,29 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
     except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
         if (kind := _stated_kind(folder)) is not None and kind not in CONFIG_MAPPING:
             raise UnsupportedModel(
-                f"{folder.name} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
+                f"{name_of(folder)} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
             ) from error
         which = "config.json in " if folder.is_dir() else "configuration "
-        raise DamagedAssets(f"The model's {which}{folder.name} is unreadable.", hint=restore_hint(folder)) from error
+        raise DamagedAssets(
+            f"The model's {which}{name_of(folder)} is unreadable.", hint=restore_hint(folder)
+        ) from error
+
+
+def _gguf_config(file: Path) -> PreTrainedConfig:
+    """The configuration that a file's header stands for. Raises as `GgufFile.read` and `require_package`."""
+    held = GgufFile.read(file)
+    require_package()
+    return copy.deepcopy(_gguf_parsed(file, tuple(held.fields.items()), file.stat().st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=8)  # a vocabulary takes seconds
+def _gguf_parsed(file: Path, fields: tuple[tuple[str, Any], ...], _changed: int) -> PreTrainedConfig:
+    options = {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
+    try:
+        found = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise DamagedAssets(f"The header of {file.name} is damaged.", hint="Fetch the file again.") from error
+    return cast(PreTrainedConfig, found)
 
 
 def _stated_kind(folder: Path) -> str | None:
@@ -130,10 +154,14 @@ def read_dims(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> ModelDims
         DamagedAssets: config.json is unreadable.
     """
     config = read_config(folder, overrides)
+    if folder.suffix == ENDING:
+        held = GgufFile.read(folder)
+        dims = dims_of(config, folder.stem, weight_bytes=held.parameters * held.dtype.itemsize)
+        return replace(dims, disk_dtype=held.dtype)
     files = weight_files(folder)
     alone = _stated_kind(folder) not in WHOLES
     size = sum(file.stat().st_size for file in files) if alone else text_bytes(files)
-    return dims_of(config, folder.name, weight_bytes=size)
+    return dims_of(config, name_of(folder), weight_bytes=size)
 
 
 def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> ModelDims:
@@ -233,29 +261,35 @@ def load_module(folder: Path, dtype: torch.dtype, overrides: Mapping[str, Any] =
     register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the app and the commands show their own
     set_verbosity_error()  # type: ignore[no-untyped-call]  # errors in weights are reported below
+    config = read_config(folder, overrides)
     try:
-        model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
-            folder,
-            config=read_config(folder, overrides),
-            dtype=dtype,
-            attn_implementation=ATTENTION_NAME,
-            local_files_only=True,
-            output_loading_info=True,
-            key_mapping=None if _stated_kind(folder) not in WHOLES else dict(NAMES),
-        )
-    except (OSError, SafetensorError, RuntimeError) as error:
+        if folder.suffix == ENDING:
+            model, lacking = load_gguf(folder, config, dtype, ATTENTION_NAME)
+        else:
+            model, found = cast(Any, AutoModelForCausalLM).from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=ATTENTION_NAME,
+                local_files_only=True,
+                output_loading_info=True,
+                key_mapping=None if _stated_kind(folder) not in WHOLES else dict(NAMES),
+            )
+            lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
+    except (OSError, KeyError, SafetensorError, RuntimeError) as error:
         raise DamagedAssets(
-            f"The weights in {folder.name} are missing or damaged.", hint=restore_hint(folder)
+            f"The weights in {name_of(folder)} are missing or damaged.", hint=restore_hint(folder)
         ) from error
     except ValueError as error:
-        raise UnsupportedModel(f"{folder.name} cannot be loaded as a text model.", hint="Choose another.") from error
-    lacking = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
+        raise UnsupportedModel(
+            f"{name_of(folder)} cannot be loaded as a text model.", hint="Choose another."
+        ) from error
     if lacking:  # transformers would use random numbers instead
         raise DamagedAssets(
-            f"The weights in {folder.name} do not fit its config.json: {lacking[0]} is missing or of another size.",
+            f"The weights in {name_of(folder)} do not fit its config.json: {lacking[0]} is missing or of another size.",
             hint=restore_hint(folder),
         )
-    return cast(nn.Module, model)
+    return model
 
 
 def prepared(
@@ -312,15 +346,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     Raises:
         DamagedAssets: its files are missing or unreadable.
     """
+    place, options = (folder.parent, {"gguf_file": folder.name}) if folder.suffix == ENDING else (folder, {})
     try:
-        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        return cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(place, local_files_only=True, **options))
     except ImportError as error:
         raise UnsupportedModel(
-            f"The tokenizer in {folder.name} is in an old format that needs another package.",
+            f"The tokenizer in {name_of(folder)} is in an old format that needs another package.",
             hint="Install sentencepiece and protobuf into this environment and start again.",
         ) from error
     except (OSError, ValueError, KeyError) as error:
-        raise DamagedAssets(f"The tokenizer in {folder.name} is unreadable.", hint=restore_hint(folder)) from error
+        raise DamagedAssets(f"The tokenizer in {name_of(folder)} is unreadable.", hint=restore_hint(folder)) from error
 
 
 def same_tokens(a: PreTrainedTokenizerBase, b: PreTrainedTokenizerBase) -> bool:

@@ -50,6 +50,7 @@ FOREIGN = (  # headers of requests that pages of other sites cause
     {"Sec-Fetch-Site": "same-site"},
 )
 HOLD = "| "  # a word at which an answer waits until `writing` is set again, or it is stopped
+THOUGHT_IDS = 0x20000  # tokens from here on are of thoughts: of words between "<think>" and "</think>"
 SECONDS = 30.0  # no test waits longer for anything; a machine that is busy included
 
 
@@ -78,16 +79,19 @@ class FakeText:
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(map(chr, token_ids))
 
-    def opening(self, book_ids: Sequence[int]) -> list[int]:
+    def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         return [1, *book_ids]
 
-    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn]) -> list[int]:
+    def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        return tuple(token for token in token_ids if token < THOUGHT_IDS)
+
+    def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
         ids = self.opening(book_ids)
         for turn in turns:
             ids += [2, *self.encode(turn.question), 3, *(turn.answer_ids or ())]
-        return ids
+        return [*ids, *map(ord, f"<{thinking}>")] if thinking else ids
 
-    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+    def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
         return [[1], *([3] for _ in roles)]
 
 
@@ -234,22 +238,38 @@ class FakeEngine:
             yield round_done("Half ", 0)
             raise script
         words: list[str] = []
-        before = "".join(self.words.get(token, "? ") for token in written)
+        thinking, ids = False, list(written)
         for number, word in enumerate(script[: config.max_new_tokens]):
             if word == HOLD:
                 self.writing.clear()
             if passed_or_cancelled(self.writing, cancel):
                 break
-            words.append(word)
-            self.words[1000 + len(written) + number] = word
-            self._seen = [*prompt_ids, *written, *range(1000 + len(written), 1000 + len(written) + number)]
-            yield round_done(word, number)
+            mark = word in ("<think> ", "</think> ")
+            thought, thinking = thinking or mark, word == "<think> " if mark else thinking
+            words.append("" if thought else word)
+            ids.append((THOUGHT_IDS if thought else 1000) + len(written) + number)
+            self.words[ids[-1]] = "" if mark else word
+            self._seen = [*prompt_ids, *ids[:-1]]
+            done = round_done(words[-1], number)
+            if thought:
+                (record,) = done.tokens
+                done = replace(done, thought=self.words[ids[-1]], tokens=(replace(record, token_id=ids[-1]),))
+            yield replace(done, stats=self._figures(number + 1, ids[len(written) :]))
+        said = {
+            kind: "".join(self.words.get(token, "? ") for token in ids if (token >= THOUGHT_IDS) is kind)
+            for kind in (True, False)
+        }
         stopped = cancel is not None and cancel.is_set()
         end = finished("".join(words), config.method, stopped=stopped, num_prompt=len(prompt_ids), num_reused=reused)
-        ids = (*written, *range(1000 + len(written), 1000 + len(written) + len(words)))
+        end = replace(end, stats=self._figures(len(words), ids[len(written) :]))
         if len(words) < len(script) and not stopped:
             end = replace(end, stop_reason="max_new_tokens")
-        yield replace(end, text=before + end.text, token_ids=ids)
+        yield replace(end, text=said[False], token_ids=tuple(ids), thought=said[True].strip(), in_thought=thinking)
+
+    def _figures(self, num_tokens: int, ids: Sequence[int]) -> DecodeStats:
+        thought = sum(token >= THOUGHT_IDS for token in ids)
+        figures = stats(num_tokens) if num_tokens else DecodeStats()
+        return replace(figures, thought_tokens=thought, thought_seconds=0.5 * thought)
 
     def race(
         self,

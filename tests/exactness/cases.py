@@ -184,7 +184,7 @@ class LetterChat(Letters):
     def encode(self, text: str) -> list[int]:
         return [max(self.alphabet.find(letter), 0) for letter in text]
 
-    def pieces(self, roles: Sequence[str]) -> list[list[int]]:
+    def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
         return [[0, 2], *([3 + number % 2, 0] for number in range(len(roles)))]
 
 

@@ -49,6 +49,7 @@ class Api:
     Args:
         ready: the model's state from the worker.
         hosts, key, origins: see `ApiGuard`.
+        thinking: the wish of requests that have none.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class Api:
         key: str | None = None,
         origins: Sequence[str] = (),
         most_waiting: int = MOST_WAITING,
+        thinking: str | None = None,
     ) -> None:
         self._turns = Turns(worker, most_waiting=most_waiting)
         self._bodies = Bodies(ready.context, most_waiting + 1)
-        self._ready, self._created = ready, int(time.time())
+        self._ready, self._created, self._thinking = ready, int(time.time()), thinking
         self._methods = methods_for(has_draft=ready.info.has_draft)
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
@@ -114,7 +116,8 @@ class Api:
     async def chat(self, request: Request) -> Response:
         """An answer to messages, whole or streamed."""
         timing = Timing(time.perf_counter())
-        asked = parse_chat(parse_json(await self._bodies.read(request)), default_method=self._methods[0])
+        body = parse_json(await self._bodies.read(request))
+        asked = parse_chat(body, default_method=self._methods[0], thinking=self._thinking)
         self._check_name(asked.model)
         head = Head(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
         if not asked.stream:
@@ -144,6 +147,8 @@ class Api:
                         told_at = time.monotonic()
                         yield remark(f"read {one.done_tokens} of {one.total_tokens} tokens")
                     case RoundDone():
+                        if one.thought:
+                            yield event(chunk(head, {"reasoning_content": one.thought}))
                         text, shown = timing.fresh(shown, one.text), shown + len(one.text)
                     case Finished():
                         finished = one
@@ -183,6 +188,7 @@ class Api:
                 "dtype": str(info.plan.dtype.value).removeprefix("torch."),
                 "description": info.description,
                 "limits": info.limits,
+                "thinking": info.capabilities.thinking,
             },
         }
 

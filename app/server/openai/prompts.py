@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from app.server.openai.request import ChatRequest, Message
 from core.caches.tokens import common_prefix
 from core.errors import InvalidSetting
+from core.generation.events import Finished
 
 if TYPE_CHECKING:  # importing these takes seconds: the engine's thread has done it when they are used
     from core.generation.text import PromptText
@@ -43,8 +44,8 @@ class Prompts:
         self._num_prompts = 0
         self._knows_system: bool | None = None
 
-    def of(self, request: ChatRequest, text: "PromptText") -> Prompt:
-        """The tokens of a request's messages.
+    def of(self, request: ChatRequest, text: "PromptText", thinking: str | None = None) -> Prompt:
+        """The tokens of a request's messages. `thinking`: see `PromptText.pieces`.
 
         Raises:
             InvalidSetting: the model's chat format does not allow these messages.
@@ -53,15 +54,18 @@ class Prompts:
         asked = messages[:-1] if request.continues else messages
         if not asked:
             raise InvalidSetting("There is no question before the answer.", hint="Send the question first.")
-        pieces = text.pieces([message.role for message in asked])
+        pieces = text.pieces([message.role for message in asked], thinking)
         ids = list(pieces[0])
         for message, piece in zip(asked, pieces[1:], strict=True):
             ids += self._ids(message, text)
             ids += piece
         return Prompt(ids, tuple(self._ids(messages[-1], text)) if request.continues else ())
 
-    def wrote(self, answer: str, token_ids: Sequence[int], text: "PromptText") -> None:
-        """Remember the tokens of an answer, if they decode to exactly its text."""
+    def wrote(self, finished: Finished, text: "PromptText") -> None:
+        """Remember the tokens of an answer without its thought, if they decode to exactly its text."""
+        answer, token_ids = finished.text, finished.token_ids
+        if finished.stats.thought_tokens:
+            token_ids = text.without_thought(token_ids)
         ids = tuple(token_ids[:-1] if token_ids and token_ids[-1] in text.eos_ids else token_ids)
         if answer and text.decode(ids) == answer:  # false where a stop string was cut off
             keep(self._answers, answer, ids, MOST_ANSWERS)

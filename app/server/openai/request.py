@@ -22,6 +22,15 @@ MOST_STOPS = 16
 MOST_SEED = 2**63
 MOST_NUMBER = 2**64
 MORE_THAN_ANY_CONTEXT = 1 << 30
+SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates
+# What an effort means to a template that knows efforts, and to one that only turns thoughts on and off.
+EFFORTS = {
+    "none": ("off",),
+    "minimal": ("low", "off"),
+    "low": ("low", "on"),
+    "medium": ("medium", "on"),
+    "high": ("high", "on"),
+}
 # The value with which a field changes nothing; any other is refused, because the answer would ignore it.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -65,6 +74,7 @@ class ChatRequest:
     stream: bool = False
     include_usage: bool = False
     continues: bool = False  # the last message is the beginning of the answer
+    thinking: tuple[str, ...] = ()  # words for what is wished, the closest first; empty: as the model is set up
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -88,11 +98,14 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return found
 
 
-def parse_chat(body: Mapping[str, Any], *, default_method: str = "triforce") -> ChatRequest:
+def parse_chat(
+    body: Mapping[str, Any], *, default_method: str = "triforce", thinking: str | None = None
+) -> ChatRequest:
     """Read a chat request from a JSON object.
 
     Args:
         default_method: of decoding, if the request names none.
+        thinking: the wish, if the request has none.
     Raises:
         BadRequest: names the first field that cannot be served.
     """
@@ -122,6 +135,7 @@ def parse_chat(body: Mapping[str, Any], *, default_method: str = "triforce") -> 
         stream=stream,
         include_usage=_flag(options or {}, "include_usage"),
         continues=continues,
+        thinking=_thinking(body) or ((thinking,) if thinking else ()),
     )
 
 
@@ -188,6 +202,24 @@ def _generation(body: Mapping[str, Any], default_method: str) -> GenerationConfi
         )
     except CoreError as error:
         raise BadRequest(" ".join(problem_and_hint(error))) from error
+
+
+def _thinking(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """`chat_template_kwargs` as vLLM and SGLang take them, or `reasoning_effort` as OpenAI does."""
+    options = body.get("chat_template_kwargs") or {}
+    if not isinstance(options, dict):
+        raise BadRequest("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    if others := sorted(set(options) - {*SWITCHES, "reasoning_effort"}):
+        raise BadRequest(f"This server cannot do chat_template_kwargs.{others[0]}.", param="chat_template_kwargs")
+    for name in SWITCHES:
+        if name in options:
+            return ("on",) if _flag(options, name) else ("off",)
+    effort = options.get("reasoning_effort", body.get("reasoning_effort"))
+    if effort is None:
+        return ()
+    if effort not in EFFORTS:
+        raise BadRequest(f"reasoning_effort must be one of {', '.join(EFFORTS)}.", param="reasoning_effort")
+    return EFFORTS[effort]
 
 
 def _method(body: Mapping[str, Any]) -> str | None:

@@ -32,9 +32,12 @@ class Head:
 
 def completion(head: Head, finished: Finished, timing: Timing, seed: int) -> dict[str, Any]:
     """The response with a whole answer."""
+    message = {"role": "assistant", "content": finished.text[timing.num_before :], "refusal": None}
+    if finished.thought:
+        message["reasoning_content"] = finished.thought
     choice = {
         "index": 0,
-        "message": {"role": "assistant", "content": finished.text[timing.num_before :], "refusal": None},
+        "message": message,
         "logprobs": None,
         "finish_reason": FINISH[finished.stop_reason],
     }
@@ -69,6 +72,7 @@ def usage(finished: Finished) -> dict[str, Any]:
         "prompt_tokens": finished.prompt_tokens,
         "completion_tokens": new,
         "total_tokens": finished.prompt_tokens + new,
+        "completion_tokens_details": {"reasoning_tokens": finished.stats.thought_tokens},
         "prompt_tokens_details": {"cached_tokens": min(finished.reused_tokens, finished.prompt_tokens)},
     }
 

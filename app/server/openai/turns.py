@@ -6,7 +6,7 @@ Leaving `events` early, as when a client disconnects, cancels the answer after t
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -148,7 +148,8 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
 
     def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         timing.begun = time.perf_counter()
-        text, prompt = engine.text, prompts.of(request, engine.text)
+        text = engine.text
+        prompt = prompts.of(request, text, wish_of(request, engine.info.capabilities.thinking))
         whole, done = [*prompt.ids, *prompt.written], 0
         known = prompts.known(whole)
         before = text.decode(prompt.written)
@@ -166,12 +167,26 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
                         ids += tuple(record.token_id for record in event.tokens)
                     case Finished():
                         if not prompt.written:
-                            prompts.wrote(event.text, event.token_ids, text)
+                            prompts.wrote(event, text)
                 yield event
         finally:
             prompts.read([*prompt.ids, *ids] if timing.first_token else whole[:done])
 
     return work
+
+
+def wish_of(request: ChatRequest, offered: Sequence[str]) -> str | None:
+    """What the model is told about thoughts: the first of a request's words for it that its chat template knows.
+
+    Raises:
+        InvalidSetting: it knows none of them, and the answer would be another.
+    """
+    from core.generation.text import check_thinking  # already imported with the engine
+
+    known = next((wish for wish in request.thinking if wish in offered), None)
+    if known is None and request.thinking and not (request.thinking[-1] == "off" and not offered):
+        check_thinking(request.thinking[0], offered)
+    return known
 
 
 def ended_early() -> Failed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.runtime.events import ModelState, Ready
 from app.runtime.jobs import Load
+from app.runtime.model_folders import ModelFolders
 from app.ui.models.speeds import Speeds, expected_speeds
 from core.config import EngineConfig
 from core.errors import ContextTooSmall, CoreError, NotEnoughMemory
@@ -38,6 +39,7 @@ class ModelSource:
     config: Callable[[str], EngineConfig]  # by model
     load: Callable[[EngineConfig], Load]
     unavailable: str = ""  # why no model can be chosen; empty: one can
+    folders: ModelFolders | None = None  # models by path; None: readers of the page must not name any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,9 @@ class ModelRow:
     draft_is_here: bool = False
     fit: Fit | None = None  # None: not checked
     in_use: bool = False
+    title: str = ""  # for people, where the name is a path
+    refused: str = ""  # why it cannot be used, and what to do about it
+    is_brought: bool = False  # by its path
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,8 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
     others = list(_others(machine, source, used))
     if used and used not in {row.name for row in (*rows, *others)} and isinstance(state, Ready):
         others.insert(0, _running(state))
-    return [*others, *rows] if any(row.in_use for row in others) else [*rows, *others]
+    first = [row for row in others if row.in_use or row.is_brought]
+    return [*first, *rows, *(row for row in others if row not in first)]
 
 
 def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, used: str) -> ModelRow:
@@ -123,29 +129,31 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
 
 
 def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[ModelRow]:
-    """Complete models of other programs that this engine supports."""
-    from core.models.loader import read_config, read_dims
+    """Models that were brought, and those that other programs have downloaded; the usable ones first."""
+    from core.models.hub.local import LocalModel, in_cache
 
-    known = {row.hub for row in catalog.entries().values()}
-    for repo in store.downloaded():
-        folder = store.locate(repo)
-        if repo in known or folder is None or store.missing_files(folder):
-            continue
-        try:
-            dims, config = read_dims(folder), read_config(folder)
-        except CoreError:  # supported by other programs only
-            continue
-        kind = config.model_type
-        yield ModelRow(
-            name=repo,
-            description="On this disk, no model of the catalogue",
-            family=FAMILIES.get(kind, kind),
-            context=dims.max_context,
-            is_here=True,
-            size_bytes=dims.weight_bytes,
-            fit=fit_of(repo, dims, None, machine, source, is_mixture=is_mixture(config)),
-            in_use=repo == used,
+    brought = list(source.folders.all()) if source.folders else []
+    paths = {one.path for one in brought}
+    known = [*brought, *(one for one in in_cache() if one.path not in paths)]
+
+    def row(found: LocalModel) -> ModelRow:
+        dims, mine = found.dims, found in brought
+        where = f"Brought from {found.path}" if mine else "On this disk, no model of the catalogue"
+        return ModelRow(
+            name=found.name,
+            title=found.shown,
+            description=where,
+            family=FAMILIES.get(found.family, found.family),
+            context=dims.max_context if dims else 0,
+            is_here=dims is not None,
+            size_bytes=dims.weight_bytes if dims else 0,
+            fit=fit_of(found.name, dims, None, machine, source, is_mixture=found.is_mixture) if dims else None,
+            in_use=used in (found.name, found.path.stem if found.path.is_file() else found.path.name),
+            refused=f"{found.problem} {found.hint}" if dims is None else "",
+            is_brought=mine,
         )
+
+    yield from sorted(map(row, known), key=lambda one: bool(one.refused))
 
 
 def _running(ready: Ready) -> ModelRow:

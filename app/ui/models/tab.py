@@ -25,6 +25,8 @@ class ModelParts:
     act: gr.Textbox
     doing: gr.HTML  # a download, or why an action failed
     listing: gr.HTML
+    path: gr.Textbox | None = None  # of a model to bring
+    add: gr.Button | None = None
 
     @property
     def shown(self) -> list[Block]:
@@ -64,6 +66,9 @@ class ModelHandlers:
                 yield from self._follow(seen=True)
             elif verb == "use":
                 yield self._use(name)
+            elif verb == "forget" and self._source.folders is not None:
+                self._source.folders.forget(name)
+                yield self.drawn()
             elif verb == "stop":
                 self._downloads.stop()
             elif verb == "dismiss":
@@ -71,6 +76,17 @@ class ModelHandlers:
                 yield {self._parts.doing: view.download(self._downloads.now)}
         except CoreError as error:
             yield {self._parts.doing: view.refused(error)}
+
+    def bring(self, _session_id: str, typed: str | None) -> Updates:
+        """Add a model by its path, if it can be used."""
+        parts, folders = self._parts, self._source.folders
+        if folders is None or parts.path is None:
+            return {parts.doing: gr.skip()}
+        try:
+            found = folders.bring(typed or "")
+        except CoreError as error:
+            return {parts.doing: view.refused(error)}
+        return self.drawn() | {parts.doing: view.brought(found), parts.path: ""}
 
     def _use(self, name: str) -> Updates:
         rows = self._rows()
@@ -111,9 +127,20 @@ class ModelHandlers:
         return model_rows(self._worker.state, self._source)
 
 
-def build_models() -> ModelParts:
-    """The components; progress stands above the list."""
+def build_models(*, brings: bool = False) -> ModelParts:
+    """The components; progress stands above the list. `brings`: readers may name paths of this machine."""
     act = gr.Textbox(visible=False, show_label=False)
     doing = gr.HTML("", elem_id="models-doing", js_on_load=CLICKS, apply_default_css=False)
-    listing = gr.HTML("", elem_id="models", js_on_load=CLICKS)
-    return ModelParts(act, doing, listing)
+    if not brings:
+        return ModelParts(act, doing, gr.HTML("", elem_id="models", js_on_load=CLICKS))
+    with gr.Row(elem_id="bring-model"):
+        path = gr.Textbox(
+            label="Bring a model",
+            info="The path of a folder with config.json and weights, or of a .gguf file. It is used where it is.",
+            placeholder="/home/me/models/Qwen3-8B",
+            max_lines=1,
+            scale=1,
+            elem_id="bring-path",
+        )
+        add = gr.Button("Add", size="sm", min_width=90, scale=0, elem_id="bring-add")
+    return ModelParts(act, doing, gr.HTML("", elem_id="models", js_on_load=CLICKS), path, add)

@@ -1,6 +1,7 @@
 """The list of models and the download, as HTML. Pure functions; names and descriptions are foreign text."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from app import formats
 from app.runtime.downloads import Fetch
@@ -9,6 +10,9 @@ from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
 from core.errors import CoreError
+
+if TYPE_CHECKING:  # importing it loads torch
+    from core.models.hub.local import LocalModel
 
 ABOUT = (
     "Nothing is asked of the network before you press Download. Another model counts and reads open books again; "
@@ -33,25 +37,39 @@ def waits() -> str:
 
 
 def models(rows: Sequence[ModelRow], *, fetching: str = "", loading: bool = False) -> str:
-    """All rows; `fetching`: the name of the model being downloaded, `loading`: whether one is being loaded."""
-    shown = "".join(_row(row, fetching, loading) for row in rows)
-    return section(f'<p class="quiet">{ABOUT}</p><ul class="model-list">{shown}</ul>')
+    """All rows; `fetching`: the name of the model being downloaded, `loading`: whether one is being loaded.
+
+    Models that cannot be used are folded, except those that the reader brought.
+    """
+    others = [row for row in rows if row.refused and not row.is_brought]
+    shown, hidden = (
+        "".join(_row(row, fetching, loading) for row in part)
+        for part in ([row for row in rows if row not in others], others)
+    )
+    folded = f'<ul class="model-list">{hidden}</ul>'
+    summary = f"{formats.plural(len(others), 'more model')} on this disk that cannot be used, and why"
+    more = f'<details class="unusable"><summary>{summary}</summary>{folded}</details>' if others else ""
+    return section(f'<p class="quiet">{ABOUT}</p><ul class="model-list">{shown}</ul>{more}')
 
 
 def _row(row: ModelRow, fetching: str, loading: bool) -> str:
     mark = '<em class="in-use">in use</em>' if row.in_use else ""
     facts = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts_of(row))
-    fits, tone = fit_line(row.fit)
+    title = render.escape(row.title or row.name)
+    fits, tone = (row.refused, "no") if row.refused else fit_line(row.fit)
     fit = f'<p class="fit {tone}">{render.escape(fits)}</p>' if fits else ""
     return (
-        f'<li class="model{" used" if row.in_use else ""}"><div class="about"><h4>{render.escape(row.name)}{mark}</h4>'
-        f'<p>{render.escape(row.description)}</p><ul class="model-facts">{facts}</ul>{fit}</div>'
+        f'<li class="model{" used" if row.in_use else ""}"><div class="about"><h4>{title}{mark}</h4>'
+        f"<p>{render.escape(row.description)}</p>"
+        f'<ul class="model-facts">{facts}</ul>{fit}</div>'
         f'<div class="acts">{_buttons(row, fetching, loading)}</div></li>'
     )
 
 
 def facts_of(row: ModelRow) -> list[str]:
     """Family, context, location, draft, licence."""
+    if row.refused:
+        return []
     size = formats.disk_size(row.size_bytes)
     if row.is_bundled:
         where = f"comes with this project, {size}"
@@ -114,9 +132,20 @@ def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:
         shown = f"Use with {formats.compact(row.fit.context)}" if row.fit and shorter else "Use"
         buttons.append(
             f'<button type="button" class="act strong" data-act="use:{render.escape(row.name)}" '
-            f'aria-label="Use {render.escape(row.name)}"{wait}>{shown}</button>'
+            f'aria-label="Use {render.escape(row.title or row.name)}"{wait}>{shown}</button>'
+        )
+    if row.is_brought and not row.in_use:
+        buttons.append(
+            f'<button type="button" class="act" data-act="forget:{render.escape(row.name)}" '
+            f'aria-label="Take {render.escape(row.title)} off this list">Forget</button>'
         )
     return "".join(buttons)
+
+
+def brought(row: "LocalModel") -> str:
+    """A model has been added by its path."""
+    text = f"{row.shown} is on the list below: Use loads it."
+    return f'<div class="going-on" role="status"><p>{render.escape(text)}</p>{_close()}</div>'
 
 
 # -------------------- progress

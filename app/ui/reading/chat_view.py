@@ -1,9 +1,11 @@
 """The conversation as messages of the chat component: past answers, and the answer in progress."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
+from app import formats
 from app.conversations.exchange import Exchange
+from app.conversations.figures import seconds
 from app.conversations.tree import Node
 from app.runtime.events import WorkerEvent
 from app.runtime.recording import streamed_text
@@ -11,11 +13,18 @@ from app.runtime.sessions import Session
 from app.ui.markdown import literal
 from app.ui.reading.answer_footer import answer_footer, question_footer
 from app.ui.reading.quote_chips import chips
-from core.generation.events import Finished, RoundDone
+from core.decoding.stats import DecodeStats, joined
+from core.generation.events import Finished, RoundDone, StopReason
 
 PENDING = "…"
 EMPTY_ANSWER = "*(The model ended its answer at once.)*"
 BLANK_ANSWER = "*(The answer is white space alone.)*"
+IN_THOUGHT: dict[StopReason, str] = {
+    "max_new_tokens": "*(Still thinking at the limit of new tokens. Continue goes on; Settings have the limit.)*",
+    "context_full": "*(Still thinking when the context was full.)*",
+    "cancelled": "*(Stopped while it was thinking.)*",
+}
+ENDED_THINKING = "*(The model ended its answer inside its thought.)*"
 
 
 class TextBlock(TypedDict):
@@ -25,11 +34,19 @@ class TextBlock(TypedDict):
     text: str
 
 
+class Fold(TypedDict):
+    """What makes a message one that is folded: its title, and whether it is still being written."""
+
+    title: str
+    status: str
+
+
 class Message(TypedDict):
     """One turn of one side."""
 
     role: str
     content: list[TextBlock]
+    metadata: NotRequired[Fold]
 
 
 class ChatView:
@@ -45,6 +62,8 @@ class ChatView:
         self._past, self._question = list(past), question
         self._num_before = len(before.finished.token_ids) if before else 0
         self._answer = streamed_text(before) if before else ""
+        self._thought = before.finished.thought if before else ""
+        self._stats = self._before = before.finished.stats if before else DecodeStats()
         self.finished: Finished | None = None
         self._wrote = False
 
@@ -53,9 +72,12 @@ class ChatView:
         for event in events:
             if isinstance(event, RoundDone):
                 self._answer += event.text
-                self._wrote |= bool(event.tokens)
+                self._thought += event.thought
+                self._wrote |= bool(event.tokens or event.thought)
+                self._stats = joined(self._before, event.stats)
             elif isinstance(event, Finished):
-                self.finished, self._answer = event, event.text
+                self.finished, self._answer, self._thought = event, event.text, event.thought
+                self._stats = joined(self._before, event.stats)
         return self
 
     @property
@@ -71,8 +93,10 @@ class ChatView:
         if self._question is None:
             return self._past
         waits = self.finished is None and not self._answer.strip()
-        answer = message("assistant", PENDING, raw=True) if waits else _said(self._answer)
-        return [*self._past, message("user", self._question), answer]
+        thinks = waits and bool(self._thought)
+        thought = [thought_message(self._thought, self._stats, thinks=thinks)] if self._thought else []
+        answer = message("assistant", PENDING, raw=True) if waits else _said(self._answer, of=self.finished)
+        return [*self._past, message("user", self._question), *thought, *([] if thinks else [answer])]
 
 
 def conversation(session: Session | None) -> list[Message]:
@@ -91,21 +115,33 @@ def shown(session: Session, path: Sequence[Node]) -> list[Message]:
         messages += [
             message("user", node.question),
             message("user", question_footer(dialogue, node), raw=True),
-            *([_answer(session, node)] if node.exchange else []),
+            *(_answer(session, node, node.exchange.finished) if node.exchange else []),
             message("assistant", answer_footer(dialogue, node, last=last), raw=True),
         ]
     return messages
 
 
-def _answer(session: Session, node: Node) -> Message:
-    text = node.exchange.finished.text if node.exchange else ""
-    return _said(text, chips(session, node) if text.strip() else None)
+def _answer(session: Session, node: Node, finished: Finished) -> list[Message]:
+    text = finished.text
+    said = _said(text, chips(session, node) if text.strip() else None, of=finished)
+    return [thought_message(finished.thought, finished.stats, thinks=False), said] if finished.thought else [said]
 
 
-def _said(text: str, inserted: Mapping[int, str] | None = None) -> Message:
+def thought_message(thought: str, stats: DecodeStats, *, thinks: bool) -> Message:
+    """A thought, folded; `thinks`: it is still being written."""
+    tokens = formats.plural(stats.thought_tokens, "token")
+    title = f"Thinking · {tokens}" if thinks else f"Thought for {tokens}, {seconds(stats.thought_seconds)}"
+    said = message("assistant", thought)
+    said["metadata"] = {"title": title, "status": "pending" if thinks else "done"}
+    return said
+
+
+def _said(text: str, inserted: Mapping[int, str] | None = None, *, of: Finished | None = None) -> Message:
     """An answer, or a notice where there is none."""
     if text.strip():
         return message("assistant", text, inserted=inserted)
+    if of is not None and of.in_thought:
+        return message("assistant", IN_THOUGHT.get(of.stop_reason, ENDED_THINKING), raw=True)
     return message("assistant", BLANK_ANSWER if text else EMPTY_ANSWER, raw=True)
 
 

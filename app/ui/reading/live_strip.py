@@ -78,7 +78,8 @@ class LiveStrip:
                 self._progress(event)
             case RoundDone(stats=stats):
                 self._stats, self._share = stats, None
-                self._status = f"Writing · {formats.plural(stats.new_tokens, 'token')}"
+                what = "Writing" if stats.answer_tokens or not stats.thought_tokens else "Thinking"
+                self._status = f"{what} · {formats.plural(stats.new_tokens, 'token')}"
             case Finished():
                 self._finish(event)
 
@@ -100,9 +101,11 @@ class LiveStrip:
         self._stats, self._share, self._running = finished.stats, None, False
         self._method = finished.method
         tokens = formats.plural(finished.stats.new_tokens, "token")
-        self._status = ENDINGS[finished.stop_reason]
+        self._status = ENDINGS[finished.stop_reason] + (" while it was thinking" if finished.in_thought else "")
         if finished.stats.new_tokens:
             self._status += f" · {tokens} in {formats.duration(finished.stats.decode_seconds)}"
+        if finished.stats.thought_tokens and finished.text:
+            self._status += f", {formats.count(finished.stats.thought_tokens)} of them thought"
 
     def recall(self, finished: Finished, num_book: int, num_reread: int | None = None) -> "LiveStrip":
         """Show a past answer, after a reload."""

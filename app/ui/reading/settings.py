@@ -13,6 +13,7 @@ import gradio as gr
 from core.config import GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS, PLAIN, default_method
 from core.errors import CoreError, InvalidSetting
+from core.generation.capabilities import WISHES
 
 DEFAULTS = GenerationConfig()
 CUSTOM = "Custom"
@@ -23,6 +24,8 @@ PRESETS = {
 }
 PRESET_INFO = "Precise always takes the likeliest token; the others draw, and a seed repeats them."
 AS_CHOSEN = "as chosen"
+AS_SET_UP = ""  # of thinking
+THINKING_INFO = "Whether the model thinks first. A thought is folded, and takes new tokens, too."
 AS_CHOSEN_CHOICE = ("As chosen under Decoding", AS_CHOSEN)
 ADAPTIVE, FIXED = "adaptive", "fixed"
 BUDGET = RetrievalConfig().budget
@@ -46,6 +49,7 @@ class SettingsForm:
     gamma1: float | None = DEFAULTS.speculation.gamma1
     gamma2: float | None = DEFAULTS.speculation.gamma2
     budget: int | None = None
+    thinking: str | None = AS_SET_UP
 
     @classmethod
     def of(cls, method: str, fields: Sequence[Any]) -> "SettingsForm":
@@ -79,6 +83,7 @@ class SettingsForm:
             speculation=shape,
             seed=seed_of(self.seed) or 0,
             budget=self.budget,
+            thinking=self.thinking or None,
         )
 
 
@@ -97,6 +102,7 @@ class Fields:
     gamma1: gr.Number
     gamma2: gr.Number
     budget: gr.Radio
+    thinking: gr.Radio
 
     @property
     def values(self) -> list[gr.components.Component]:
@@ -152,6 +158,12 @@ def variants(*, has_draft: bool) -> list[tuple[str, str]]:
     return [AS_CHOSEN_CHOICE, *((method.label, method.name) for method in kinds)]
 
 
+def thinking_choices(offered: Sequence[str], usual: str) -> list[tuple[str, str]]:
+    """Label and value of what the model's chat template can be told; `usual`: what it does unless told."""
+    as_set_up = f"As set up ({usual})" if usual else "As set up"
+    return [(as_set_up, AS_SET_UP), *((wish.capitalize(), wish) for wish in offered)]
+
+
 def build_settings() -> Fields:
     """The folded settings. core checks their ranges and says how to correct a value."""
     sampling, shape = DEFAULTS.sampling, DEFAULTS.speculation
@@ -162,6 +174,14 @@ def build_settings() -> Fields:
             label="Most new tokens",
             info="An answer ends here at the latest; Continue goes on.",
             precision=0,
+        )
+        thinking = gr.Radio(
+            thinking_choices(WISHES, ""),
+            value=AS_SET_UP,
+            label="Thinking",
+            info=THINKING_INFO,
+            visible=False,  # until a model is loaded whose chat template has the switch
+            elem_id="thinking",
         )
         with gr.Accordion("Advanced", open=False, elem_id="advanced"):
             temperature = gr.Number(sampling.temperature, label="Temperature", info="0 to 2; 0 is exact.", step=0.1)
@@ -181,7 +201,7 @@ def build_settings() -> Fields:
             gamma1 = gr.Number(shape.gamma1, label="gamma1", info="Guesses a round at level 1.", precision=0)
             gamma2 = gr.Number(shape.gamma2, label="gamma2", info="Guesses a round at level 2.", precision=0)
             budget = gr.Radio(BUDGETS, value=BUDGET, label="Retrieval budget", info=BUDGET_INFO, elem_id="budget")
-    return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2, budget)
+    return Fields(preset, temperature, top_p, most, top_k, seed, variant, rounds, gamma1, gamma2, budget, thinking)
 
 
 def wire_settings(own: Fields, method: gr.Radio, at_once: dict[str, Any]) -> None:
@@ -194,7 +214,16 @@ def wire_settings(own: Fields, method: gr.Radio, at_once: dict[str, Any]) -> Non
     for field in (own.temperature, own.top_p, own.top_k):
         field.input(preset_of, sampling, own.preset, **quiet).then(**keep)
     own.seed.blur(**keep)  # Gradio does not report pasted text as input
-    for other in (method, own.max_new_tokens, own.variant, own.rounds, own.gamma1, own.gamma2, own.budget):
+    for other in (
+        method,
+        own.max_new_tokens,
+        own.variant,
+        own.rounds,
+        own.gamma1,
+        own.gamma2,
+        own.budget,
+        own.thinking,
+    ):
         other.input(**keep)
 
 
@@ -214,6 +243,7 @@ def recalled(own: Fields, method: gr.Radio, packed: str) -> dict[gr.components.C
         and form.variant in [variant for _, variant in variants(has_draft=True)]
         and form.rounds in (ADAPTIVE, FIXED)
         and form.budget in [tokens for _, tokens in BUDGETS]
+        and form.thinking in (AS_SET_UP, *WISHES)
     )
     if not offered:
         return {}

@@ -137,6 +137,7 @@ def parts_of(
         suggestions=talk.suggestions,
         box=talk.box,
         variant=side.fields.variant,
+        thinking=side.fields.thinking,
         listing=side.own.listing,
         offer=talk.offer,
         about=talk.about,

@@ -137,12 +137,15 @@ class SystemTab(NamedTuple):
     models: ModelParts
 
 
-def build_system_tab(worker: EngineWorker, session: gr.Textbox, stream: dict[str, Any]) -> SystemTab:
-    """The tab's components and events. `stream`: how events run that may wait for the model."""
+def build_system_tab(
+    worker: EngineWorker, session: gr.Textbox, stream: dict[str, Any], *, brings: bool = False
+) -> SystemTab:
+    """The tab's components and events. `stream`: how events run that may wait for the model; `brings`: see
+    `build_models`."""
     tab: gr.Tab = gr.Tab("System", id="system", elem_id="system-tab")
     with tab, gr.Column(elem_id="system"):
         view = gr.HTML("", elem_id="system-view")
-        models = build_models()
+        models = build_models(brings=brings)
         with gr.Column(elem_id="system-copy"):
             with gr.Row(elem_id="system-copy-head"):
                 gr.HTML(ABOUT_REPORT)

@@ -122,10 +122,15 @@ def find(name: str) -> ModelEntry:
             require_files(folder, name)
         shown = name if store.is_in_cache(folder) else folder.resolve().name
         return ModelEntry(name=shown, target=folder.resolve(), draft=None, description="no model of the catalogue")
+    if folder.suffix == store.GGUF:
+        if folder.is_file():
+            return ModelEntry(name=folder.stem, target=folder.resolve(), draft=None, description="a GGUF file")
+        raise UnknownModel(f"There is no file {folder}.", hint="Check its path.")
     names = ", ".join(row.name for row in entries().values() if row.role == "target")
     raise UnknownModel(
         f"There is no model {name!r}.",
-        hint=f"Use one of: {names}; or a folder with config.json and weights, or the hub id of a downloaded model.",
+        hint=f"Use one of: {names}; or a folder with config.json and weights, a .gguf file, or the hub id of "
+        "a downloaded model.",
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-PART = ".incomplete"
+PART, GGUF = ".incomplete", ".gguf"
 SINGLE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 INDEXES = tuple(f"{name}.index.json" for name in SINGLE_WEIGHTS)
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
@@ -33,6 +33,14 @@ def is_in_cache(folder: Path) -> bool:
     return folder.is_relative_to(cache_folder()) or folder.resolve().is_relative_to(cache_folder().resolve())
 
 
+def name_of(folder: Path) -> str:
+    """What people call a model's folder: in the cache the hub id, not the commit that it is named after."""
+    if folder.parent.name != "snapshots":
+        return folder.name
+    prefix = f"models{constants.REPO_ID_SEPARATOR}"
+    return folder.parent.parent.name.removeprefix(prefix).replace(constants.REPO_ID_SEPARATOR, "/")
+
+
 def locate(repo: str) -> Path | None:
     """The files of a hub model: the finished commit, else the newest unfinished one, else None."""
     folder = repository_folder(repo)
@@ -47,7 +55,12 @@ def locate(repo: str) -> Path | None:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """The files that a model folder still needs: config.json, weights (every shard of the index), a tokenizer."""
+    """The files that a model folder still needs: config.json, weights (every shard of the index), a tokenizer.
+
+    A GGUF file is a whole model by itself.
+    """
+    if folder.suffix == GGUF and folder.is_file():
+        return []
     missing = [] if (folder / "config.json").is_file() else ["config.json"]
     if not any((folder / name).is_file() for name in SINGLE_WEIGHTS):
         index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
@@ -69,6 +82,8 @@ def _shards(index: Path) -> list[str]:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files that transformers would load, safetensors first."""
+    if folder.suffix == GGUF:
+        return [folder]
     return [*folder.glob("model*.safetensors")] or [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
 
 
@@ -91,12 +106,18 @@ def remove(repo: str) -> int:
     return freed
 
 
-def downloaded() -> list[str]:
-    """Ids of all hub models in the cache that have a configuration, including those of other programs."""
+def repositories() -> list[str]:
+    """Ids of all hub models in the cache, including those of other programs, and begun ones."""
     prefix = f"models{constants.REPO_ID_SEPARATOR}"
     folders = sorted(cache_folder().glob(f"{prefix}*")) if cache_folder().is_dir() else []
-    repos = ["/".join(folder.name.removeprefix(prefix).split(constants.REPO_ID_SEPARATOR, 1)) for folder in folders]
-    return [repo for repo in repos if (found := locate(repo)) is not None and (found / "config.json").is_file()]
+    return ["/".join(folder.name.removeprefix(prefix).split(constants.REPO_ID_SEPARATOR, 1)) for folder in folders]
+
+
+def downloaded() -> list[str]:
+    """Those that have a configuration."""
+    return [
+        repo for repo in repositories() if (found := locate(repo)) is not None and (found / "config.json").is_file()
+    ]
 
 
 def _files(folder: Path) -> Iterator[Path]:

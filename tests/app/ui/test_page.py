@@ -122,8 +122,8 @@ def with_words(engine: Engine) -> Engine:
         def encode(self, text: str) -> list[int]:
             return [token % 60 for token in super().encode(text)]
 
-        def _pieces(self, num_turns: int) -> list[list[int]]:
-            return [[token % 60 for token in piece] for piece in super()._pieces(num_turns)]
+        def _pieces(self, num_turns: int, thinking: str | None) -> list[list[int]]:
+            return [[token % 60 for token in piece] for piece in super()._pieces(num_turns, thinking)]
 
     engine.text = Folded(load_tokenizer(catalog.find("harbour").target), frozenset())
     return engine

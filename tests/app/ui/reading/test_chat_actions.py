@@ -248,10 +248,10 @@ def test_settings_that_the_browser_did_not_keep_change_nothing(packed: str) -> N
 
 def test_kept_settings_come_back_as_far_as_the_page_offers_them() -> None:
     fields = settings.Fields(*cast(Any, settings.Fields.__dataclass_fields__))
-    packed = '["retrieval","Custom",0.6,0.9,64,0,"7","lookup","fixed",3,9,2048]'
+    packed = '["retrieval","Custom",0.6,0.9,64,0,"7","lookup","fixed",3,9,2048,"off"]'
     found = cast(Any, settings.recalled(fields, cast(Any, "method"), packed))
     assert found["preset"] == "Balanced" and found["seed"] == "7" and found["variant"] == "lookup"
-    assert found["budget"] == 2048
+    assert (found["budget"], found["thinking"]) == (2048, "off")
     assert "method" not in found, "this model's page does not offer it"
 
 

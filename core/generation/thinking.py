@@ -1,0 +1,150 @@
+"""Thoughts: what a model writes before its answer, told apart by the ids of the tokens that mark them.
+
+Marks count only as single tokens of the tokenizer, so no text that merely looks like one begins or ends a thought.
+Knows nothing of engines.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+Part = Literal["answer", "thought", "mark"]
+Blank = Callable[[int], bool]
+
+TAGS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))
+# The response format of gpt-oss ("harmony"): <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final
+CHANNELS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
+FINAL = "final"
+LONGEST_HEADER = 16  # tokens between <|start|> and <|message|>; a longer one is none
+SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates that turn the thought on and off
+EFFORTS = ("low", "medium", "high")  # of `reasoning_effort`
+
+
+class ThoughtReader(Protocol):
+    """Sorts an answer's tokens one by one."""
+
+    thinking: bool  # whether a thought is open
+
+    def push(self, token_id: int) -> Part:
+        """What the next token belongs to. Marks, and white space between thought and answer, belong to neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """A thought between two tokens."""
+
+    opening: int
+    closing: int
+
+    def ends_open(self, ids: Sequence[int]) -> bool:
+        """Whether template text leaves a thought open."""
+        return next((token == self.opening for token in reversed(ids) if token in (self.opening, self.closing)), False)
+
+    def opened_before(self, ids: Sequence[int]) -> bool:
+        """Whether an answer that has a thought began inside it."""
+        return next((token == self.closing for token in ids if token in (self.opening, self.closing)), False)
+
+    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> ThoughtReader:
+        """`inside`: the prompt has opened the thought."""
+        return TagReader(self, inside, blank)
+
+
+class TagReader:
+    """Reads `Tags`: a thought at the beginning of the answer; later marks are text."""
+
+    def __init__(self, tags: Tags, inside: bool, blank: Blank) -> None:
+        self._tags, self._blank = tags, blank
+        self.thinking = self._thought = inside
+        self._begun = False  # the answer
+
+    def push(self, token_id: int) -> Part:
+        """See `ThoughtReader`."""
+        if self.thinking:
+            self.thinking = token_id != self._tags.closing
+            return "thought" if self.thinking else "mark"
+        if self._begun:
+            return "answer"
+        if token_id == self._tags.opening:
+            self.thinking = self._thought = True
+            return "mark"
+        self._begun = not self._blank(token_id)
+        return "answer" if self._begun or not self._thought else "mark"
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Messages with headers; every one but the final one is thought."""
+
+    start: int
+    channel: int
+    message: int
+    end: int
+
+    def ends_open(self, _ids: Sequence[int]) -> bool:
+        """The model writes every header itself."""
+        return False
+
+    opened_before = ends_open
+
+    def reader(self, *, inside: bool, blank: Blank, final: Callable[[Sequence[int]], bool]) -> ThoughtReader:
+        """`final`: whether a header's tokens name the answer's channel."""
+        return ChannelReader(self, final)
+
+
+class ChannelReader:
+    """Reads `Channels`. Text without any header is the answer."""
+
+    def __init__(self, marks: Channels, final: Callable[[Sequence[int]], bool]) -> None:
+        self._marks, self._final = marks, final
+        self._header: list[int] | None = None  # tokens so far of an open one
+        self.thinking = False
+
+    def push(self, token_id: int) -> Part:
+        """See `ThoughtReader`."""
+        marks = self._marks
+        if token_id in (marks.start, marks.channel, marks.end):
+            self._header = []
+            return "mark"
+        if self._header is None:
+            return "thought" if self.thinking else "answer"
+        if token_id == marks.message:
+            self.thinking, self._header = not self._final(self._header), None
+            return "mark"
+        self._header.append(token_id)
+        if len(self._header) > LONGEST_HEADER:
+            self._header = None
+        return "mark"
+
+
+def marks_of(tokenizer: PreTrainedTokenizerBase) -> Tags | Channels | None:
+    """How a tokenizer's model marks its thoughts; None: it has no tokens for that."""
+    known = tokenizer.get_added_vocab()
+    if all(name in known for name in CHANNELS):
+        return Channels(*(known[name] for name in CHANNELS))
+    pairs = (Tags(known[one], known[two]) for one, two in TAGS if one in known and two in known)
+    return next(pairs, None)
+
+
+def switches_of(render: Callable[[Mapping[str, Any]], str]) -> dict[str, dict[str, Any]]:
+    """The wishes (of `capabilities.WISHES`) that a chat template can follow, and its variables for each; empty: none.
+
+    Args:
+        render: the template's text for a question, with these variables.
+    """
+
+    def texts(name: str, values: Sequence[object]) -> set[str]:
+        try:
+            return {render({name: value}) for value in values}
+        except (TemplateError, TypeError, ValueError):  # it expects another kind of value
+            return set()
+
+    for name in SWITCHES:
+        if len(texts(name, (True, False))) == 2:
+            return {"on": {name: True}, "off": {name: False}}
+    if len(texts("reasoning_effort", EFFORTS)) == len(EFFORTS):
+        efforts = {effort: {"reasoning_effort": effort} for effort in EFFORTS}
+        return {"on": efforts["medium"], **efforts}
+    return {}

@@ -1,0 +1,193 @@
+"""`--thinking` of `ask`, `race` and `serve`, and bad models, on checkpoints that think: one line, one action."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launch as launcher
+from app.cli.serve import loaded
+from app.remote.engine import RemoteEngine
+from app.runtime.worker import EngineWorker
+from app.server.serve_page import load as load_engine
+from core.config import EngineConfig, GenerationConfig
+from core.generation.events import Finished
+from core.generation.session import Conversation
+from tests.app.server.openai.servers import served
+from tests.thinkers import ANSWER, PLAIN, THOUGHT, save_thinker
+
+openai = pytest.importorskip("openai")
+THINKING, SAID = "".join(THOUGHT).strip(), "".join(ANSWER)
+MESSAGES: Any = [{"role": "user", "content": "The book.\n\nWho keeps it?"}]
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_thinker(tmp_path_factory.mktemp("models") / "thinker")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    file = tmp_path / "book.txt"
+    file.write_text("A book about lights. " * 20)
+    return file
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def command(*words: object) -> tuple[int, str, str]:
+        code = launcher.main([*map(str, words), "--no-venv"])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+def test_ask_prints_the_thought_beside_the_answer(thinker: Path, book: Path, run: Callable[..., Any]) -> None:
+    asked = ("ask", book, "-q", "Who keeps it?", "--model", thinker, "--no-saved")
+    code, out, err = run(*asked)
+    assert (code, out.strip()) == (0, SAID)
+    assert f"(Thought) {THINKING}" in err and "12 tokens, 7 of them thought" in err
+    _, out, _ = run(*asked, "--json")
+    report = next(iter(json.loads(out.splitlines()[-1])["methods"].values()))
+    assert (report["text"], report["thought"]) == (SAID, THINKING)
+    assert (report["thought_tokens"], report["answer_tokens"], report["new_tokens"]) == (7, 5, 12)
+    _, out, err = run(*asked, "--thinking", "off")
+    assert out.strip() == SAID and "Thought" not in err
+
+
+def test_a_race_of_thoughts_is_equal(thinker: Path, book: Path, run: Callable[..., Any]) -> None:
+    words = ("race", book, "-q", "Who?", "--model", thinker, "--no-saved", "--methods", "autoregressive,lookup")
+    _, out, _ = run(*words, "--json")
+    report = json.loads(out.splitlines()[-1])
+    assert report["equality"]["verdict"] == "identical"
+    assert {one["thought"] for one in report["methods"].values()} == {THINKING}
+
+
+@pytest.mark.parametrize("command", ["ask", "race"])
+def test_a_template_without_the_switch_is_refused_in_one_line(
+    tmp_path: Path, book: Path, run: Callable[..., Any], command: str
+) -> None:
+    plain = save_thinker(tmp_path / "plain", PLAIN)
+    code, out, err = run(command, book, "-q", "Who?", "--model", plain, "--thinking", "on")
+    assert (code, out) == (1, "")
+    assert "no switch for thinking" in err and "Leave out --thinking" in err and "Traceback" not in err
+
+
+# -------------------- the server, and a program that uses it
+
+
+@pytest.fixture(scope="module")
+def served_worker(thinker: Path) -> Iterator[EngineWorker]:
+    worker = EngineWorker(lambda: load_engine(EngineConfig(model=str(thinker), device="cpu", context=1024)))
+    worker.start()
+    loaded(worker)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def client(served_worker: EngineWorker) -> Iterator[Any]:
+    with served(served_worker) as url:
+        yield openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def test_the_server_gives_the_thought_beside_the_answer(client: Any) -> None:
+    whole = client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0)
+    message = whole.choices[0].message
+    assert (message.content, message.reasoning_content) == (SAID, THINKING)
+    assert whole.usage.completion_tokens_details.reasoning_tokens == 7
+    parts = list(client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0, stream=True))
+    deltas = [part.choices[0].delta for part in parts if part.choices]
+    assert "".join(delta.content or "" for delta in deltas) == SAID
+    assert "".join(getattr(delta, "reasoning_content", "") or "" for delta in deltas) == THINKING
+
+
+def test_the_next_request_has_the_tokens_of_the_answer_alone(client: Any) -> None:
+    first = client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0)
+    said = {"role": "assistant", "content": first.choices[0].message.content}
+    more = [*MESSAGES, said, {"role": "user", "content": "And?"}]
+    second = client.chat.completions.create(model="thinker", messages=more, temperature=0)
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens - 2
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}},
+        {"reasoning_effort": "none"},
+        {"reasoning_effort": "minimal"},
+    ],
+)
+def test_requests_can_turn_thinking_off(client: Any, wish: dict[str, Any]) -> None:
+    told = client.chat.completions.create(model="thinker", messages=MESSAGES, temperature=0, **wish)
+    assert told.usage.completion_tokens_details.reasoning_tokens == 0
+    assert told.choices[0].message.content.strip() == SAID
+
+
+def test_wishes_that_cannot_be_followed_are_refused(client: Any) -> None:
+    for wish, told in (
+        ({"chat_template_kwargs": {"enable_thinking": "yes"}}, "true or false"),
+        ({"chat_template_kwargs": {"tools": True}}, "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": 1}, "object"),
+        ({"reasoning_effort": "huge"}, "one of none"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=told):
+            client.chat.completions.create(model="thinker", messages=MESSAGES, extra_body=wish)
+
+
+def test_a_remote_thought_stays_a_thought(served_worker: EngineWorker) -> None:
+    with served(served_worker) as url:
+        engine = RemoteEngine.connect(url, key=None, model=None, context=None)
+        assert engine.info.capabilities.thinking == ("on", "off")
+        book = Conversation(tuple(engine.text.encode("The book."))).ask("Who keeps it?")
+        for wish, thought in ((None, THINKING), ("off", "")):
+            *_, end = engine.generate(book.prompt_ids(engine.text), GenerationConfig(thinking=wish))
+            assert isinstance(end, Finished)
+            assert (end.text.strip(), end.thought) == (SAID, thought)
+            assert end.stats.thought_tokens == (7 if thought else 0)
+        engine.close()
+
+
+# -------------------- bad input
+
+
+def test_bad_models_are_one_line_and_one_action(
+    thinker: Path, book: Path, tmp_path: Path, run: Callable[..., Any]
+) -> None:
+    def changed(name: str, **fields: Any) -> Path:
+        folder = Path(shutil.copytree(thinker, tmp_path / name))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | fields))
+        return folder
+
+    half = changed("half")
+    (half / "model.safetensors").unlink()
+    unknown = changed("unknown", model_type="mammothmoth")
+    windowed = changed("windowed", sliding_window=128)
+    latent = changed("latent", kv_lora_rank=16)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"GGUF")
+    for model, options, told in (
+        (half, (), "incomplete: it lacks model.safetensors"),
+        (unknown, (), "'mammothmoth', which transformers does not know"),
+        (windowed, (), "a window of 128 tokens"),
+        (latent, (), "latent attention"),
+        (other, (), "damaged"),
+        (tmp_path / "none.gguf", (), "There is no file"),
+        (thinker, ("--context", "100000"), "8,192"),
+    ):
+        code, out, err = run("ask", book, "-q", "Who?", "--model", model, *options)
+        assert (code, out) == (1, ""), model
+        assert told in err and "Traceback" not in err and len(err.strip().splitlines()) <= 2, err
+
+
+def test_a_tokenizer_without_template_asks_plainly(thinker: Path, book: Path, tmp_path: Path, run: Any) -> None:
+    folder = Path(shutil.copytree(thinker, tmp_path / "base"))
+    (folder / "chat_template.jinja").unlink()
+    code, _, err = run("ask", book, "-q", "Who?", "--model", folder, "--no-saved", "--max-new-tokens", "2")
+    assert code == 0 and "Traceback" not in err
+    code, _, err = run("ask", book, "-q", "Who?", "--model", folder, "--thinking", "off")
+    assert code == 1 and "no switch for thinking" in err

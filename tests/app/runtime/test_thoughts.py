@@ -1,0 +1,106 @@
+"""Thoughts in conversations: kept, left out of later prompts, of quotations and of the text that is exported."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from app.conversations.export import as_json, as_markdown
+from app.conversations.figures import figures
+from app.conversations.schema import dump, load
+from app.runtime.sessions import Session
+from app.runtime.trace import Trace
+from app.runtime.worker import EngineWorker
+from core.config import GenerationConfig
+from core.decoding.stats import joined
+from core.generation.capabilities import ALL
+from core.generation.events import Finished
+from tests.app.fakes import THOUGHT_IDS, FakeEngine, opened, write_book
+
+CONFIG = GenerationConfig()
+
+
+def reader(worker: EngineWorker, folder: Path) -> Session:
+    session = worker.sessions.find(opened(worker, write_book(folder)))
+    assert session is not None
+    return session
+
+
+def asked(worker: EngineWorker, session_id: str, question: str, config: GenerationConfig = CONFIG) -> Finished:
+    *_, end = (event for event in worker.answer(session_id, question, config) if isinstance(event, Finished))
+    return end
+
+
+def test_a_thought_is_kept_and_left_out_of_the_next_prompt(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm, “words of nobody at all here” </think> Dark.")
+    end = asked(worker, session.id, "How was it?")
+    assert (end.text, end.thought) == ("Dark. ", "Hm, “words of nobody at all here”")
+    engine.enqueue("Very.")
+    asked(worker, session.id, "Sure?")
+    assert not any(token >= THOUGHT_IDS for token in engine.prompts[-1])
+    dialogue = session.dialogue
+    assert dialogue is not None
+    kept = load(dump(dialogue), dialogue.id)
+    assert kept == dialogue and kept.exchanges[0].finished.thought == end.thought
+    assert "words of nobody" not in as_markdown(dialogue) and "of thought" in as_markdown(dialogue)
+    assert "words of nobody" in as_json(dialogue)
+    told = dict((key, text) for key, text, _ in figures(dialogue.exchanges[0]))
+    assert told["thought"] == "9 of thought" and told["tokens"] == "10 tokens"
+    assert session.num_talk < sum(one.finished.stats.new_tokens for one in dialogue.exchanges) + 100
+    assert session.book is not None and not session.book.quotes(end.text)
+
+
+def test_files_without_thoughts_still_open(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    session = reader(worker, tmp_path)
+    engine.enqueue("Dark.")
+    asked(worker, session.id, "How was it?")
+    dialogue = session.dialogue
+    assert dialogue is not None
+    old = json.loads(dump(dialogue))
+    answer = old["nodes"][0]["answer"]
+    for name in ("thought", "in_thought", "thinking"):
+        del answer[name]
+    for name in ("thought_tokens", "thought_seconds"):
+        del answer["stats"][name]
+    assert load(json.dumps(old), dialogue.id) == dialogue
+
+
+def test_the_wish_is_followed_and_an_answer_goes_on_as_it_was_begun(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.info.capabilities = replace(ALL, thinking=("on", "off"))
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm, hm, hm")
+    end = asked(worker, session.id, "How was it?", replace(CONFIG, thinking="on", max_new_tokens=3))
+    assert end.in_thought and end.stop_reason == "max_new_tokens" and end.text == ""
+    begun = engine.prompts[-1]
+    assert engine.text.decode(begun).endswith("<on>")
+    node = session.dialogue.path[-1] if session.dialogue else None
+    assert node is not None and node.exchange is not None and node.exchange.thinking == "on"
+    engine.enqueue("hm. </think> Dark.")
+    for _ in worker.go_on(session.id, replace(CONFIG, thinking="off")):
+        pass
+    assert engine.prompts[-1] == begun and engine.configs[-1].thinking == "on"
+    engine.info.capabilities = ALL  # as after a change of model
+    asked(worker, session.id, "Again?", replace(CONFIG, thinking="off"))
+    assert engine.configs[-1].thinking is None
+
+
+def test_a_trace_shows_thought_and_answer_in_their_order(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path
+) -> None:
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm. </think> Dark.")
+    trace = Trace("How was it?", "triforce")
+    for event in worker.answer(session.id, "How was it?", CONFIG):
+        if hasattr(event, "stats"):
+            trace.apply(event)
+            assert trace.finished or "Hm. \n\nDark. ".startswith(trace.text)
+    assert trace.text == "Hm.\n\nDark. "
+
+
+def test_counts_of_two_stretches_are_added(engine: FakeEngine) -> None:
+    one = engine._figures(3, [THOUGHT_IDS, THOUGHT_IDS, 1])
+    assert joined(one, one).thought_tokens == 4 and joined(one, one).answer_tokens == 2

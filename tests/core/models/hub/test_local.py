@@ -1,0 +1,85 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from core.errors import CoreError
+from core.models.hub import store
+from core.models.hub.local import LocalModel, at_path, in_cache
+from tests.thinkers import save_thinker
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def add(cache: Path, repo: str) -> Path:
+    """A model as the hub's library lays it out."""
+    folder = cache / f"models--{repo.replace('/', '--')}"
+    snapshot = folder / "snapshots" / "abc"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc")
+    snapshot.mkdir(parents=True)
+    return snapshot
+
+
+def found(cache: Path) -> dict[str, LocalModel]:
+    return {one.name: one for one in in_cache()}
+
+
+def test_models_of_other_programs_are_found_usable_or_with_the_reason(cache: Path) -> None:
+    assert found(cache) == {}
+    save_thinker(add(cache, "who/thinks"))
+    half = save_thinker(add(cache, "who/half"))
+    (half / "model.safetensors").unlink()
+    ears = add(cache, "openai/whisper-tiny")
+    (ears / "config.json").write_text(
+        json.dumps({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]})
+    )
+    (ears / "model.safetensors").write_bytes(b"x")
+    (ears / "tokenizer.json").write_text("{}")
+    (cache / "models--who--begun" / "blobs").mkdir(parents=True)
+    (cache / "models--who--begun" / "blobs" / f"a{store.PART}").write_bytes(b"x")
+    here = found(cache)
+    assert set(here) == {"who/thinks", "who/half", "openai/whisper-tiny", "who/begun"}
+    thinks = here["who/thinks"]
+    assert thinks.dims is not None and (thinks.family, thinks.dims.max_context) == ("llama", 8192)
+    assert "lacks model.safetensors" in here["who/half"].problem and "models get who/half" in here["who/half"].hint
+    assert here["openai/whisper-tiny"].problem.startswith("openai/whisper-tiny is not a decoder-only text model")
+    assert "begun" in here["who/begun"].problem
+    assert all(one.dims is None and one.hint for one in here.values() if one is not thinks)
+
+
+def test_a_path_that_somebody_types_is_checked(tmp_path: Path) -> None:
+    folder = save_thinker(tmp_path / "my model")
+    for typed in (str(folder), f' "{folder}" ', str(folder / "config.json"), f"{folder}/"):
+        model = at_path(typed)
+        assert (model.name, model.shown, model.problem) == (str(folder), "my model", "")
+    shutil.copytree(folder, tmp_path / "half")
+    (tmp_path / "half" / "model.safetensors").unlink()
+    damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
+    (damaged / "config.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    files = tmp_path / "files"
+    files.mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        (files / name).write_bytes(b"GG")
+    for typed, told in (
+        ("", "No path"),
+        (str(tmp_path / "nowhere"), "nothing at"),
+        ("a\0b", "nothing at"),
+        ("x" * 5000, "nothing at"),
+        (str(tmp_path / "half"), "lacks model.safetensors"),
+        (str(damaged), "unreadable"),
+        (str(tmp_path / "empty"), "lacks config.json"),
+        (str(files), "2 GGUF files"),
+        (str(files / "a.gguf"), "no GGUF file"),
+    ):
+        with pytest.raises(CoreError, match=told) as caught:
+            at_path(typed)
+        assert caught.value.hint and "\n" not in f"{caught.value.problem}{caught.value.hint}"
