@@ -23,7 +23,7 @@ DEFAULTS = {  # of the common options
     "model": None,
     "draft": "auto",
     "bits": None,
-    "self_draft_bits": 16,
+    "self_draft_bits": None,
     "device": "auto",
     "gpus": None,
     "context": None,
@@ -162,7 +162,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--self-draft-bits",
         type=int,
         choices=(16, 4),
-        help="bits of its weights while it guesses from the retrieval cache; answers stay exact (default: 16)",
+        help="bits of its weights while it guesses from the retrieval cache (default: 4 where it should pay)",
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
@@ -351,6 +351,11 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
     )
+    table = parser.add_argument_group("who should guess, of several models on several machines")
+    table.add_argument("--table", action="store_true", help="predicted ms a token of each composition, and the choice")
+    table.add_argument("--models", type=name_list, metavar="A,B")
+    table.add_argument("--machines", type=name_list, metavar="A,B", help="as --assume takes them, or laptop")
+    table.add_argument("--contexts", type=int_list, metavar="N,M", help="(default: 8192,32768,131072)")
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:

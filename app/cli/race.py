@@ -21,9 +21,9 @@ from app.runtime.versions import versions
 from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
 from core.config import GenerationConfig
-from core.decoding.registry import COMPARED, PLAIN, check_method
+from core.decoding.registry import COMPARED, PLAIN, check_method, default_method
 from core.engine import Engine
-from core.engine_info import Equality
+from core.engine_info import EngineInfo, Equality
 from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished, LaneEvent
 from core.generation.session import Conversation
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     documents = list(read_documents(args))
     engine = Engine.load(engine_config(args))
     if args.methods is None:
-        configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))
+        configs = (configs[0], replace(configs[1], method=rival_of_plain(engine.info)))
     conversation = open_conversation(engine, documents)
     prompt = conversation.ask(args.question).prompt_ids(engine.text)
     opening = open_text(engine, conversation, args.question, configs, args)
@@ -79,6 +79,12 @@ def run(args: argparse.Namespace) -> int:
     if race is not None and args.report is not None:
         write_report(race, engine, prompt, args.report)
     return 0
+
+
+def rival_of_plain(info: EngineInfo) -> str:
+    """The second lane, if none is named: the usual method, or where that is plain decoding what would speculate."""
+    method = usual_method(info)
+    return default_method(has_draft=info.has_draft) if method == PLAIN else method
 
 
 def in_sequence(
