@@ -38,6 +38,7 @@ COMPOSITIONS = (
     Composition("lookup", self_draft_bits=DRAFTING_BITS),
 )
 LEAST_GAIN = 0.03  # of a token's time: a smaller one is not worth other weights or another method
+SHORTEST = 4096  # tokens: acceptance is known for long texts, so for shorter ones nothing is compared
 # Level 2 accepts less of what rounded weights guess: overlap of their distributions with the 16-bit ones, measured on
 # three books of the bundled pair (`core.models.self_draft`). Larger models are said to lose less.
 SELF_DRAFT_OVERLAP = 0.943
@@ -220,6 +221,8 @@ def _choose(forecasts: tuple[Forecast, ...], cast: Cast) -> Composed:
     possible = [one for one in allowed if one.gamma2 or one.composition.method == PLAIN]
     wanted = [one for one in allowed if cast.is_wanted(one.composition)]
     among = wanted or possible
+    if not wanted and any(one.plan is not None and one.plan.context.value < SHORTEST for one in possible):
+        among = possible[:1]
     best = min(one.ms_per_token for one in among)
     chosen = next(one for one in among if one.ms_per_token * (1 - LEAST_GAIN) <= best)
     return Composed(forecasts, chosen, cast.loaded(chosen.composition), _because(chosen, allowed, cast))
@@ -235,6 +238,7 @@ def _because(chosen: Forecast, allowed: list[Forecast], cast: Cast) -> str:
     compared = [f"{words(one.composition)} {one.ms_per_token:.3g}" for one in (*plain, *best_other)]
     told = f"predicted {chosen.ms_per_token:.3g} ms a token at {chosen.plan.context.value:,} tokens"
     asked = "asked for; " if cast.is_wanted(chosen.composition) else ""
+    asked += "not compared for a text this short; " if chosen.plan.context.value < SHORTEST else ""
     return asked + "; ".join(filter(None, [told, ", ".join(compared), _limit(chosen, reads)]))
 
 
