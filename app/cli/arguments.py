@@ -65,8 +65,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if args.command == "models" and (args.name is None) != (args.action == "list"):
         parser.error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
-    if args.remote and args.command not in (None, "ask"):
-        parser.error(f"--remote belongs to the app and to 'ask', not to '{args.command}'")
+    if args.remote and args.command not in (None, "ask", "race"):
+        parser.error(f"--remote belongs to the app, 'ask' and 'race', not to '{args.command}'")
     for name, default in APP_OPTIONS.items():
         if args.command == "serve" and name in SERVE_OPTIONS:
             vars(args).setdefault(name, SERVE_OPTIONS[name])
@@ -224,7 +224,7 @@ def add_app_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_remote_options(parser: argparse.ArgumentParser) -> None:
-    """`--remote`: use a server's model, for the app and `ask`."""
+    """`--remote`: use a server's model, for the app, `ask` and `race`."""
     options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
     options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
     options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
@@ -247,6 +247,7 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
 
 def add_race_options(parser: argparse.ArgumentParser) -> None:
     """`race`: one question, several methods."""
+    add_remote_options(parser)
     add_files(parser)
     parser.add_argument("-q", "--question", metavar="TEXT", required=True, help="what to ask about the files")
     parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.cli.ask import answer
+from app.cli.race_remote import run_remote
 from app.cli.reading import generation_config, open_conversation, print_json, read_documents, usual_method
 from app.cli.report import race_lines
 from app.cli.saved_books import Opening, open_text
@@ -36,6 +37,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, question, settings or memory.
     """
+    if args.remote:
+        if not args.question.strip():
+            raise EmptyQuestion
+        return run_remote(args)
     names = tuple(dict.fromkeys(args.methods or COMPARED))
     for name in names:
         check_method(name)

@@ -26,14 +26,14 @@ class AnswerStream:
         self._said: list[str] = []
         self.reason: StopReason | None = None
         self._usage: Mapping[str, Any] = {}
-        self._ours: Mapping[str, Any] = {}
+        self.told: Mapping[str, Any] = {}  # figures of a server of this program
 
     def apply(self, event: Mapping[str, Any], seconds: float) -> str:
         """Apply one event; returns the text it adds."""
         if isinstance(event.get("usage"), dict):
             self._usage = event["usage"]
         if isinstance(event.get("triforce"), dict):
-            self._ours = event["triforce"]
+            self.told = event["triforce"]
         choices = event["choices"]
         if not choices:
             return ""
@@ -74,13 +74,13 @@ class AnswerStream:
             reused_tokens=int(cached) if is_count(cached) else num_reused,
             prefill_seconds=(self.first or self._last) - self.started,
             method=method,
-            exact=self._ours.get("exact") is True,
+            exact=self.told.get("exact") is True,
         )
 
     def stats(self, num_new: int) -> DecodeStats:
         """Speed from the times of the stream; acceptance if the server is this program and reports it."""
-        full = self._ours.get("full_passes")
-        counts = self._ours.get("counts")
+        full = self.told.get("full_passes")
+        counts = self.told.get("counts")
         levels = counts if isinstance(counts, dict) else {}
         return DecodeStats(
             new_tokens=num_new,
@@ -99,7 +99,7 @@ class AnswerStream:
         others = len(self._said) - 1
         if others > 0:
             return (self._last - (self.first or self._last)) * (others + 1) / others
-        told = self._ours.get("decode_seconds")
+        told = self.told.get("decode_seconds")
         if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < MOST_SECONDS:
             return float(told)
         return self._last - self.started
