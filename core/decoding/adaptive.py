@@ -26,8 +26,8 @@ class RoundCost(Protocol):
 class PassCost:
     """Modelled cost of a pass over 1 + g rows: base * (1 + slope * g) and its experts; `beside` if that is more.
 
-    Rows that choose their experts independently of each other need 1 - (1 - used)^(1 + g) of them together: in a mixture
-    a pass that verifies many guesses reads much more than one that decodes a token.
+    Rows that choose their experts independently of each other need 1 - (1 - used)^(1 + g) of them together: in a
+    mixture a pass that verifies many guesses reads much more than one that decodes a token.
     """
 
     base: float

@@ -33,6 +33,7 @@ from core.planning.tp_planning import share_of
 
 GIB = 1 << 30
 HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
+AS_IT_IS = EngineConfig()
 COPY = Composition("triforce", has_draft=True, self_draft_bits=4)
 
 
@@ -44,7 +45,7 @@ def sizes(model: str) -> tuple[ModelSize, ModelSize | None]:
 
 
 def composed(
-    model: str, machine: str, context: int | None, config: EngineConfig = EngineConfig(), *, draft: bool = True
+    model: str, machine: str, context: int | None, config: EngineConfig = AS_IT_IS, *, draft: bool = True
 ) -> tuple[RigPlan, Composed]:
     target, small = sizes(model)
     config = replace(config, context=context, retrieval=RetrievalConfig(budget=4096))
@@ -95,7 +96,7 @@ def test_without_a_draft_a_copy_in_four_bits_guesses_where_there_is_room() -> No
     assert found.loaded == Composition("lookup", self_draft_bits=4) and told.self_draft_bits.value == 4
     assert told.plan.bytes_of(DRAFTING_WEIGHTS) == sizes("llama-3.1-8b")[0].self_draft_bytes, "its memory is planned"
     assert of(found, "triforce").refused == "there is no draft with its tokens"
-    tight, found = composed("llama-3.1-8b", "1x4090", 131072, draft=False)
+    _, found = composed("llama-3.1-8b", "1x4090", 131072, draft=False)
     assert found.loaded.self_draft_bits == 16 and "does not" in of(found, "lookup", 4).refused
     told, fixed = composed("llama-3.1-8b", "1xh100", 32768, EngineConfig(self_draft_bits=16), draft=False)
     assert fixed.loaded.self_draft_bits == 16 and not told.plan.bytes_of(DRAFTING_WEIGHTS), "--self-draft-bits 16"
