@@ -126,7 +126,8 @@ class EngineConfig:
     model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
     draft_model: str = "auto"  # the same, "auto" (the draft that suits the target, if it is downloaded) or "none"
     bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: the type that is computed with
-    self_draft_bits: int = 16  # of the target's weights in passes over the retrieval cache: 4; 16: no separate weights
+    # Of the target's weights in passes over the retrieval cache: 4; 16: no separate weights; None: 4 where that pays
+    self_draft_bits: int | None = None
     device: Device = "auto"
     context: int | None = None  # tokens; None: as many as the model and the memory allow, up to 128K
     prefill_chunk: int = 1024  # tokens read per pass
@@ -136,6 +137,7 @@ class EngineConfig:
     retrieval: RetrievalConfig = RetrievalConfig()
     draft: DraftConfig = DraftConfig()
     layerwise: bool = True  # read long prompts layer by layer where layers lie in host memory
+    methods: Sequence[str] = ()  # that have to be usable; (): those that are fastest by the model of costs
     attention: AttentionWish = "auto"  # the code that computes attention; "auto": the fastest that needs no compiling
     graphs: bool = True  # record passes as CUDA graphs where there is CUDA
     cpu_attention_share: float | None = None  # of the blocks in host memory; None: from a calibration
@@ -151,11 +153,11 @@ class EngineConfig:
             self.bits in (None, 16, 8, 4), f"Weights of {self.bits} bits are not usable.", "Use --bits 16, 8 or 4."
         )
         _require(
-            self.self_draft_bits in (16, 4),
+            self.self_draft_bits in (None, 16, 4),
             f"Self-draft weights of {self.self_draft_bits} bits are not usable.",
             "Use --self-draft-bits 16 or 4.",
         )
-        if self.self_draft_bits != 16:
+        if self.self_draft_bits == 4:
             _require(
                 self.bits != 4,
                 "Weights of 4 bits are drafted with already: --self-draft-bits 4 would only add to them.",

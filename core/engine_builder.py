@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from core.caches.policies import check_policy
 from core.config import EngineConfig
-from core.errors import InvalidSetting, UnsupportedModel
+from core.errors import InvalidSetting, NotEnoughMemory, UnsupportedModel
 from core.generation.loaded import LoadedModels
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import ModelEntry
@@ -19,13 +19,14 @@ from core.models.hub.draft_selection import pair
 from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load_tokenizer, prepared, read_dims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
-from core.models.self_draft import BITS, self_draft_of
+from core.models.self_draft import BITS, self_draft_of, too_old
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.parallel.rank_pool import load_shared
-from core.planning.hardware import cap_memory, resolve_device, this_machine
+from core.planning.choices import choose_device
+from core.planning.composition import Cast, compose_here, usual_acceptance
+from core.planning.hardware import Machine, cap_memory, resolve_device, this_machine
 from core.planning.memory_plan import Plan
-from core.planning.planner import make_plan
 from core.planning.tp_planning import for_one_rank, one_share
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,10 @@ class PairFiles:
         """The target's parameter counts where a plan needs them: if any of its weights are to be quantised."""
         return target_size(self.entry) if config.bits in FORMATS or config.self_draft_bits == BITS else None
 
+    def without_draft(self, because: str) -> "PairFiles":
+        """The target alone."""
+        return replace(self, draft=None, entry=replace(self.entry, draft=None, draft_because=because))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPair(LoadedModels):
@@ -104,7 +109,7 @@ class LoadedPair(LoadedModels):
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
-        self_draft = self_draft_of(target.module, device) if config.self_draft_bits == BITS else None
+        self_draft = _self_draft(target, config, plan, device)
         return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
 
     @classmethod
@@ -170,15 +175,55 @@ def planned_pair(config: EngineConfig) -> tuple[LoadedPair, Plan]:
         if entry.widened is not None:
             raise InvalidSetting("Widened models are not shared between GPUs.", hint="Leave out --gpus.")
         dims, machine = one_share(entry.target, dims, config, machine)
+    plan = composed_plan(replace(files, target=dims), config, machine)
+    if files.draft and plan.composition is not None and not plan.composition.value.has_draft:
+        files = files.without_draft(f"left out: {plan.composition.because}")
     unused = machine.unused_gpu
     if unused is not None and unused.known_from == "torch" and config.device == "auto":  # else launch.py reports it
         log.warning("%s %s", unused.because, unused.hint)
-    plan = for_one_rank(make_plan(dims, files.draft, config, machine, files.counted(config)), config.num_gpus)
+    plan = for_one_rank(plan, config.num_gpus)
     device = resolve_device(plan.device.value)
     cap_memory(device, config.gpu_memory_gib)
     if config.num_gpus > 1:
         return LoadedPair.load_shared(replace(files, target=dims), config, plan, device), plan
     return LoadedPair.load(files, config, plan, device), plan
+
+
+def composed_plan(files: PairFiles, config: EngineConfig, machine: Machine) -> Plan:
+    """The plan of the composition that the model of costs chooses, within the settings.
+
+    Raises:
+        InvalidSetting, NotEnoughMemory, ContextTooSmall: as `make_plan`.
+    """
+    device, no_self_draft = choose_device(config, machine).value, ""
+    size = target_size(files.entry) if config.num_gpus == 1 else None
+    if device == "cuda" and config.self_draft_bits is None:
+        no_self_draft = too_old(resolve_device(device))
+    cast = Cast(
+        target=files.target,
+        draft=files.draft,
+        size=size,
+        config=config,
+        bits=config.bits,
+        num_gpus=config.num_gpus,
+        acceptance=usual_acceptance(files.entry.acceptance, files.draft),
+        no_self_draft=no_self_draft,
+    )
+    return compose_here(cast, machine).plan
+
+
+def _self_draft(target: LoadedModel, config: EngineConfig, plan: Plan, device: torch.device) -> nn.Module | None:
+    """The copy in 4 bits that was asked for, or that the plan chose; a chosen one that cannot be made is left out."""
+    chosen = plan.composition.value.self_draft_bits if plan.composition else 16
+    if (config.self_draft_bits or chosen) != BITS:
+        return None
+    try:
+        return self_draft_of(target.module, device)
+    except (InvalidSetting, UnsupportedModel, NotEnoughMemory) as error:
+        if config.self_draft_bits is not None:
+            raise
+        log.warning("%s Guesses are made with the model's own weights.", error.problem)
+        return None
 
 
 def _dims_in_memory(model: PreTrainedModel) -> ModelDims:

@@ -5,8 +5,10 @@ from typing import Literal
 
 import torch
 
+from core.decoding.registry import METHODS, default_method
 from core.generation.capabilities import ALL, EngineCapabilities
 from core.generation.loaded import LoadedModels
+from core.models.experts import Experts
 from core.models.hub.catalog import ModelEntry
 from core.models.quantised import FORMATS
 from core.models.self_draft import self_draft_bytes
@@ -47,9 +49,24 @@ class EngineInfo:
     host_memory: Choice[str] | None  # "pinned" or "pageable"; None: the whole full cache is resident
     link: Choice[float] | None  # bytes per second of a plain copy from host memory; of several GPUs the slowest
     self_draft_weight_bytes: int = 0  # the target's second linear weights, in 4 bits, for its retrieval passes; 0: none
+    experts: Experts | None = None  # of a target that is a mixture
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
     capabilities: EngineCapabilities = ALL
+
+    @property
+    def usual_method(self) -> str:
+        """The method of answers that name none: the plan's composition, if its models are loaded."""
+        chosen = self.plan.composition.value.method if self.plan.composition else ""
+        if chosen in METHODS and (self.has_draft or not METHODS[chosen].needs_draft):
+            return chosen
+        return default_method(has_draft=self.has_draft)
+
+    @property
+    def idle_expert_bytes(self) -> int:
+        """Bytes of the target's weights that a pass of one token does not read."""
+        width = self.plan.dtype.value.itemsize
+        return width * (self.experts.parameters - self.experts.active) if self.experts else 0
 
     @property
     def exact_for(self) -> str:
@@ -90,6 +107,7 @@ def engine_info(
         draft_layers=draft.dims.num_layers if draft else 0,
         host_memory=None,
         link=None,
+        experts=target.experts,
         self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
         capabilities=capabilities,

@@ -16,7 +16,6 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from core.config import EngineConfig, GenerationConfig
-from core.decoding.registry import default_method
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles
 from core.errors import InvalidSetting
@@ -117,6 +116,6 @@ class TriForce:
     def _config(self, settings: dict[str, Any]) -> GenerationConfig:
         drawn = {name: settings[name] for name in SAMPLING if name in settings}
         kept = {name: value for name, value in settings.items() if name not in SAMPLING}
-        kept.setdefault("method", default_method(has_draft=self.has_draft))
+        kept.setdefault("method", self.engine.info.usual_method)
         config = GenerationConfig(**kept)
         return replace(config, sampling=replace(config.sampling, **drawn)) if drawn else config

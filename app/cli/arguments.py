@@ -23,7 +23,7 @@ DEFAULTS = {  # of the common options
     "model": None,
     "draft": "auto",
     "bits": None,
-    "self_draft_bits": 16,
+    "self_draft_bits": None,
     "device": "auto",
     "gpus": None,
     "context": None,
@@ -65,8 +65,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if args.command == "models" and (args.name is None) != (args.action == "list"):
         parser.error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
-    if args.remote and args.command not in (None, "ask"):
-        parser.error(f"--remote belongs to the app and to 'ask', not to '{args.command}'")
+    if args.remote and args.command not in (None, "ask", "race"):
+        parser.error(f"--remote belongs to the app, 'ask' and 'race', not to '{args.command}'")
     for name, default in APP_OPTIONS.items():
         if args.command == "serve" and name in SERVE_OPTIONS:
             vars(args).setdefault(name, SERVE_OPTIONS[name])
@@ -162,7 +162,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         "--self-draft-bits",
         type=int,
         choices=(16, 4),
-        help="bits of its weights while it guesses from the retrieval cache; answers stay exact (default: 16)",
+        help="bits of its weights while it guesses from the retrieval cache (default: 4 where it should pay)",
     )
     options.add_argument("--device", choices=("auto", "cpu", "cuda"))
     options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
@@ -224,7 +224,7 @@ def add_app_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_remote_options(parser: argparse.ArgumentParser) -> None:
-    """`--remote`: use a server's model, for the app and `ask`."""
+    """`--remote`: use a server's model, for the app, `ask` and `race`."""
     options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
     options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
     options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
@@ -247,6 +247,7 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
 
 def add_race_options(parser: argparse.ArgumentParser) -> None:
     """`race`: one question, several methods."""
+    add_remote_options(parser)
     add_files(parser)
     parser.add_argument("-q", "--question", metavar="TEXT", required=True, help="what to ask about the files")
     parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
@@ -352,6 +353,11 @@ def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
     )
+    table = parser.add_argument_group("who should guess, of several models on several machines")
+    table.add_argument("--table", action="store_true", help="predicted ms a token of each composition, and the choice")
+    table.add_argument("--models", type=name_list, metavar="A,B")
+    table.add_argument("--machines", type=name_list, metavar="A,B", help="as --assume takes them, or laptop")
+    table.add_argument("--contexts", type=int_list, metavar="N,M", help="(default: 8192,32768,131072)")
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from app.cli.reading import print_json
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig, RetrievalConfig
+from core.decoding.registry import EXACT_METHODS
 from core.models.hub.catalog import ROOT
 from core.planning.hardware import Machine
 from core.planning.memory_plan import Plan
@@ -26,6 +27,7 @@ INTERRUPTED = 130  # launch.py's exit code after Ctrl-C
 def bench_config(args: argparse.Namespace) -> EngineConfig:
     """The settings from the common options, with the requested retrieval budget."""
     config = engine_config(args)
+    config = replace(config, methods=config.methods or EXACT_METHODS)  # all are measured, the fastest or not
     return replace(config, retrieval=RetrievalConfig(budget=args.budget)) if args.budget is not None else config
 
 
@@ -59,13 +61,13 @@ def tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def settings(args: argparse.Namespace, model: str, plan: Plan, self_draft_bits: int) -> dict[str, Any]:
+def settings(args: argparse.Namespace, model: str, plan: Plan, self_draft_bits: int | None) -> dict[str, Any]:
     """The settings that every document contains."""
     return {
         "suite": args.suite,
         "model": model,
         "bits": plan.bits.value,
-        "self_draft_bits": self_draft_bits,
+        "self_draft_bits": self_draft_bits or (plan.composition.value.self_draft_bits if plan.composition else 16),
         "device": plan.device.value,
         "dtype": str(plan.dtype.value).removeprefix("torch."),
     }

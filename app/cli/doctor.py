@@ -10,23 +10,28 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from app.cli.compositions import composition_lines, composition_report, run_table
 from app.cli.reading import print_json
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
 from core.config import EngineConfig
 from core.errors import InvalidSetting, NotEnoughMemory
 from core.models.hub.catalog import find, is_here
+from core.models.hub.draft_selection import AUTO, NONE, pair
 from core.models.hub.shapes import find_shape
 from core.models.hub.store import weight_files
-from core.models.loader import read_config
+from core.models.loader import read_config, read_dims
 from core.models.param_count import STORED_BITS, ModelSize, size_in, size_of
+from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.widen import target_size
+from core.planning.composition import usual_acceptance, with_copy
 from core.planning.hardware import this_machine
 from core.planning.machine_spec import Rig, make_rig
 from core.planning.memory_plan import Plan
-from core.planning.rig_plan import RigPlan, plan_rig
+from core.planning.rig_plan import RigPlan, compose_rig
 from core.planning.sizes import kv_bytes_per_token
 from core.planning.speed_model import PUBLISHED, PUBLISHED_BUDGET, Acceptance, Prediction, bandwidths, predict
+from core.planning.tp_planning import share_of
 
 GIB = float(1 << 30)
 
@@ -49,8 +54,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: the model or the machine is unknown, or it does not fit (with alternatives).
     """
+    if args.table:
+        return run_table(args)
     config = engine_config(args)
-    subject = find_subject(config.model, args.acceptance)
+    subject = find_subject(config.model, args.acceptance, config.draft_model)
     rig = make_rig(
         this_machine(),
         assume=args.assume,
@@ -58,30 +65,32 @@ def run(args: argparse.Namespace) -> int:
         num_gpus=args.gpus,
         host_gib=args.host_memory,
     )
-    config = with_budget(config, args.budget, subject, rig)
+    config, target = with_budget(config, args.budget, subject, rig), subject.target
     try:
-        told = plan_rig(subject.target, subject.draft, config, rig, args.bits)
+        told, composed = compose_rig(target, subject.draft, config, rig, subject.acceptance, args.bits)
     except NotEnoughMemory as error:
         if not rig.machine.gpus or not rig.assumed or args.host_memory is not None:
             raise
         here = f"{error.hint.removesuffix('.')}, or tell that machine's --host-memory: it was taken to be as here."
         raise NotEnoughMemory(error.problem, hint=here, largest_context=error.largest_context) from None
-    acceptance = subject.acceptance
-    if acceptance.because == PUBLISHED.because and config.retrieval.budget != PUBLISHED_BUDGET:
+    acceptance, draft = subject.acceptance, subject.draft if composed.loaded.has_draft else None
+    if PUBLISHED.because in acceptance.because and config.retrieval.budget != PUBLISHED_BUDGET:
         acceptance = replace(
             acceptance,
             because=f"{acceptance.because}; this plan's budget is {config.retrieval.budget:,}, so it differs",
         )
-    prediction = predict(subject.target, subject.draft, config, told.plan, bandwidths(told.plan, rig), acceptance)
+    if composed.loaded.self_draft_bits == DRAFTING_BITS and args.acceptance is None:
+        acceptance = with_copy(acceptance)
+    prediction = predict(target, draft, config, told.plan, bandwidths(told.plan, rig), acceptance)
     if args.json:
-        print_json(report(subject, rig, told, prediction))
+        print_json({**report(subject, rig, told, prediction), **composition_report(composed)})
     else:
-        print("\n".join(lines(subject, rig, told, prediction)))
+        print("\n".join([*lines(subject, rig, told, prediction), "", *composition_lines(composed)]))
     return 0
 
 
-def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subject:
-    """The model by its name, its folder, or its config.json.
+def find_subject(name: str, acceptance: Sequence[float] | None = None, draft: str = "auto") -> Subject:
+    """The model by its name, its folder, or its config.json, with its draft.
 
     Raises:
         UnknownModel, DamagedAssets, UnsupportedModel; InvalidSetting: an invalid acceptance.
@@ -105,23 +114,26 @@ def find_subject(name: str, acceptance: Sequence[float] | None = None) -> Subjec
             has_files=False,
         )
     if shape is not None and not (file / "config.json").is_file() and not is_here(name):
+        small = find_shape(draft) if draft not in (AUTO, NONE) else shape.draft if draft == AUTO else None
+        drafting = size_of(small.config, small.name) if small else None
         return Subject(
             name=shape.name,
             description=shape.description,
             target=size_of(shape.config, shape.name),
-            draft=size_of(shape.draft.config, shape.draft.name) if shape.draft else None,
-            acceptance=given or PUBLISHED,
+            draft=drafting,
+            acceptance=given or usual_acceptance(None, share_of(drafting, 1).dims if drafting else None),
             has_files=False,
         )
     entry = find(name)
-    measured = Acceptance(*entry.acceptance, "measured with this pair on generated books") if entry.acceptance else None
+    has_files = bool(weight_files(entry.target))
+    entry = pair(name, draft) if has_files else entry
     return Subject(
         name=entry.name,
         description=entry.description,
         target=target_size(entry),
         draft=size_in(entry.draft) if entry.draft else None,
-        acceptance=given or measured or PUBLISHED,
-        has_files=bool(weight_files(entry.target)),
+        acceptance=given or usual_acceptance(entry.acceptance, read_dims(entry.draft) if entry.draft else None),
+        has_files=has_files,
     )
 
 
@@ -132,7 +144,7 @@ def with_budget(config: EngineConfig, budget: int | None, subject: Subject, rig:
         InvalidSetting: an invalid budget.
     """
     imagined = bool(rig.assumed) or not subject.has_files
-    if budget is None and imagined and subject.acceptance is PUBLISHED:
+    if budget is None and imagined and PUBLISHED.because in subject.acceptance.because:
         budget = PUBLISHED_BUDGET
     if budget is None:
         return config

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.cli.ask import answer
+from app.cli.race_remote import run_remote
 from app.cli.reading import generation_config, open_conversation, print_json, read_documents, usual_method
 from app.cli.report import race_lines
 from app.cli.saved_books import Opening, open_text
@@ -21,9 +22,9 @@ from app.runtime.versions import versions
 from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
 from core.config import GenerationConfig
-from core.decoding.registry import COMPARED, PLAIN, check_method
+from core.decoding.registry import COMPARED, PLAIN, check_method, default_method
 from core.engine import Engine
-from core.engine_info import Equality
+from core.engine_info import EngineInfo, Equality
 from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished, LaneEvent
 from core.generation.session import Conversation
@@ -37,6 +38,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, question, settings or memory.
     """
+    if args.remote:
+        if not args.question.strip():
+            raise EmptyQuestion
+        return run_remote(args)
     names = tuple(dict.fromkeys(args.methods or COMPARED))
     for name in names:
         check_method(name)
@@ -47,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     documents = list(read_documents(args))
     engine = Engine.load(engine_config(args))
     if args.methods is None:
-        configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))
+        configs = (configs[0], replace(configs[1], method=rival_of_plain(engine.info)))
     conversation = open_conversation(engine, documents)
     check_thinking(args.thinking, engine.info.capabilities.thinking)
     prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
@@ -82,6 +87,12 @@ def run(args: argparse.Namespace) -> int:
     if race is not None and args.report is not None:
         write_report(race, engine, prompt, args.report)
     return 0
+
+
+def rival_of_plain(info: EngineInfo) -> str:
+    """The second lane, if none is named: the usual method, or where that is plain decoding what would speculate."""
+    method = usual_method(info)
+    return default_method(has_draft=info.has_draft) if method == PLAIN else method
 
 
 def in_sequence(

@@ -17,7 +17,6 @@ from app.formats import duration
 from app.runtime.data_folder import data_dir
 from app.runtime.options import engine_config, speculation_config
 from core.config import GenerationConfig, SamplingParams
-from core.decoding.registry import default_method
 from core.engine import Engine
 from core.engine_api import TextEngine
 from core.engine_info import EngineInfo
@@ -27,8 +26,8 @@ from core.generation.text import check_thinking
 
 
 def usual_method(info: EngineInfo) -> str:
-    """The default method; without a draft model, n-gram lookup and the retrieval cache draft."""
-    method = default_method(has_draft=info.has_draft)
+    """The method of the plan's composition; without a draft model, n-gram lookup and the retrieval cache draft."""
+    method = info.usual_method
     if not info.has_draft:
         print(f"No draft model ({info.draft_because}): decoding with {method}.", file=sys.stderr)
     return method

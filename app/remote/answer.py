@@ -27,14 +27,14 @@ class AnswerStream:
         self._thought: list[str] = []
         self.reason: StopReason | None = None
         self._usage: Mapping[str, Any] = {}
-        self._ours: Mapping[str, Any] = {}
+        self.told: Mapping[str, Any] = {}  # figures of a server of this program
 
     def apply(self, event: Mapping[str, Any], seconds: float) -> tuple[str, str]:
         """Apply one event; returns what it adds to thought and answer."""
         if isinstance(event.get("usage"), dict):
             self._usage = event["usage"]
         if isinstance(event.get("triforce"), dict):
-            self._ours = event["triforce"]
+            self.told = event["triforce"]
         choices = event["choices"]
         if not choices:
             return "", ""
@@ -84,7 +84,7 @@ class AnswerStream:
             reused_tokens=int(cached) if is_count(cached) else num_reused,
             prefill_seconds=(self.first or self._last) - self.started,
             method=method,
-            exact=self._ours.get("exact") is True,
+            exact=self.told.get("exact") is True,
             thought="".join(self._thought).strip(),
             in_thought=bool(self._thought and not said),
         )
@@ -97,8 +97,8 @@ class AnswerStream:
 
     def stats(self, num_new: int) -> DecodeStats:
         """Speed from the times of the stream; acceptance if the server is this program and reports it."""
-        full = self._ours.get("full_passes")
-        counts = self._ours.get("counts")
+        full = self.told.get("full_passes")
+        counts = self.told.get("counts")
         levels = counts if isinstance(counts, dict) else {}
         return DecodeStats(
             new_tokens=num_new,
@@ -118,7 +118,7 @@ class AnswerStream:
         others = self._parts - 1
         if others > 0:
             return (self._last - (self.first or self._last)) * (others + 1) / others
-        told = self._ours.get("decode_seconds")
+        told = self.told.get("decode_seconds")
         if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < MOST_SECONDS:
             return float(told)
         return self._last - self.started

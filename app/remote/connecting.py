@@ -25,7 +25,7 @@ def connector(args: argparse.Namespace) -> "Callable[[], tuple[TextEngine, Machi
     address = Address.of(args.remote)
     if args.device != "auto":
         raise InvalidSetting("--device is for models of this machine.", hint="Leave it out with --remote.")
-    if args.self_draft_bits != 16:
+    if args.self_draft_bits is not None:
         raise InvalidSetting("--self-draft-bits is for models of this machine.", hint="Leave it out with --remote.")
     from_environment = os.environ.pop(KEY_VARIABLE, None)  # so that no document parser inherits it
     key = args.remote_key if args.remote_key is not None else from_environment

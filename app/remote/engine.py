@@ -39,6 +39,7 @@ class RemoteEngine:
         self._methods = methods_of(card)
         self._continues = known_server(card)
         self._sent: deque[list[int]] = deque(maxlen=MOST_SENT)
+        self.told: Mapping[str, Any] = {}  # what a server of this program says of its newest answer
         self.context = context
         self.config = EngineConfig(context=context)
         self.text = self._text()
@@ -159,6 +160,7 @@ class RemoteEngine:
                 raise Garbage(self._client.address.short, "an event of another kind") from error
             if text or thought:
                 yield answer.round(thought, text)
+        self.told = answer.told
         cancelled = bool(cancel and cancel.is_set())
         if answer.reason is None and not cancelled:
             raise BrokenOff(self._client.address.short)

@@ -1,5 +1,6 @@
 """Answers as the JSON of the command line. Pure functions."""
 
+from dataclasses import asdict
 from typing import Any
 
 from core.decoding.stats import DecodeStats, LevelStats
@@ -66,6 +67,7 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
         "exact_for": info.exact_for,
         "placement": info.plan.placement.value,
         "context": info.plan.context.value,
+        **({} if info.plan.composition is None else {"composition": asdict(info.plan.composition)}),
         **({} if info.host_memory is None else offload_report(info)),
     }
 

@@ -23,6 +23,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         cpu_attention_share=args.cpu_attention_share,
         gpu_memory_gib=args.gpu_memory,
         num_gpus=1 if args.gpus is None else args.gpus,
+        methods=tuple(getattr(args, "methods", None) or filter(None, [getattr(args, "method", None)])),
         retrieval=RetrievalConfig(budget=advice.budget) if advice else RetrievalConfig(),
     )
 

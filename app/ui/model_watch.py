@@ -35,11 +35,12 @@ class ModelWatch:
                 updates |= self._thinking(state.info.capabilities, thinking)
             if isinstance(state, Ready) and state.info.capabilities.methods is not None:
                 updates |= self._own_methods(state.info.capabilities.methods)
-            elif isinstance(state, Ready) and not state.info.has_draft:
-                updates[self._parts.method] = gr.update(
-                    choices=decoding_choices(has_draft=False), value=default_method(has_draft=False)
-                )
-                updates[self._parts.variant] = gr.update(choices=variants(has_draft=False), value=AS_CHOSEN)
+            elif isinstance(state, Ready) and state.info.usual_method != default_method(has_draft=True):
+                has_draft, usual = state.info.has_draft, state.info.usual_method
+                choices = decoding_choices(has_draft=has_draft, usual=usual)
+                updates[self._parts.method] = gr.update(choices=choices, value=usual)
+                offered = variants(has_draft=has_draft, usual=usual)
+                updates[self._parts.variant] = gr.update(choices=offered, value=AS_CHOSEN)
             yield updates
 
     def model_changed(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
@@ -48,10 +49,11 @@ class ModelWatch:
         for updates in self.watch_model(session_id, thinking):
             state = self._worker.state
             if isinstance(state, Ready) and state.info.has_draft:
-                choices = decoding_choices(has_draft=True)
-                chosen = method if method in dict(choices).values() else default_method(has_draft=True)
+                usual = state.info.usual_method
+                choices = decoding_choices(has_draft=True, usual=usual)
+                chosen = method if method in dict(choices).values() else usual
                 updates[parts.method] = gr.update(choices=choices, value=chosen)
-                updates[parts.variant] = gr.update(choices=variants(has_draft=True))
+                updates[parts.variant] = gr.update(choices=variants(has_draft=True, usual=usual))
             yield updates
 
     def look_again(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:

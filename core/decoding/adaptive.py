@@ -24,15 +24,22 @@ class RoundCost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassCost:
-    """Modelled cost of a pass over 1 + g rows: base * (1 + slope * g), or `beside` where that is more."""
+    """Modelled cost of a pass over 1 + g rows: base * (1 + slope * g) and its experts; `beside` if that is more.
+
+    Rows that choose their experts independently of each other need 1 - (1 - used)^(1 + g) of them together: in a
+    mixture a pass that verifies many guesses reads much more than one that decodes a token.
+    """
 
     base: float
     slope: float
     beside: float = 0.0  # cost of work that runs at the same time and does not depend on the rows
+    experts: float = 0.0  # cost of reading all experts of a mixture
+    used: float = 1.0  # share of them that one row needs
 
     def of(self, num_guesses: int) -> float:
         """Cost of verifying this many guesses."""
-        return max(self.base * (1 + self.slope * num_guesses), self.beside)
+        experts = self.experts * (1 - (1 - self.used) ** (1 + num_guesses))
+        return max(self.base * (1 + self.slope * num_guesses) + experts, self.beside)
 
 
 @dataclass(frozen=True, slots=True)

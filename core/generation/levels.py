@@ -59,6 +59,7 @@ class Levels:
         self.retrieval = self.oom_fallback.retry(lambda: self._part_of_full("retrieval", self._chooser), lambda: None)
         self._evicting: dict[str, CachedModel] = {}
         self._weights_read: dict[str, int] = {}  # bytes of weights that a pass reads, by model
+        self._experts = models.target.experts
         self.parts = self._parts()
 
     def _full_cache(self, plan: Plan, offload: Offload | None) -> FullCache:
@@ -237,5 +238,16 @@ class Levels:
         windowed, windows, kv = layers - loaded.dims.full_layers, 0, model.cache.nbytes
         if windowed and loaded is models.target:
             windows = loaded.shape.window_bytes(model.cache.length)
-        reads = PassReads.of(layers, weight_bytes, kv - windows, resident, share, windowed=windowed, windows=windows)
+        experts = self._experts if loaded is models.target else None
+        reads = PassReads.of(
+            layers,
+            weight_bytes,
+            kv - windows,
+            resident,
+            share,
+            windowed=windowed,
+            windows=windows,
+            experts=experts.parameters * plan.dtype.value.itemsize if experts else 0,
+            used=experts.used if experts else 1.0,
+        )
         return pass_cost(device, reads, plan.nominal)

@@ -24,6 +24,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from core.caches.base import KVShape
 from core.errors import DamagedAssets, NotEnoughMemory, UnsupportedModel
+from core.models.experts import Experts, experts_of
 from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.gguf_file import ENDING, GgufFile, load_gguf, require_package
 from core.models.hf_attention import ATTENTION_NAME, register
@@ -90,6 +91,11 @@ class LoadedModel:
     def weight_bytes(self) -> int:
         """Bytes of the parameters in memory."""
         return sum(p.numel() * p.element_size() for p in self.module.parameters())
+
+    @property
+    def experts(self) -> Experts | None:
+        """The experts of a mixture, which are as wide as computation; None: it is none."""
+        return experts_of(self.module, cast(PreTrainedConfig, self.module.config))
 
 
 def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrainedConfig:

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from core.errors import UnsupportedModel
 from core.models import self_draft
+from core.models.experts import Experts, experts_of
 from core.models.head_layout import is_divisible
 from core.models.loader import NOTHING, ModelDims, dims_of, read_config
 
@@ -31,11 +32,18 @@ class ModelSize:
     layer_parameters: int  # linear weights of the layers: quantised, and divided between GPUs
     other_parameters: int  # embeddings, output layer, norms, biases: kept whole on every GPU
     divisible: bool = True  # whether the layers can be divided between GPUs by heads
+    experts: Experts | None = None  # of a mixture, counted among the parameters above
 
     @property
     def num_parameters(self) -> int:
         """Number of all parameters."""
         return self.layer_parameters + self.other_parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that a token passes through: of a mixture's experts, those that it uses."""
+        idle = self.experts.parameters - self.experts.active if self.experts else 0
+        return self.num_parameters - idle
 
     def quantised_bytes(self, bits: int, rest: torch.dtype) -> int:
         """Bytes of the weights on one device, with the unquantised part in the type `rest`."""
@@ -81,7 +89,11 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     layers = sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear) and part is not output)
     total = sum(parameter.numel() for parameter in module.parameters())
     return ModelSize(
-        dims=dims, layer_parameters=layers, other_parameters=total - layers, divisible=is_divisible(config)
+        dims=dims,
+        layer_parameters=layers,
+        other_parameters=total - layers,
+        divisible=is_divisible(config),
+        experts=experts_of(module, config),
     )
 
 

@@ -118,6 +118,13 @@ class SelfDraftLinear(nn.Module):
         return out if self.bias is None else out + self.bias
 
 
+def too_old(device: torch.device) -> str:
+    """Why this GPU has no kernel for 4 bits; empty: it has one, or it is a processor."""
+    if device.type != "cuda" or (found := torch.cuda.get_device_capability(device)) >= CAPABILITY:
+        return ""
+    return f"Self-draft weights of 4 bits need a GPU of compute capability 8.0, this one has {found[0]}.{found[1]}."
+
+
 def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
     """A model that shares everything with `module` except its linear layers, which have 4 bits.
 
@@ -128,11 +135,8 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
         InvalidSetting: the GPU is too old. UnsupportedModel: this build of torch has no kernel for it.
         NotEnoughMemory: the device is full.
     """
-    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
-        raise InvalidSetting(
-            f"Self-draft weights of 4 bits need a GPU of compute capability 8.0, this one has {found[0]}.{found[1]}.",
-            hint=LEAVE_OUT,
-        )
+    if problem := too_old(device):
+        raise InvalidSetting(problem, hint=LEAVE_OUT)
     own: dict[int, object] = {id(shared): shared for shared in (*module.parameters(), *module.buffers())}
     try:
         for part in module.modules():

@@ -27,6 +27,15 @@ class Choice(Generic[T]):
     because: str
 
 
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """Who guesses for the target: a method, and the weights that it needs beside the target's own."""
+
+    method: str  # a name of `core.decoding.registry`
+    has_draft: bool = False
+    self_draft_bits: int = 16  # of the target's weights in passes over the retrieval cache; 16: its own
+
+
 NOTHING_WAITS = "nothing waits in host memory"
 NO_BLOCK = Choice(0, NOTHING_WAITS)
 NOTHING_SHARED: Choice[float | None] = Choice(0.0, NOTHING_WAITS)

@@ -40,6 +40,8 @@ class PassReads:
     here: int  # weights, keys and values in the computing device's memory
     link: int = 0  # keys and values that come from host memory
     host: int = 0  # keys and values that the host attends to in place
+    experts: int = 0  # all experts of a mixture, not among `here`
+    used: float = 1.0  # share of them that one row needs
 
     @classmethod
     def of(
@@ -52,6 +54,8 @@ class PassReads:
         *,
         windowed: int = 0,
         windows: int = 0,
+        experts: int = 0,
+        used: float = 1.0,
     ) -> "PassReads":
         """The reads for a cache of `kv` bytes.
 
@@ -59,10 +63,11 @@ class PassReads:
             resident: number of its layers on the device; None: all.
             attended: share of the other layers' bytes that the host attends to.
             windowed: number of layers with a window, which are always on the device; `windows`: their bytes.
+            experts: bytes among `weights` of which a row needs the share `used`.
         """
         away = 0 if resident is None or layers == windowed else kv - kv * resident // (layers - windowed)
         host = round(attended * away)
-        return cls(layers, weights + windows + kv - away, away - host, host)
+        return cls(layers, weights - experts + windows + kv - away, away - host, host, experts, used)
 
 
 def fixed_seconds(device: str, num_layers: int) -> float:
@@ -82,7 +87,8 @@ def pass_cost(device: str, reads: PassReads, rates: Bandwidths) -> PassCost:
     carried = reads.link / rates.link.value if rates.link else 0.0
     attended = reads.host / rates.host.value if rates.host else 0.0
     beside = fixed + max(carried, attended) if max(carried, attended) else 0.0
-    return PassCost(fixed + here / rates.memory.value, ROW_SLOPE[device], beside)
+    experts = reads.experts / rates.memory.value
+    return PassCost(fixed + here / rates.memory.value, ROW_SLOPE[device], beside, experts, reads.used)
 
 
 def measure_bandwidth(device: torch.device, size_bytes: int = 256 << 20) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from core.caches.full import Offload
 from core.planning.cache_sizes import PREFILL_BLOCK, CacheSizes
-from core.planning.choices import NO_BLOCK, NOTHING_SHARED, Choice, choose_most_guesses
+from core.planning.choices import NO_BLOCK, NOTHING_SHARED, Choice, Composition, choose_most_guesses
 from core.planning.machine_spec import Bandwidths, nominal_bandwidths
 from core.planning.sizes import RETRIEVAL, USABLE_SHARE, PlanRow
 
@@ -36,6 +36,7 @@ class Plan:
     offload: Offload | None = None  # None: the full cache is resident
     host_rows: tuple[PlanRow, ...] = ()
     host_available_bytes: int = 0
+    composition: Choice[Composition] | None = None  # who guesses; None: nobody compared (`core.planning.composition`)
     nominal: Bandwidths = NOMINAL_CPU  # shapes rounds where measured values may not be used
 
     @property

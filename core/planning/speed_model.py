@@ -11,6 +11,7 @@ import torch
 
 from core.config import EngineConfig, SpeculationConfig
 from core.decoding.adaptive import best_gamma, cost_per_token
+from core.models.experts import Experts
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.planning.choices import Choice, choose_most_guesses
@@ -98,22 +99,40 @@ def predict(
     Args:
         plan: of one device, or of the rank with the draft if several share the target.
     """
-    self_draft, guessing = plan.bytes_of(DRAFTING_WEIGHTS), None
-    if self_draft and plan.device.value == "cuda":  # a processor gains nothing
-        guessing = self_draft + target.self_draft_pass_bytes - target.self_draft_bytes
-    reads = planned_reads(plan, target.dims, draft.dims if draft else None, config, guessing)
+    guessing, small = self_draft_reads(plan, target), draft.dims if draft else None
+    reads = planned_reads(plan, target.dims, small, config, guessing, target.experts)
     return predict_reads(plan.device.value, plan.context.value, reads, rates, acceptance)
 
 
+def self_draft_reads(plan: Plan, target: ModelSize | None) -> int | None:
+    """Bytes of the weights that retrieval passes read from a 4-bit copy; None: the target's own."""
+    copied = plan.bytes_of(DRAFTING_WEIGHTS)
+    if not copied or target is None or plan.device.value != "cuda":  # a processor gains nothing
+        return None
+    return copied + target.self_draft_pass_bytes - target.self_draft_bytes
+
+
 def planned_reads(
-    plan: Plan, target: ModelDims, draft: ModelDims | None, config: EngineConfig, guessing: int | None = None
+    plan: Plan,
+    target: ModelDims,
+    draft: ModelDims | None,
+    config: EngineConfig,
+    guessing: int | None = None,
+    experts: Experts | None = None,
 ) -> Reads:
-    """What passes read by a plan. `guessing`: bytes of the weights that retrieval passes read; None: the target's."""
+    """What passes read by a plan.
+
+    Args:
+        guessing: bytes of the weights that retrieval passes read; None: the target's.
+        experts: of a target that is a mixture. They are never quantised, and a self-draft shares them.
+    """
     context, layers, shape = plan.context.value, target.num_layers, target.shape(plan.dtype.value, META)
     kv, windows = shape.full_reads * plan.cache_sizes.row_bytes, shape.window_bytes(context)
     windowed = layers - plan.num_layers
     weights = plan.bytes_of(TARGET_WEIGHTS)
     guessing = weights if guessing is None else guessing
+    kept, used = (experts.parameters * plan.dtype.value.itemsize, experts.used) if experts else (0, 1.0)
+    kept = min(kept, weights, guessing)
     reads = Reads(
         full=PassReads.of(
             layers,
@@ -123,8 +142,12 @@ def planned_reads(
             plan.cpu_attention.value or 0.0,
             windowed=windowed,
             windows=windows,
+            experts=kept,
+            used=used,
         ),
-        retrieval=PassReads.of(layers, guessing, kv * min(context, config.retrieval.budget) + windows),
+        retrieval=PassReads.of(
+            layers, guessing, kv * min(context, config.retrieval.budget) + windows, experts=kept, used=used
+        ),
     )
     if draft is None:
         return reads
@@ -136,6 +159,7 @@ def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flo
     """Modelled time to read a text: two operations a parameter and token, and attention to everything in reach.
 
     Args:
+        num_parameters: that a token passes through.
         flops: operations per second of large products on the device.
     """
     pairs = sum(

@@ -21,6 +21,7 @@ from app.runtime.worker import EngineWorker
 from core.caches.tokens import common_prefix
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
 from core.decoding.origin import Origin
+from core.decoding.registry import default_method
 from core.decoding.stats import DecodeStats, LevelStats
 from core.engine_api import TextEngine
 from core.engine_info import Equality
@@ -95,6 +96,14 @@ class FakeText:
         return [[1], *([3] for _ in roles)]
 
 
+class FakeInfo(SimpleNamespace):
+    """What the fake engine runs; tests change it."""
+
+    @property
+    def usual_method(self) -> str:
+        return default_method(has_draft=self.has_draft)
+
+
 class FakeEngine:
     """Answers with what was enqueued, word by word; reads in four chunks; remembers one conversation like the real one.
 
@@ -119,8 +128,9 @@ class FakeEngine:
             resident_layers=4,
             cache_sizes=SimpleNamespace(window_rows=()),
             nominal=nominal_bandwidths("cpu"),
+            composition=None,
         )
-        self.info: Any = SimpleNamespace(
+        self.info: Any = FakeInfo(
             model="fake",
             description="A script.",
             limits="",
@@ -144,6 +154,8 @@ class FakeEngine:
             host_memory=None,
             link=None,
             capabilities=ALL,
+            experts=None,
+            idle_expert_bytes=0,
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
         self.weights: list[float] = []  # of the chunks while an answer is written

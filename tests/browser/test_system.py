@@ -194,6 +194,7 @@ def test_a_book_of_another_kind_brings_a_model_with_one_click(
     other.sees("#model-offer", "Downloading tiny")
     gate.set()
     reader.sees("#masthead .chip.model", "tiny")
+    other.sees("#masthead .chip.model", "tiny")
     reader.sees("#book", "Read once")
     reader.sees("#method", "Lookup")
     playwright.expect(reader.page.locator("#model-offer section")).to_have_count(0)

@@ -66,7 +66,8 @@ class Api:
         self._turns = Turns(worker, most_waiting=most_waiting)
         self._bodies = Bodies(ready.context, most_waiting + 1)
         self._ready, self._created, self._thinking = ready, int(time.time()), thinking
-        self._methods = methods_for(has_draft=ready.info.has_draft)
+        usual = ready.info.usual_method
+        self._methods = tuple(sorted(methods_for(has_draft=ready.info.has_draft), key=lambda name: name != usual))
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/models", self.models),

@@ -18,6 +18,7 @@ from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.ui import render
+from app.ui.js_bridge import MODEL_CAME
 from app.ui.models import view
 from app.ui.models.rows import ModelRow, ModelSource, config_of, model_rows
 from core.errors import CoreError, UnknownModel
@@ -91,10 +92,16 @@ class ModelOffer:
         """The page was loaded: show the card, and follow a download that an offer has begun."""
         session = self._worker.sessions.enter(session_id)
         yield self._drawn(self.html(session))
+        came = False
         try:
-            yield from self._follow(session)
+            for updates in self._follow(session):
+                yield updates
+                now = self._downloads.now
+                came = now is not None and now.stage == "done"
         except CoreError as error:
             yield self._drawn(view.refused(error) + self.html(session))
+        if came:
+            yield self._drawn(self.html(session) + MODEL_CAME)
 
     def _follow(self, session: Session) -> "Iterator[Updates]":
         """Show the download, and change to its model when it is here. Of several pages, one does that."""
@@ -145,11 +152,11 @@ def _is_usable(row: ModelRow) -> bool:
 
 
 def _why(session: Session, ready: Ready) -> str:
-    """Why a full model is offered; empty: it is not."""
+    """What a full model is offered for; empty: none is. The bundled model's limits are the book's own note."""
     if session.book is not None and session.book.note:
-        return f"The bundled model is a demonstration: it is not made for texts like {session.book.title}."
+        return f"For {session.book.title}:"
     if ready.info.plan.device.value == "cuda" and ready.machine.gpus:
-        return f"The bundled model is a demonstration, and this machine has a {ready.machine.gpus[0].name}."
+        return f"For your own books on the {ready.machine.gpus[0].name} of this machine:"
     return ""
 
 
@@ -162,7 +169,7 @@ def _offer(why: str, row: ModelRow) -> str:
     facts.append(view.speed_words(fit.speeds).removeprefix(". "))
     listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
     return (
-        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best:</p>"
+        f"<p>{render.escape(why)} <b>{name}</b> suits this machine best.</p>"
         f'<ul class="model-facts">{listed}</ul>{_buttons(row)}'
     )
 
@@ -186,7 +193,7 @@ def _buttons(row: ModelRow) -> str:
 def _nothing_fits(why: str) -> str:
     decline = '<button type="button" class="link" data-act="decline">Not now</button>'
     return (
-        f"<p>{render.escape(why)} No known full model fits into the memory that is free here.</p>"
+        f"<p>{render.escape(why)} no known full model fits into the memory that is free here.</p>"
         f'<div class="acts">{OTHERS}{decline}</div>'
     )
 

@@ -50,7 +50,7 @@ class Fit:
     placement: str = "resident"
     weights_refused: str = ""  # why it fits with no context
     context_refused: str = ""  # why it does not fit with the requested context
-    speeds: Speeds | None = None  # None: it does not fit, or no model of its costs
+    speeds: Speeds | None = None  # None: it does not fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,6 @@ class ModelRow:
 class _Sizes:
     dims: "ModelDims"
     family: str
-    is_mixture: bool = False  # a token passes through few of its weights, which the model of costs does not know
 
 
 def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
@@ -116,14 +115,7 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
         to_come_bytes=sum(_known_sizes(one.name).dims.weight_bytes for one in missing),
         draft=draft.name if draft else "",
         draft_is_here=draft_here,
-        fit=fit_of(
-            row.name,
-            sizes.dims,
-            _known_sizes(draft.name).dims if draft else None,
-            machine,
-            source,
-            is_mixture=sizes.is_mixture,
-        ),
+        fit=fit_of(row.name, sizes.dims, _known_sizes(draft.name).dims if draft else None, machine, source),
         in_use=row.name == used,
     )
 
@@ -147,7 +139,7 @@ def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[Mode
             context=dims.max_context if dims else 0,
             is_here=dims is not None,
             size_bytes=dims.weight_bytes if dims else 0,
-            fit=fit_of(found.name, dims, None, machine, source, is_mixture=found.is_mixture) if dims else None,
+            fit=fit_of(found.name, dims, None, machine, source) if dims else None,
             in_use=used in (found.name, found.path.stem if found.path.is_file() else found.path.name),
             refused=f"{found.problem} {found.hint}" if dims is None else "",
             is_brought=mine,
@@ -184,37 +176,26 @@ def _known_sizes(name: str) -> _Sizes:
         dims, config = dims_of(shape.config, name, weight_bytes=0), shape.config
         assert row.parameters is not None, f"{name} has a shape without a number of parameters"
         dims = replace(dims, weight_bytes=row.parameters * dims.disk_dtype.itemsize)
-    return _Sizes(dims, FAMILIES.get(config.model_type, config.model_type), is_mixture(config))
+    return _Sizes(dims, FAMILIES.get(config.model_type, config.model_type))
 
 
-def is_mixture(config: object) -> bool:
-    """Whether a model has experts, of which a token uses some."""
-    return bool(getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0))
+def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "Machine", source: ModelSource) -> Fit:
+    """Plan a model as loading would; distinguishes weights that do not fit a machine from a context that does not."""
+    from core.planning.composition import Cast, compose_here, usual_acceptance
 
-
-def fit_of(
-    name: str,
-    target: "ModelDims",
-    draft: "ModelDims | None",
-    machine: "Machine",
-    source: ModelSource,
-    *,
-    is_mixture: bool = False,
-) -> Fit:
-    """Plan a model for a machine; distinguishes weights that do not fit from a context that does not."""
-    from core.planning.planner import make_plan
-
-    config, again = source.config(name), partial(fit_of, name, target, draft, machine, is_mixture=is_mixture)
-    if config.draft_model == "none":
-        draft = None
+    config, again = source.config(name), partial(fit_of, name, target, draft, machine)
+    known = catalog.entries().get(name)
     try:
-        plan = make_plan(
-            target,
-            draft,
-            config,
-            machine,
-            _counted(name) if config.bits in (8, 4) or config.self_draft_bits == 4 else None,
+        cast = Cast(
+            target=target,
+            draft=None if config.draft_model == "none" else draft,
+            size=_counted(name),
+            config=config,
+            bits=config.bits,
+            num_gpus=config.num_gpus,
+            acceptance=usual_acceptance(known.acceptance if known else None, draft),
         )
+        composed = compose_here(cast, machine)
     except ContextTooSmall as error:
         return _shorter(Fit(context=error.possible, context_refused=error.problem), again, source)
     except NotEnoughMemory as error:
@@ -224,7 +205,7 @@ def fit_of(
         return shorter if config.context == shorter.context else _shorter(shorter, again, source)
     except CoreError as error:
         return Fit(weights_refused=str(error))
-    speeds = None if is_mixture else expected_speeds(name, plan, target, draft, config)
+    plan, speeds = composed.plan, expected_speeds(composed, cast)
     return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
 
 
@@ -236,7 +217,7 @@ def _shorter(fit: Fit, plan: Callable[[ModelSource], Fit], source: ModelSource) 
 
 @functools.cache
 def _counted(name: str) -> "ModelSize":
-    """Parameters by kind, to size quantised weights. Cost: about a second."""
+    """Parameters by kind. Cost: a twentieth of a second."""
     from core.models.hub.shapes import find_shape
     from core.models.param_count import size_of
     from core.models.widen import target_size

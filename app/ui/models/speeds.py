@@ -5,12 +5,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.config import EngineConfig
-from core.models.hub.catalog import entries
-
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
-    from core.models.loader import ModelDims
-    from core.planning.memory_plan import Plan
+    from core.planning.composition import Cast, Composed
 
 AGAIN_SECONDS = 60.0
 PAGES, PAGE_TOKENS = 100, 500  # a printed page has 300 to 500 words
@@ -21,35 +17,36 @@ class Speeds:
     """Modelled at the planned context; never results."""
 
     plain: float  # tokens per second
-    triforce: float
+    triforce: float  # by the composition that the plan chooses
+    by: str  # its name
     reading_seconds: float  # of `pages`
     pages: int  # PAGES, or as many as the context holds
 
 
-def expected_speeds(
-    name: str, plan: "Plan", target: "ModelDims", draft: "ModelDims | None", config: EngineConfig
-) -> Speeds:
+def expected_speeds(composed: "Composed", cast: "Cast") -> Speeds:
     """The model of `doctor`: nominal rates of GPUs, a processor's best rates that were measured here."""
-    from core.planning.choices import Choice
+    from core.decoding.registry import PLAIN
+    from core.planning.choices import Choice, Composition
+    from core.planning.composition import forecast, words
     from core.planning.machine_spec import Bandwidths, nominal_flops
-    from core.planning.speed_model import PUBLISHED, Acceptance, planned_reads, predict_reads, reading_seconds
+    from core.planning.speed_model import reading_seconds
 
+    plan, target = composed.plan, cast.target
     device, gpu = plan.device.value, plan.nominal.memory.because
     rates, flops = plan.nominal, nominal_flops(gpu).value
     if device == "cpu":
         bandwidth, flops = PROCESSOR.rates()
         rates = Bandwidths(Choice(bandwidth, "measured on this processor"), None)
-    known = entries().get(name)
-    acceptance = PUBLISHED
-    if known is not None and known.acceptance is not None:
-        acceptance = Acceptance(*known.acceptance, "measured with this pair on generated books")
-    reads = planned_reads(plan, target, draft, config)
-    found = predict_reads(device, plan.context.value, reads, rates, acceptance)
+    plain = forecast(Composition(PLAIN), cast, plan, rates)
+    fast = forecast(composed.chosen.composition, cast, plan, rates)
     pages = min(PAGES, plan.context.value // PAGE_TOKENS)
+    experts = cast.size.experts if cast.size else None
     parameters = target.weight_bytes // target.disk_dtype.itemsize
+    parameters -= experts.parameters - experts.active if experts else 0
     return Speeds(
-        plain=found.plain_tokens_per_second,
-        triforce=found.triforce_tokens_per_second,
+        plain=1e3 / plain.ms_per_token,
+        triforce=1e3 / fast.ms_per_token,
+        by=words(composed.chosen.composition),
         reading_seconds=reading_seconds(pages * PAGE_TOKENS, target, parameters, flops),
         pages=pages,
     )

@@ -111,7 +111,8 @@ def speed_words(speeds: Speeds | None) -> str:
         return ""
     read = f"{formats.plural(speeds.pages, 'page')} read in {formats.duration(speeds.reading_seconds)}"
     plain, fast = formats.figure(speeds.plain), formats.figure(speeds.triforce)
-    return f". Expected at its full context: {plain} tokens/s plain, {fast} by TriForce; {read}"
+    by = f", {fast} by {speeds.by}" if speeds.triforce > speeds.plain else ": no guess pays"
+    return f". Expected at its full context: {plain} tokens/s plain{by}; {read}"
 
 
 def _buttons(row: ModelRow, fetching: str, loading: bool) -> str:

@@ -145,14 +145,15 @@ def preset_of(temperature: float | None, top_p: float | None, top_k: float | Non
     return next((name for name, fits in zip(PRESETS, same, strict=True) if fits), CUSTOM)
 
 
-def decoding_choices(*, has_draft: bool) -> list[tuple[str, str]]:
-    """Label and name of the choices under Decoding: the default speculation, or none."""
-    return [(METHODS[name].short_label, name) for name in (default_method(has_draft=has_draft), PLAIN)]
+def decoding_choices(*, has_draft: bool, usual: str = PLAIN) -> list[tuple[str, str]]:
+    """Label and name of the choices under Decoding: the usual speculation, or none."""
+    offered = default_method(has_draft=has_draft) if usual == PLAIN else usual
+    return [(METHODS[name].short_label, name) for name in (offered, PLAIN)]
 
 
-def variants(*, has_draft: bool) -> list[tuple[str, str]]:
+def variants(*, has_draft: bool, usual: str = PLAIN) -> list[tuple[str, str]]:
     """Label and name of the other exact kinds of speculation."""
-    baseline = default_method(has_draft=True)  # offered under Decoding
+    baseline = default_method(has_draft=True) if usual in (PLAIN, "lookup") else usual  # offered under Decoding
     usable = [method for method in METHODS.values() if has_draft or not method.needs_draft]
     kinds = [method for method in usable if method.exact and method.speculative and method.name != baseline]
     return [AS_CHOSEN_CHOICE, *((method.label, method.name) for method in kinds)]

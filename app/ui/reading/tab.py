@@ -12,7 +12,7 @@ from app.context.samples import Sample
 from app.runtime.sessions import Session
 from app.ui.handlers import WELCOME
 from app.ui.header import below
-from app.ui.js_bridge import CLICKS
+from app.ui.js_bridge import CLICKS, LOOKS_AGAIN
 from app.ui.library.drawing import LibraryParts
 from app.ui.parts import Parts
 from app.ui.reading.book_view import BookView
@@ -90,7 +90,7 @@ def build_talk(note: str) -> Talk:
     with gr.Column(elem_id="main", scale=1, min_width=320):
         strip = gr.HTML(LiveStrip().html(), elem_id="strip")
         where = build_where()
-        offer = gr.HTML(elem_id="model-offer", js_on_load=CLICKS, apply_default_css=False)
+        offer = gr.HTML(elem_id="model-offer", js_on_load=CLICKS + LOOKS_AGAIN, apply_default_css=False)
         about = gr.HTML(elem_id="about-book", apply_default_css=False)
         chat = build_chat()
         with gr.Row(elem_id="suggestions"):

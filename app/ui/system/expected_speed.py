@@ -46,9 +46,12 @@ def reads_of(info: EngineInfo, context: int) -> Reads:
     layers, held = info.target_layers, planned.get("retrieval cache", 0)
     share = info.plan.cpu_attention.value or 0.0
     windowed = 0 if resident is None else len(info.plan.cache_sizes.window_rows)
+    kept = info.experts.parameters * info.plan.dtype.value.itemsize if info.experts else 0
+    used = info.experts.used if info.experts else 1.0
+    guessing = self_draft + kept if self_draft else weights  # a self-draft shares the experts
     reads = Reads(
-        full=PassReads.of(layers, weights, kv, resident, share, windowed=windowed),
-        retrieval=PassReads.of(layers, self_draft or weights, held),
+        full=PassReads.of(layers, weights, kv, resident, share, windowed=windowed, experts=kept, used=used),
+        retrieval=PassReads.of(layers, guessing, held, experts=kept, used=used),
     )
     if not info.draft_layers:
         return reads
@@ -60,7 +63,7 @@ def _memory(info: EngineInfo, answers: Sequence[tuple[str, DecodeStats]]) -> Cho
     device, plain = info.plan.device.value, [stats for method, stats in answers if method == PLAIN]
     passes = sum(stats.full_passes for stats in plain)
     seconds = sum(stats.decode_seconds for stats in plain)
-    read = passes * info.target_weight_bytes + sum(stats.kv_bytes_read for stats in plain)
+    read = passes * (info.target_weight_bytes - info.idle_expert_bytes) + sum(stats.kv_bytes_read for stats in plain)
     found = bandwidth_of(device, info.target_layers, passes, read, seconds)
     if found is None:
         nominal = info.plan.nominal.memory

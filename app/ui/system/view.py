@@ -14,6 +14,7 @@ from app.runtime.trace import Race
 from app.ui import render
 from app.ui.charts import Bar, Segment, bars
 from app.ui.race.view import verdict_line
+from core.decoding.registry import METHODS
 from core.decoding.stats import DecodeStats, LevelStats
 
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
@@ -212,6 +213,7 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Model", info.model, info.description),
         Fact("Draft", draft, f"{guesses}; {info.draft_because}" if info.draft_because else guesses),
         Fact("Weights", f"{plan.bits.value} bits", plan.bits.because),
+        *composition_facts(info),
         *self_draft_facts(info),
         Fact("Device", plan.device.value, plan.device.because),
         Fact("Precision", dtype_of(ready), plan.dtype.because),
@@ -222,6 +224,14 @@ def model_facts(ready: Ready) -> list[Fact]:
         Fact("Largest", f"{plan.most_context:,} tokens", "that the memory found at the start could hold"),
         Fact("A token takes", formats.amount(info.kv_bytes_per_token), "keys and values in all layers"),
     ]
+
+
+def composition_facts(info: "EngineInfo") -> list[Fact]:
+    """Who guesses, and why; empty if no plan compared."""
+    chosen = info.plan.composition
+    if chosen is None:
+        return []
+    return [Fact("Decodes by", METHODS[info.usual_method].label, chosen.because)]
 
 
 def self_draft_facts(info: "EngineInfo") -> list[Fact]:

@@ -21,7 +21,6 @@ class LocalModel:
     shown: str  # for people
     path: Path
     family: str = ""
-    is_mixture: bool = False
     dims: ModelDims | None = None  # None: it cannot be used
     problem: str = ""  # why not
     hint: str = ""
@@ -90,5 +89,4 @@ def look_at(name: str, *, shown: str, path: Path) -> LocalModel:
     except OSError as error:
         problem = f"It cannot be read ({error.strerror})."
         return LocalModel(name=name, shown=shown, path=path, problem=problem, hint="Check who may read it.")
-    mixture = bool(getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0))
-    return LocalModel(name=name, shown=shown, path=path, family=config.model_type, is_mixture=mixture, dims=dims)
+    return LocalModel(name=name, shown=shown, path=path, family=config.model_type, dims=dims)

@@ -57,7 +57,7 @@ def namespace(**fields: Any) -> argparse.Namespace:
         "device": "auto",
         "context": None,
         "seed": 0,
-        "self_draft_bits": 16,
+        "self_draft_bits": None,
         "remote": None,
         "remote_key": KEY,
         "saved": False,

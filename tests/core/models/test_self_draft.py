@@ -287,7 +287,7 @@ def test_what_cannot_be_combined_is_refused_with_an_action(monkeypatch: pytest.M
     args = launch.parse_arguments(["--remote", "http://127.0.0.1:9", "--draft-bits", "4"])
     with pytest.raises(InvalidSetting, match="this machine"):
         connector(args)
-    assert launch.parse_arguments(["doctor"]).self_draft_bits == 16
+    assert launch.parse_arguments(["doctor"]).self_draft_bits is None, "the plan decides"
     with pytest.raises(SystemExit):
         launch.parse_arguments(["doctor", "--draft-bits", "8"])
 

@@ -173,6 +173,7 @@ def decoder(case: Case, plan: Plan) -> Decoder:
         _plan_now=lambda: plan,
         _models=SimpleNamespace(target=model(target, weights), draft=model(draft, draft_bytes)),
         _weights_read={},
+        _experts=None,
     )
     levels.parts = Parts(
         full=judge("full", kv * case.context // shares, weights),

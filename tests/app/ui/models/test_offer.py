@@ -12,6 +12,7 @@ from app.runtime.downloads import Downloads
 from app.runtime.events import Loading, Ready
 from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
+from app.ui.js_bridge import MODEL_CAME
 from app.ui.models.offer import ModelOffer, best
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
@@ -29,7 +30,7 @@ ROW = ModelRow(name="m", description="d", family="Llama", context=4096, is_here=
 
 
 def fits(triforce: float, *, context: int = 131_072, reading: float = 60.0) -> Fit:
-    speeds = Speeds(plain=triforce / 2, triforce=triforce, reading_seconds=reading, pages=100)
+    speeds = Speeds(plain=triforce / 2, triforce=triforce, by="TriForce", reading_seconds=reading, pages=100)
     return Fit(context=context, speeds=speeds)
 
 
@@ -85,7 +86,8 @@ def test_a_book_of_another_kind_brings_the_offer_and_nothing_is_asked(
     assert session.book is not None and session.book.note
     shown = offer.html(session)
     told = text_of(shown)
-    assert f"not made for texts like {session.book.title}. tiny suits this machine best" in told
+    assert f"For {session.book.title}: tiny suits this machine best." in told
+    assert "demonstration" not in told and session.book.note.startswith(LIMITS), "said once, by the book's own note"
     assert "about 6.00 MB to download" in told and "tokens/s plain" in told and EVIL not in shown
     assert 'data-act="get:tiny"' in shown and 'data-tab="System"' in shown
     list(offer.act(session.id, "decline"))
@@ -108,7 +110,7 @@ def test_a_gpu_brings_the_offer_at_the_first_start(
     assert isinstance(state, Ready) and offer.html(session) == ""
     demo.info.plan.device.value = "cuda"
     offer = ModelOffer(cast(Any, SimpleNamespace(state=replace(state, machine=machine))), source(), Downloads())
-    assert "this machine has a Big. tiny suits" in text_of(offer.html(session))
+    assert "For your own books on the Big of this machine: tiny suits" in text_of(offer.html(session))
 
 
 def test_one_click_fetches_the_model_and_changes_to_it(
@@ -145,7 +147,9 @@ def test_a_page_that_comes_later_finds_the_download_and_one_of_both_changes_the_
     next(second)
     assert "tiny" in next(second)[cast(Any, "offer")]
     gate.set()
-    assert list(second) is not None and list(first) is not None
+    *_, last = drawn(second)
+    assert MODEL_CAME in last, "this page looks at the model again; no click of its own would make it"
+    assert MODEL_CAME not in "".join(drawn(first)), "a click is followed by a look anyway"
     assert loads == ["tiny"]
 
 

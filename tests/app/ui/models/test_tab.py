@@ -123,8 +123,12 @@ def test_what_fits_is_told_with_the_speed_to_expect(engine: FakeEngine, monkeypa
     moe = Machine("large", 8, 64 << 30, 48 << 30, (Gpu("large", 94 << 30, 93 << 30),))
     monkeypatch.setattr("app.ui.models.rows.machine_alone", lambda _: moe)
     rows = {row.name: row for row in model_rows(Ready(cast(Any, engine.info), MACHINE, 4096), source())}
-    mixture = rows["qwen3-30b-a3b-2507"].fit
-    assert mixture and mixture.context and mixture.speeds is None, "a pass reads some of the experts: not modelled"
+    mixture, other = rows["qwen3-30b-a3b-2507"].fit, rows["qwen3-14b"].fit
+    dense = other.speeds if other else None
+    assert mixture and mixture.context and mixture.speeds and dense, "both fit"
+    assert mixture.speeds.plain > 1.4 * dense.plain, "a token reads an eighth of what a dense model of its size would"
+    a_page = [one.reading_seconds / one.pages for one in (mixture.speeds, dense)]
+    assert a_page[0] < 0.6 * a_page[1]
 
 
 def test_a_context_that_does_not_fit_is_told_with_the_speed_at_the_shorter_one() -> None:
@@ -132,7 +136,7 @@ def test_a_context_that_does_not_fit_is_told_with_the_speed_at_the_shorter_one()
     assert shape is not None
     host = Machine("test processor", 8, 32 << 30, 28 << 30, ())
     dims = replace(dims_of(shape.config, "m", weight_bytes=0), weight_bytes=8_044_936_192)
-    fit = fit_of("m", dims, None, host, source(context=131_072))
+    fit = fit_of(shape.name, dims, None, host, source(context=131_072))
     assert 0 < fit.context < 131_072 and fit.context_refused and fit.speeds
     words, tone = fit_line(fit)
     assert tone == "partly" and f"It fits with {fit.context:,} tokens. Expected" in words
