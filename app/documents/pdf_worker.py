@@ -22,6 +22,7 @@ from pypdf.generic import Destination, DictionaryObject, StreamObject
 from app.documents.messages import Done, Failed, Message, Opened, OutlineEntry, PageRead
 from app.documents.metadata import MAX_AUTHORS
 from app.documents.parsing_worker import serve
+from app.documents.pdf_reader import QuickReader
 from app.documents.pdfium import Pdfium, PdfiumError
 
 # What both let escape on malformed input besides their own errors (seen in its issues and in our fuzzing).
@@ -74,20 +75,20 @@ def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True) 
     if is_cut_off(stream):
         yield Failed(kind="failed", reason="cut off")
         return
-    reader = PdfReader(stream)
+    reader = QuickReader(stream)
     if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted only to forbid printing, and open with ""
         yield Failed(kind="failed", reason="password")
         return
     authors, language = stated(reader)
+    pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
     yield Opened(
         kind="opened",
         title=title(reader),
         labels=labels(reader),
-        outline=outline(reader),
+        outline=outline(reader, pdfium),
         authors=authors[:MAX_AUTHORS],
         language=language[:MAX_ENTRY],
     )
-    pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
     for index, page in enumerate(reader.pages):
         yield read_page(page, index, pdfium, complaints)
     yield Done(kind="done")
@@ -149,12 +150,20 @@ def labels(reader: PdfReader) -> list[str]:
     return [label[:MAX_LABEL] or number for label, number in zip(own, numbers, strict=True)]
 
 
-def outline(reader: PdfReader) -> list[OutlineEntry]:
+def outline(reader: PdfReader, pdfium: Pdfium | None) -> list[OutlineEntry]:
     """The bookmarks that point to pages; none if they are malformed, because they are no part of the text."""
     try:
-        return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES))
+        found = bookmarks(pdfium) if pdfium else entries_of(reader, reader.outline, 1)
+        return list(islice(found, MAX_ENTRIES))
     except MALFORMED:
         return []
+
+
+def bookmarks(pdfium: Pdfium) -> Iterator[OutlineEntry]:
+    """Bookmarks in order by PDFium, which looks up one place; pypdf reads all to which a book's links lead."""
+    for title, depth, page in pdfium.bookmarks():
+        if title and page is not None and page >= 0:
+            yield OutlineEntry(title=" ".join(title.split())[:MAX_ENTRY], level=depth + 1, page=page)
 
 
 def entries_of(reader: PdfReader, items: Iterable[object], level: int) -> Iterator[OutlineEntry]:

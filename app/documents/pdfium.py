@@ -37,6 +37,12 @@ class Pdfium:
         """The number of its pages."""
         return len(self._document)
 
+    def bookmarks(self) -> Iterator[tuple[str, int, int | None]]:
+        """Of each bookmark the title, the depth from 0 on, and the index of its page."""
+        for mark in self._document.get_toc():
+            target = mark.get_dest()
+            yield mark.get_title(), mark.level, target.get_index() if target else None
+
     def text(self, index: int) -> str:
         """The text of a page, a line for each printed line, blank ones between paragraphs.
 
