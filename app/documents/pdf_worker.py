@@ -24,6 +24,7 @@ from app.documents.metadata import MAX_AUTHORS
 from app.documents.parsing_worker import serve
 from app.documents.pdf_reader import QuickReader
 from app.documents.pdfium import Pdfium, PdfiumError
+from app.documents.quality import num_letters
 
 # What both let escape on malformed input besides their own errors (seen in its issues and in our fuzzing).
 MALFORMED = (
@@ -201,7 +202,7 @@ def read_page(page: PageObject, index: int, pdfium: Pdfium | None, complaints: C
         damaged |= len(whole) > MAX_PAGE
     except MALFORMED:
         text, damaged = "", True
-    asked = sum(map(str.isalnum, text)) < FULL_PAGE  # to look for images takes as long as to read the text
+    asked = num_letters([text]) < FULL_PAGE  # to look for images takes as long as to read the text
     image = asked and has_image(page)
     return PageRead(kind="page", text=text, has_image=image, damaged=damaged, headings=[], by_pypdf=by_pypdf)
 
