@@ -135,7 +135,8 @@ def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
     """How `line`, on a page usually `width` characters wide, is joined to the next row."""
     if following.after_blank:
         return Joint(0, "\n\n")
-    if sum(map(line.count, LEADER)) >= MIN_LEADERS and LEADERS.search(line):
+    num_leaders = line.count(".") if line.isascii() else sum(map(line.count, LEADER))
+    if num_leaders >= MIN_LEADERS and LEADERS.search(line):
         return Joint(0, "\n")
     if CELL_BORDER in line or CELL_BORDER in following.line:
         return Joint(0, "\n")
