@@ -69,4 +69,5 @@ class QuickReader(PdfReader):
         rising = all(before < after for before, after in pairwise([first - 1, *starts, len(data)]))
         if len(table) != 2 * int(stream["/N"]) or len({*numbers}) < len(numbers) or not rising:
             return None
-        return ObjectStream(BytesIO(data), dict(zip(numbers, (SPACES.match(data, start).end() for start in starts))))
+        begin = [found.end() for start in starts if (found := SPACES.match(data, start))]
+        return ObjectStream(BytesIO(data), dict(zip(numbers, begin, strict=True)))

@@ -154,17 +154,24 @@ def labels(reader: PdfReader) -> list[str]:
 def outline(reader: PdfReader, pdfium: Pdfium | None) -> list[OutlineEntry]:
     """The bookmarks that point to pages; none if they are malformed, because they are no part of the text."""
     try:
-        found = bookmarks(pdfium) if pdfium else entries_of(reader, reader.outline, 1)
-        return list(islice(found, MAX_ENTRIES))
+        found = bookmarks(pdfium) if pdfium else None
+        return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES)) if found is None else found
     except MALFORMED:
         return []
 
 
-def bookmarks(pdfium: Pdfium) -> Iterator[OutlineEntry]:
-    """Bookmarks in order by PDFium, which looks up one place; pypdf reads all to which a book's links lead."""
-    for title, depth, page in pdfium.bookmarks():
-        if title and page is not None and page >= 0:
-            yield OutlineEntry(title=" ".join(title.split())[:MAX_ENTRY], level=depth + 1, page=page)
+def bookmarks(pdfium: Pdfium) -> list[OutlineEntry] | None:
+    """The bookmarks by PDFium, which looks up their places alone; pypdf reads all to which a book's links lead.
+
+    None: some lead nowhere, or to a place that PDFium does not find.
+    """
+    entries: list[OutlineEntry] = []
+    for title, depth, page in islice(pdfium.bookmarks(), MAX_ENTRIES):
+        if page is None or page < 0:
+            return None
+        if title:
+            entries.append(OutlineEntry(title=" ".join(title.split())[:MAX_ENTRY], level=depth + 1, page=page))
+    return entries
 
 
 def entries_of(reader: PdfReader, items: Iterable[object], level: int) -> Iterator[OutlineEntry]:

@@ -38,7 +38,7 @@ class Pdfium:
         return len(self._document)
 
     def bookmarks(self) -> Iterator[tuple[str, int, int | None]]:
-        """Of each bookmark the title, the depth from 0 on, and the index of its page."""
+        """Of each bookmark the title, the depth from 0 on, and the index of its page; None if it leads nowhere."""
         for mark in self._document.get_toc():
             target = mark.get_dest()
             yield mark.get_title(), mark.level, target.get_index() if target else None
