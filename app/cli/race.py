@@ -8,7 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.cli.ask import answer
-from app.cli.reading import generation_config, open_conversation, print_json, read_documents, usual_method
+from app.cli.reading import (
+    generation_config,
+    open_conversation,
+    print_json,
+    read_documents,
+    usual_method,
+    whole_text,
+)
 from app.cli.report import race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
@@ -47,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     engine = Engine.load(engine_config(args))
     if args.methods is None:
         configs = (configs[0], replace(configs[1], method=usual_method(engine.info)))
-    conversation = open_conversation(engine, documents)
+    conversation = open_conversation(engine, whole_text(documents))
     prompt = conversation.ask(args.question).prompt_ids(engine.text)
     opening = open_text(engine, conversation, args.question, configs, args)
     race = None

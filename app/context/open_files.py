@@ -15,7 +15,9 @@ from app.documents.page_image import PageImage, PageNotDrawn, draw_page
 
 MOST_KEPT = 1 << 30  # bytes of all copies; half of what uploads may take (app/server/bodies.py)
 MOST_IMAGES = 32 << 20  # bytes of images in memory
-GONE = "This page cannot be drawn: the file is no longer kept. Remove the book and open its file again to see its pages."
+GONE = (
+    "This page cannot be drawn: the file is no longer kept. Remove the book and open its file again to see its pages."
+)
 
 
 class Drawn(NamedTuple):

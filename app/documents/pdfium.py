@@ -95,7 +95,10 @@ def pieces(letters: "Letters", line: PrintedLine, first: int) -> Iterator[Printe
     for space in SPACE.finditer(line.text):
         end, after = space.span()
         x = x_of(first + after)  # one call for each word: calls take long
-        if x - word_x > (LETTER * (end - word) + GAP) * size and letters.gap(first + end - 1, first + after) > GAP * size:
+        if (
+            x - word_x > (LETTER * (end - word) + GAP) * size
+            and letters.gap(first + end - 1, first + after) > GAP * size
+        ):
             yield PrintedLine(line.text[begun:end], start, letters.place(first + end - 1), size)
             begun, start = after, letters.place(first + after)
         word, word_x = after, x

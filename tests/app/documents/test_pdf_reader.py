@@ -24,7 +24,9 @@ def packed(objects: dict[int, bytes], table: str = "") -> bytes:
         content += value + b" "
     head = (table or " ".join(offsets)).encode() + b" "
     body = zlib.compress(head + content)
-    stream = b"6 0 obj << /Type /ObjStm /N %d /First %d /Filter /FlateDecode /Length %d >> stream\n%s\nendstream endobj\n"
+    stream = (
+        b"6 0 obj << /Type /ObjStm /N %d /First %d /Filter /FlateDecode /Length %d >> stream\n%s\nendstream endobj\n"
+    )
     file = b"%PDF-1.5\n"
     at = len(file)
     file += stream % (len(objects), len(head), len(body), body)

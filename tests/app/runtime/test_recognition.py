@@ -17,9 +17,9 @@ from pypdf.generic import NameObject
 from app.context.context_documents import Library, Pages
 from app.context.upload_files import FOLDER, Claim, claim, forget, make_folder
 from app.context.uploads import NotKept
-from app.documents.metadata import COVER_START
 from app.documents import Extracting, ocr
 from app.documents.errors import INSTALL_OCR, NotRead, OcrMissing, ScannedDocument
+from app.documents.metadata import COVER_START
 from app.documents.readers import read_head
 from app.documents.recognised import RecognisedPages
 from app.runtime.sessions import Session
