@@ -63,11 +63,11 @@ class QuickReader(PdfReader):
         stream = None if at in self.xref_objStm else IndirectObject(at, 0, self).get_object()
         if not isinstance(stream, StreamObject) or stream.get("/Type") != "/ObjStm":
             return None
-        data, first = stream.get_data(), int(stream["/First"])
+        data, first = stream.get_data(), int(str(stream["/First"]))
         table = list(map(int, data[:first].split()))
         numbers, starts = table[::2], [first + offset for offset in table[1::2]]
         rising = all(before < after for before, after in pairwise([first - 1, *starts, len(data)]))
-        if len(table) != 2 * int(stream["/N"]) or len({*numbers}) < len(numbers) or not rising:
+        if len(table) != 2 * int(str(stream["/N"])) or len({*numbers}) < len(numbers) or not rising:
             return None
         begin = [found.end() for start in starts if (found := SPACES.match(data, start))]
         return ObjectStream(BytesIO(data), dict(zip(numbers, begin, strict=True)))

@@ -56,7 +56,7 @@ def is_garbled(page: str) -> bool:
 
 def has_lost_characters(page: str) -> bool:
     """Whether more than a few characters mean nothing: replaced, private to a font, or bare glyph numbers."""
-    odd = NOT_ASCII.findall(page)
+    odd: list[str] = NOT_ASCII.findall(page)
     lost = sum(char == "�" or unicodedata.category(char) in ("Co", "Cn") for char in odd)
     lost += len(GLYPH_NUMBER.findall(page))
     return lost >= MIN_LOST and lost > LOST_SHARE * sum(not char.isspace() for char in page)
@@ -68,7 +68,7 @@ def has_odd_words(page: str) -> bool:
     Wrong letter tables mostly shift letters: "The quay" becomes "7KH TXD\\", with a seventh of the vowels.
     """
     if page.isascii():
-        latin = ASCII_WORD.findall(page)
+        latin: list[str] = ASCII_WORD.findall(page)
     else:
         latin = [word for word in LATIN_WORD.findall(page) if word.isascii() or is_latin(word[0])]
     count = sum(map(len, latin))
