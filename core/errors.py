@@ -64,7 +64,10 @@ class ContextTooSmall(CoreError):
             if needed <= possible
             else f"Choose fewer pages: this model reads at most {possible:,} tokens."
         )
-        super().__init__(f"The text and the answer need {needed:,} tokens, the context holds {capacity:,}.", hint=hint)
+        over = f"{needed - capacity:,} too many" if needed > capacity else "too many"
+        super().__init__(
+            f"The text and the answer need {needed:,} tokens, the context holds {capacity:,}: {over}.", hint=hint
+        )
         self.needed, self.capacity, self.possible = needed, capacity, possible
 
 

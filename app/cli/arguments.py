@@ -239,6 +239,10 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
     questions.add_argument(
         "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
     )
+    parts = parser.add_mutually_exclusive_group()
+    for what in ("chapters", "pages"):
+        told = f"only these {what} of the file, counted from 1 (default: all)"
+        parts.add_argument(f"--{what}", type=page_range, metavar="A-B", help=told)
     parser.add_argument("--method", help="(default: triforce, or lookup where there is no draft model)")
     parser.add_argument("--token-ids", action="store_true", help="--json: the prompt's tokens, too")
     add_keeping_option(parser)

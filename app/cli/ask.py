@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.cli.parts import library_of, naming_parts
 from app.cli.reading import (
     ProgressLine,
     generation_config,
@@ -47,11 +48,13 @@ def run(args: argparse.Namespace) -> int:
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
     if not all(question.strip() for question in questions):
         raise EmptyQuestion
-    documents = list(read_documents(args))
+    library = library_of(list(read_documents(args)), args)
     with closing(open_engine(args)) as engine:
         if args.method is None:
             config = replace(config, method=usual_method(engine.info))
-        return answer_all(args, engine, open_conversation(engine, documents), questions, config)
+        conversation = open_conversation(engine, library.text)
+        with naming_parts(engine, library):
+            return answer_all(args, engine, conversation, questions, config)
 
 
 def answer_all(

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from app.cli.ask import answer
 from app.cli.race_remote import run_remote
-from app.cli.reading import generation_config, open_conversation, print_json, read_documents, usual_method
+from app.cli.reading import (
+    generation_config,
+    open_conversation,
+    print_json,
+    read_documents,
+    usual_method,
+    whole_text,
+)
 from app.cli.report import race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
@@ -53,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     engine = Engine.load(engine_config(args))
     if args.methods is None:
         configs = (configs[0], replace(configs[1], method=rival_of_plain(engine.info)))
-    conversation = open_conversation(engine, documents)
+    conversation = open_conversation(engine, whole_text(documents))
     check_thinking(args.thinking, engine.info.capabilities.thinking)
     prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
     opening = open_text(engine, conversation, args.question, configs, args)

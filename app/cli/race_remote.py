@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from app.cli.ask import answer
-from app.cli.reading import generation_config, open_conversation, print_json, read_documents
+from app.cli.reading import generation_config, open_conversation, print_json, read_documents, whole_text
 from app.cli.report import race_lines
 from app.remote.connecting import connector
 from app.remote.names import REMOTE, theirs
@@ -42,7 +42,7 @@ def run_remote(args: argparse.Namespace) -> int:
     with closing(engine):
         names = lanes_of(engine, args.methods)
         print(IN_SEQUENCE if names != (REMOTE,) else ONE_METHOD, file=sys.stderr)
-        conversation = open_conversation(engine, documents)
+        conversation = open_conversation(engine, whole_text(documents))
         finished: dict[str, Finished] = {}
         told: dict[str, dict[str, float]] = {}
         for name in names:

@@ -85,9 +85,8 @@ def whole_text(documents: Sequence[Document]) -> str:
     return Library.of(documents).text
 
 
-def open_conversation(engine: TextEngine, documents: Sequence[Document]) -> Conversation:
-    """A conversation about the documents, before any question. A note on stderr if the model does not suit the text."""
-    text = whole_text(documents)
+def open_conversation(engine: TextEngine, text: str) -> Conversation:
+    """A conversation about a text, before any question. A note on stderr if the model does not suit the text."""
     ids = tuple(engine.text.encode(text))
     info = engine.info
     if note := reach_note(info.limits, text, len(ids), ON_COMMAND_LINE):

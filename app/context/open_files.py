@@ -15,6 +15,9 @@ from app.documents.page_image import PageImage, PageNotDrawn, draw_page
 
 MOST_KEPT = 1 << 30  # bytes of all copies; half of what uploads may take (app/server/bodies.py)
 MOST_IMAGES = 32 << 20  # bytes of images in memory
+GONE = (
+    "This page cannot be drawn: the file is no longer kept. Remove the book and open its file again to see its pages."
+)
 
 
 class Drawn(NamedTuple):
@@ -76,7 +79,7 @@ class OpenFiles:
                 self._images.move_to_end(wanted)
                 return self._images[wanted]
         if not file.is_file():
-            raise PageNotDrawn("This page cannot be drawn: the file is no longer kept. Open it again to see its pages.")
+            raise PageNotDrawn(GONE)
         image = draw_page(file, name, number, num_pages, width)
         with self._lock:
             if file in self._owners or not is_own(file):

@@ -6,7 +6,7 @@ Pure functions of a text and the data its format gives. Offsets are exact: a cha
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice, pairwise
+from itertools import compress, groupby, islice, pairwise
 from typing import NamedTuple
 
 from app.documents.document import Chapter
@@ -45,7 +45,6 @@ HEADING_LINE = re.compile(
 # After the number: nothing, a sign and a title, or a title; "Chapter 3 of the book says" is no heading.
 REST = re.compile(r"[.:–—-]*\s*|\s*[.:–—-]+\s*\S.*|\s+(?P<title>\S).*")
 OPENING = "\"'(\u201c\u2018\u00ab"  # quotation marks and a bracket that a title may begin with
-ALPHANUMERIC = re.compile(r"[^\W_]+")
 PAGE_NUMBER = re.compile(r"(?:\s*[.·…]{2,}\s*|\s{2,}|\t)\d+\s*$")  # after the dots of a list of contents
 LEADING_NUMBER = re.compile(rf"(?:(?:{KINDS})\s+)?{NUMBER}\b[.:)\s–—-]*|\d+(?:\.\d+)*[.:)\s]+", re.IGNORECASE)
 FENCE = re.compile(r" {0,3}(?:```|~~~)")
@@ -298,18 +297,14 @@ class Letters:
     """The letters of a part of a text with their offsets: titles are found whatever is between words."""
 
     def __init__(self, text: str, char_start: int, char_end: int, budget: int) -> None:
-        self.chars: list[int] = []  # the offset of each letter
+        part = text[char_start:char_end]
+        are_letters = list(map(str.isalnum, part))
+        self.chars = list(compress(range(char_start, char_end), are_letters))  # the offset of each letter
+        self.letters = "".join(compress(part, are_letters)).casefold()
+        if len(self.letters) > len(self.chars):  # one has become two
+            self.chars = [at for at in self.chars for _ in text[at].casefold()]
         self.budget = budget  # remaining letters that may be read
         self._text = text
-        folded: list[str] = []
-        for word in ALPHANUMERIC.finditer(text, char_start, char_end):
-            small = word[0].casefold()
-            if len(small) == len(word[0]):  # letter by letter, which takes long, only where one becomes two
-                self.chars.extend(range(word.start(), word.end()))
-            else:
-                self.chars += [word.start() + at for at, char in enumerate(word[0]) for _ in char.casefold()]
-            folded.append(small)
-        self.letters = "".join(folded)
 
     def find(self, title: str, start: int) -> Match | None:
         """The whole words from letter `start` on that match a title, perhaps without its number.

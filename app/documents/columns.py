@@ -7,11 +7,12 @@ a table that is torn into columns, or verse beside its translation, would be wor
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import ne
 from statistics import median
 from typing import NamedTuple
 from unicodedata import category
 
-from app.documents.printed import LAST_LETTER, Lines, PrintedLine, is_level, left_edge, right_edge, rows_of
+from app.documents.printed import LAST_LETTER, Lines, PrintedLine, is_level, rows_of
 
 CLUSTER = 3.0  # points: pieces that begin nearer to each other begin at one edge
 MOST_GUTTERS = 3  # that are tried
@@ -35,6 +36,8 @@ def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
         depth: how often a column may be parted again.
     """
     for gutter in gutters(lines) if depth else ():
+        if num_changes(lines, gutter) < MIN_CHANGES:
+            continue
         ordered: list[PrintedLine] = []
         for region in regions(lines, gutter):
             sides = (
@@ -55,9 +58,9 @@ def by_columns(lines: Lines, depth: int = 3) -> list[PrintedLine]:
 def gutters(lines: Lines) -> list[float]:
     """Where the right side may begin: the edges at which most of those pieces begin that follow one to their left."""
     edges = Counter(
-        round(max(left_edge(line), left_edge(before)) / CLUSTER)
+        round(max(line.left, before.left) / CLUSTER)
         for before, line in pairwise(lines)
-        if left_edge(line) > right_edge(before) or left_edge(before) > right_edge(line)
+        if line.left > before.right or before.left > line.right
     )
     near = {edge: edges[edge - 1] + edges[edge] + edges[edge + 1] for edge in edges}
     best = sorted(near, key=lambda edge: -near[edge])[:MOST_GUTTERS]
@@ -66,24 +69,25 @@ def gutters(lines: Lines) -> list[float]:
 
 def is_right(line: PrintedLine, gutter: float) -> bool:
     """Whether a piece begins to the right of a gutter."""
-    return left_edge(line) >= gutter
+    return line.left >= gutter
 
 
 def crosses(line: PrintedLine, gutter: float) -> bool:
     """Whether a piece stands on both sides of a gutter."""
-    return left_edge(line) < gutter < right_edge(line) - LAST_LETTER * line.size
+    return line.left < gutter < line.right - LAST_LETTER * line.size
 
 
 def regions(lines: Lines, gutter: float) -> Iterator[list[PrintedLine]]:
     """The pieces, parted where one crosses the gutter and where the file goes back up."""
     held: list[PrintedLine] = []
+    crossed = False  # by the last of them
     for line in lines:
-        if held and (
-            crosses(line, gutter) or crosses(held[-1], gutter) or line.start.y > held[-1].start.y + BACK_UP * line.size
-        ):
+        crossing = crosses(line, gutter)
+        if held and (crossing or crossed or line.start.y > held[-1].start.y + BACK_UP * line.size):
             yield from ended(held, gutter)
             held = []
         held.append(line)
+        crossed = crossing
     yield from ended(held, gutter)
 
 
@@ -102,7 +106,8 @@ def ended(region: list[PrintedLine], gutter: float) -> Iterator[list[PrintedLine
 
 def num_changes(region: Lines, gutter: float) -> int:
     """How often a region goes from one side of the gutter to the other."""
-    return sum(is_right(before, gutter) != is_right(line, gutter) for before, line in pairwise(region))
+    sides = [line.left >= gutter for line in region]
+    return sum(map(ne, sides, sides[1:]))
 
 
 def are_cells(left: Lines, right: Lines) -> bool:
@@ -153,4 +158,4 @@ class Row(NamedTuple):
     def of(cls, row: Lines) -> "Row":
         """The pieces of a row as one."""
         text = " ".join(line.text.strip() for line in row)
-        return cls(text, min(map(left_edge, row)), max(map(right_edge, row)))
+        return cls(text, min(line.left for line in row), max(line.right for line in row))

@@ -6,6 +6,7 @@ at the edges of the page (headers, footers), for columns drawn line by line (`co
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from app.documents.columns import by_columns
@@ -47,7 +48,7 @@ def upright(lines: Sequence[PrintedLine]) -> list[PrintedLine]:
     def turned(place: Place) -> Place:
         return Place(sign * place.y, -sign * place.x) if lying else Place(-place.x, -place.y)
 
-    return [line._replace(start=turned(line.start), end=turned(line.end)) for line in lines]
+    return [replace(line, start=turned(line.start), end=turned(line.end)) for line in lines]
 
 
 def in_turn(lines: Sequence[PrintedLine]) -> list[PrintedLine]:

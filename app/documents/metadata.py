@@ -83,6 +83,8 @@ def cover_url(picture: bytes) -> str:
         small.save(packed, "JPEG", quality=75, optimize=True)
     except (*BAD_PICTURE, Image.DecompressionBombError):
         return ""
+    if small.getcolors(1):  # a blank page tells nothing
+        return ""
     url = COVER_START + base64.b64encode(packed.getvalue()).decode()
     return url if len(url) <= MAX_COVER_URL else ""
 

@@ -1,9 +1,10 @@
 """Side notes and footnotes are read after the text of their page, not in its midst."""
 
-from itertools import pairwise
+from itertools import compress, pairwise
+from operator import not_
 from typing import NamedTuple
 
-from app.documents.printed import Lines, PrintedLine, left_edge, right_edge, usual_size
+from app.documents.printed import Lines, PrintedLine, usual_size
 
 MIN_LINES = 5  # of text beside which notes can stand
 SMALLER = 0.95  # of the usual size: notes are printed in smaller letters than the text
@@ -12,6 +13,7 @@ MIN_WORDS = 4  # of a note
 MARKS = ",.;:!?()*†‡“”\"'"  # around words
 WORDS_ON_A_LINE, WORDS_OF_PARTS = 1.7, 0.6  # of a note: lists, code and formulas have fewer
 NEXT_LINE = 1.8  # times the size of a note's letters: the step to its next line is less
+MOST_OPEN = 30  # notes at one height that a line may go on with
 JUMP = 4.0  # times the usual size: how far up the next column begins at least
 FOOTER = 2.5  # times the size: what stands farther below the text is a footer
 NEAR_BOTTOM = 12.0  # times the usual size: footnotes begin lower than that above the last line of the text
@@ -30,22 +32,25 @@ def without_side_notes(lines: Lines) -> Noted:
     body = [line for line in lines if line.size >= SMALLER * size]
     if len(body) < MIN_LINES or len(body) == len(lines):
         return Noted(list(lines), [])
-    lefts, rights = sorted(map(left_edge, body)), sorted(map(right_edge, body))
+    lefts, rights = sorted(line.left for line in body), sorted(line.right for line in body)
     left, right = lefts[len(lefts) // 20], rights[len(rights) * 19 // 20]
     top, bottom = max(line.start.y for line in body), min(line.start.y for line in body)
 
     def stands_beside(line: PrintedLine) -> bool:
         """Whether a line stands beside the text, at the height of its lines."""
-        outside = left_edge(line) > right or right_edge(line) < left
+        outside = line.left > right or line.right < left
         return line.size < SMALLER * size and outside and bottom - size < line.start.y < top + size
 
-    notes: list[list[PrintedLine]] = []
+    notes, near = list[list[PrintedLine]](), list[list[PrintedLine]]()
     for line in sorted(filter(stands_beside, lines), key=downwards):
-        under = next((note for note in notes if is_under(note[-1], line)), None)
+        lowest = line.start.y + NEXT_LINE * SMALLER * size  # of what any line at this height or below goes on with
+        near = [note for note in near if note[-1].start.y < lowest][-MOST_OPEN:]
+        under = next((note for note in near if is_under(note[-1], line)), None)
         if under:
             under.append(line)
         else:
-            notes.append([line])
+            near.append([line])
+            notes.append(near[-1])
     beside = [line for note in notes if is_note(note) for line in note]
     taken = set(map(id, beside))
     return Noted([line for line in lines if id(line) not in taken], beside)
@@ -53,7 +58,7 @@ def without_side_notes(lines: Lines) -> Noted:
 
 def is_under(above: PrintedLine, line: PrintedLine) -> bool:
     """Whether a line of a note goes on below another."""
-    return abs(left_edge(above) - left_edge(line)) < line.size and above.start.y - line.start.y < NEXT_LINE * line.size
+    return abs(above.left - line.left) < line.size and above.start.y - line.start.y < NEXT_LINE * line.size
 
 
 def is_note(lines: Lines) -> bool:
@@ -90,8 +95,9 @@ def notes_last(lines: Lines) -> list[PrintedLine]:
     lowest = min((line.start.y for line in text if line.start.y > bottom), default=0.0)
     if not is_wordy(notes) or any(line.start.y > lowest + NEAR_BOTTOM * size for line in notes):
         return list(lines)
-    footer = [line for line in text if line.start.y < bottom - line.size]
-    return [*(line for line in text if line not in footer), *held, *notes, *footer]
+    below = [line.start.y < bottom - line.size for line in text]
+    footer = compress(text, below)
+    return [*compress(text, map(not_, below)), *held, *notes, *footer]
 
 
 def downwards(line: PrintedLine) -> float:

@@ -3,15 +3,18 @@
 import threading
 from array import array
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.documents.errors import DocumentError, ParsingLimitReached
+from app.documents.metadata import COVER_START, MAX_COVER_URL
 from app.documents.page_marks import Box, locate, rectangles
 from app.documents.parsing import Parser, ParsingLimits, worker_messages
 
 DRAWER = Parser("app.documents.page_image_worker", "a PDF")
 DRAWING = ParsingLimits(memory_bytes=1 << 30, cpu_seconds=10, silence_seconds=20, chars=1_000_000)
+DRAWING_COVER = ParsingLimits(memory_bytes=1 << 29, cpu_seconds=3, silence_seconds=5, chars=MAX_COVER_URL)
 MOST_AT_ONCE = 2
 WIDTHS = (300, 2_400)  # pixels
 _turns = threading.BoundedSemaphore(MOST_AT_ONCE)  # of its own: a page does not wait until dropped books are read
@@ -78,3 +81,13 @@ def draw_page(
         drawn["letters"],
         array("l", drawn["boxes"]),
     )
+
+
+def draw_cover(file: Path, name: str, num_pages: int, limits: ParsingLimits = DRAWING_COVER) -> str:
+    """The first page as a small JPEG, a data URL; "" where it cannot be drawn within the limits, or is blank."""
+    url = ""
+    with suppress(DocumentError):
+        for message in worker_messages(DRAWER, file, name, limits, ["0", str(num_pages), "0"], _turns):
+            if message and message["kind"] == "drawn":
+                url = message["image"]
+    return url if url.startswith(COVER_START) and len(url) <= MAX_COVER_URL else ""

@@ -1,6 +1,7 @@
 """The process that draws one page of a PDF: `... FILE MEMORY_BYTES CPU_SECONDS INDEX NUM_PAGES WIDTH`.
 
-It prints PageDrawn and Done, or Failed, to `page_image.py`, which bounds it as every parsing process.
+A width of 0 asks for a cover: the page as a data URL, without letters. It prints PageDrawn and Done, or Failed, to
+`page_image.py`, which bounds it as every parsing process.
 """
 
 import base64
@@ -16,6 +17,7 @@ import pypdfium2.raw as raw
 from PIL import Image
 
 from app.documents.messages import Done, Failed, Message, PageDrawn
+from app.documents.metadata import COVER_SIZE, cover_url
 from app.documents.parsing_worker import serve
 
 MALFORMED = (pypdfium2.PdfiumError, ArithmeticError, LookupError, OSError, TypeError, ValueError)
@@ -43,6 +45,10 @@ def draw(stream: BinaryIO, index: int, num_pages: int, width: int) -> Iterator[M
         yield Failed(kind="failed", reason="damaged")
         return
     page = document[index]
+    if not width:
+        yield cover(page)
+        yield Done(kind="done")
+        return
     bitmap = page.render(scale=scale(page.get_width(), page.get_height(), width))
     media, packed = pack(bitmap.to_pil().convert("RGB"))
     letters, boxes = places(page, bitmap)
@@ -56,6 +62,15 @@ def draw(stream: BinaryIO, index: int, num_pages: int, width: int) -> Iterator[M
         boxes=boxes.tolist(),
     )
     yield Done(kind="done")
+
+
+def cover(page: pypdfium2.PdfPage) -> PageDrawn:
+    """A page as small as covers are shown; drawn larger first, so that its letters look like letters."""
+    most = 2 * min(COVER_SIZE[0] / page.get_width(), COVER_SIZE[1] / page.get_height())
+    drawn, packed = page.render(scale=most).to_pil().convert("RGB"), io.BytesIO()
+    drawn.save(packed, "PNG", compress_level=1)
+    url = cover_url(packed.getvalue())
+    return PageDrawn(kind="drawn", image=url, media="", width=drawn.width, height=drawn.height, letters="", boxes=[])
 
 
 def scale(across: float, down: float, width: int) -> float:

@@ -22,7 +22,9 @@ from pypdf.generic import Destination, DictionaryObject, StreamObject
 from app.documents.messages import Done, Failed, Message, Opened, OutlineEntry, PageRead
 from app.documents.metadata import MAX_AUTHORS
 from app.documents.parsing_worker import serve
+from app.documents.pdf_reader import QuickReader
 from app.documents.pdfium import Pdfium, PdfiumError
+from app.documents.quality import num_letters
 
 # What both let escape on malformed input besides their own errors (seen in its issues and in our fuzzing).
 MALFORMED = (
@@ -74,20 +76,20 @@ def read(stream: BinaryIO, complaints: Complaints, *, with_pdfium: bool = True) 
     if is_cut_off(stream):
         yield Failed(kind="failed", reason="cut off")
         return
-    reader = PdfReader(stream)
+    reader = QuickReader(stream)
     if reader.is_encrypted and not reader.decrypt(""):  # many are encrypted only to forbid printing, and open with ""
         yield Failed(kind="failed", reason="password")
         return
     authors, language = stated(reader)
+    pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
     yield Opened(
         kind="opened",
         title=title(reader),
         labels=labels(reader),
-        outline=outline(reader),
+        outline=outline(reader, pdfium),
         authors=authors[:MAX_AUTHORS],
         language=language[:MAX_ENTRY],
     )
-    pdfium = open_pdfium(stream, len(reader.pages)) if with_pdfium else None
     for index, page in enumerate(reader.pages):
         yield read_page(page, index, pdfium, complaints)
     yield Done(kind="done")
@@ -149,12 +151,27 @@ def labels(reader: PdfReader) -> list[str]:
     return [label[:MAX_LABEL] or number for label, number in zip(own, numbers, strict=True)]
 
 
-def outline(reader: PdfReader) -> list[OutlineEntry]:
+def outline(reader: PdfReader, pdfium: Pdfium | None) -> list[OutlineEntry]:
     """The bookmarks that point to pages; none if they are malformed, because they are no part of the text."""
     try:
-        return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES))
+        found = bookmarks(pdfium) if pdfium else None
+        return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES)) if found is None else found
     except MALFORMED:
         return []
+
+
+def bookmarks(pdfium: Pdfium) -> list[OutlineEntry] | None:
+    """The bookmarks by PDFium, which looks up their places alone; pypdf reads all to which a book's links lead.
+
+    None: some lead nowhere, or to a place that PDFium does not find.
+    """
+    entries: list[OutlineEntry] = []
+    for title, depth, page in islice(pdfium.bookmarks(), MAX_ENTRIES):
+        if page is None or page < 0:
+            return None
+        if title:
+            entries.append(OutlineEntry(title=" ".join(title.split())[:MAX_ENTRY], level=depth + 1, page=page))
+    return entries
 
 
 def entries_of(reader: PdfReader, items: Iterable[object], level: int) -> Iterator[OutlineEntry]:
@@ -192,7 +209,7 @@ def read_page(page: PageObject, index: int, pdfium: Pdfium | None, complaints: C
         damaged |= len(whole) > MAX_PAGE
     except MALFORMED:
         text, damaged = "", True
-    asked = sum(map(str.isalnum, text)) < FULL_PAGE  # to look for images takes as long as to read the text
+    asked = num_letters([text]) < FULL_PAGE  # to look for images takes as long as to read the text
     image = asked and has_image(page)
     return PageRead(kind="page", text=text, has_image=image, damaged=damaged, headings=[], by_pypdf=by_pypdf)
 

@@ -37,6 +37,12 @@ class Pdfium:
         """The number of its pages."""
         return len(self._document)
 
+    def bookmarks(self) -> Iterator[tuple[str, int, int | None]]:
+        """Of each bookmark the title, the depth from 0 on, and the index of its page; None if it leads nowhere."""
+        for mark in self._document.get_toc():
+            target = mark.get_dest()
+            yield mark.get_title(), mark.level, target.get_index() if target else None
+
     def text(self, index: int) -> str:
         """The text of a page, a line for each printed line, blank ones between paragraphs.
 
@@ -54,28 +60,22 @@ class Pdfium:
             page.close()
 
 
-def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
+def printed_lines(page: pypdfium2.PdfTextPage) -> list[PrintedLine]:
     """The lines of a page in the order in which the file draws them; in pieces where there are gaps as of a table.
 
     Gaps are looked for, which takes long, where a line is wide for its letters, in each line of a few, and near gaps.
     """
-    text = CONTROL_HYPHEN.sub(HYPHEN, letters.get_text_range(errors="surrogatepass"))
+    text = CONTROL_HYPHEN.sub(HYPHEN, page.get_text_range(errors="surrogatepass"))
+    letters = Letters(page, text)
     printed: list[PrintedLine] = []
-    units, before, near = 0, 0, 0  # PDFium counts UTF-16
+    near = 0
     for number, line in enumerate(LINE.finditer(text)):
-        units += num_units(text[before : line.start()])
-        before = line.end()
-        length = num_units(line[0])
-        first = raw.FPDFText_GetCharIndexFromTextIndex(letters, units)
-        last = raw.FPDFText_GetCharIndexFromTextIndex(letters, units + length - 1)
-        units += length
-        start, end, size = place_of(letters, first), place_of(letters, last), size_of(letters, first)
+        first, last, is_known = letters.ends(line)
+        start, end, size = letters.place(first), letters.place(last), letters.size(first)
         whole = PrintedLine(line[0].replace(HYPHEN, "-"), start, end, size)
-        is_known = (
-            end.x > start.x and last - first == length - 1 == len(line[0]) - 1
-        )  # where each of its letters stands
+        length = line.end() - line.start()
         is_wide = end.x - start.x > (LETTER * length + GAP) * size
-        if is_known and (is_wide or number < near or number % SAMPLED == 0):
+        if is_known and end.x > start.x and (is_wide or number < near or number % SAMPLED == 0):
             parts = list(pieces(letters, whole, first))
             near = number + NEAR if len(parts) > 1 else near
             printed += parts
@@ -84,52 +84,81 @@ def printed_lines(letters: pypdfium2.PdfTextPage) -> list[PrintedLine]:
     return printed
 
 
-def pieces(letters: pypdfium2.PdfTextPage, line: PrintedLine, first: int) -> Iterator[PrintedLine]:
+def pieces(letters: "Letters", line: PrintedLine, first: int) -> Iterator[PrintedLine]:
     """A line that runs to the right, parted at its gaps.
 
     Args:
         first: the number that PDFium gives its first letter.
     """
-    page, x, y = letters.raw, ctypes.c_double(), ctypes.c_double()
+    size, x_of = line.size, letters.x
     begun, start, word, word_x = 0, line.start, 0, line.start.x
     for space in SPACE.finditer(line.text):
-        before, after = space.start() - 1, space.end()
-        raw.FPDFText_GetCharOrigin(page, first + after, x, y)  # one call for each word: calls take long
-        is_wide = x.value - word_x > (LETTER * (before + 1 - word) + GAP) * line.size
-        if is_wide and gap(letters, first + before, first + after) > GAP * line.size:
-            yield PrintedLine(line.text[begun : before + 1], start, place_of(letters, first + before), line.size)
-            begun, start = after, Place(x.value, y.value)
-        word, word_x = after, x.value
-    yield PrintedLine(line.text[begun:], start, line.end, line.size) if begun else line
+        end, after = space.span()
+        x = x_of(first + after)  # one call for each word: calls take long
+        if (
+            x - word_x > (LETTER * (end - word) + GAP) * size
+            and letters.gap(first + end - 1, first + after) > GAP * size
+        ):
+            yield PrintedLine(line.text[begun:end], start, letters.place(first + end - 1), size)
+            begun, start = after, letters.place(first + after)
+        word, word_x = after, x
+    yield PrintedLine(line.text[begun:], start, line.end, size) if begun else line
 
 
-def gap(letters: pypdfium2.PdfTextPage, before: int, after: int) -> float:
-    """The room between two letters on a line, in points."""
-    one, other = box_of(letters, before), box_of(letters, after)
-    return max(one[0], other[0]) - min(one[1], other[1])
+class Letters:
+    """Where the letters of a page stand, by the numbers that PDFium gives them."""
 
+    def __init__(self, page: pypdfium2.PdfTextPage, text: str) -> None:
+        self._page = page.raw
+        self._text = text
+        self._x, self._y, self._matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
+        units = num_units(text)
+        last = raw.FPDFText_CountChars(self._page) - 1
+        # So it mostly is: PDFium has counted what it gives as text, and all of it.
+        self._one_for_one = units == len(text) == last + 1 and last == self._number(last)
+        self._units = self._before = 0  # of the text that `ends` has passed
 
-def box_of(letters: pypdfium2.PdfTextPage, index: int) -> tuple[float, float]:
-    """The left and the right edge of a letter, in points."""
-    left, right, bottom, top = (ctypes.c_double() for _ in range(4))
-    raw.FPDFText_GetCharBox(letters, index, left, right, bottom, top)
-    return left.value, right.value
+    def ends(self, line: re.Match[str]) -> tuple[int, int, bool]:
+        """The numbers of the first and the last letter of the next line, and whether all between are the line's."""
+        if self._one_for_one:
+            return line.start(), line.end() - 1, True
+        self._units += num_units(self._text[self._before : line.start()])
+        self._before = line.end()
+        length = num_units(line[0])
+        first, last = self._number(self._units), self._number(self._units + length - 1)
+        self._units += length
+        return first, last, last - first == length - 1 == len(line[0]) - 1
+
+    def _number(self, unit: int) -> int:
+        return int(raw.FPDFText_GetCharIndexFromTextIndex(self._page, unit))
+
+    def x(self, number: int) -> float:
+        """Where a letter begins on its line, from the left, in points."""
+        raw.FPDFText_GetCharOrigin(self._page, number, self._x, self._y)
+        return self._x.value
+
+    def place(self, number: int) -> Place:
+        """Where a letter begins on its line, in points."""
+        raw.FPDFText_GetCharOrigin(self._page, number, self._x, self._y)
+        return Place(self._x.value, self._y.value)
+
+    def size(self, number: int) -> float:
+        """The size of a letter as it is printed, in points."""
+        matrix = self._matrix
+        raw.FPDFText_GetMatrix(self._page, number, matrix)
+        return float(raw.FPDFText_GetFontSize(self._page, number) * math.hypot(matrix.c, matrix.d))
+
+    def gap(self, before: int, after: int) -> float:
+        """The room between two letters on a line, in points."""
+        one, other = self._edges(before), self._edges(after)
+        return max(one[0], other[0]) - min(one[1], other[1])
+
+    def _edges(self, number: int) -> tuple[float, float]:
+        left, right, bottom, top = (ctypes.c_double() for _ in range(4))
+        raw.FPDFText_GetCharBox(self._page, number, left, right, bottom, top)
+        return left.value, right.value
 
 
 def num_units(text: str) -> int:
     """The length of a text in UTF-16."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
-def place_of(letters: pypdfium2.PdfTextPage, index: int) -> Place:
-    """Where a letter begins on its line, in points."""
-    x, y = ctypes.c_double(), ctypes.c_double()
-    raw.FPDFText_GetCharOrigin(letters, index, x, y)
-    return Place(x.value, y.value)
-
-
-def size_of(letters: pypdfium2.PdfTextPage, index: int) -> float:
-    """The size of a letter as it is printed, in points."""
-    matrix = raw.FS_MATRIX()
-    raw.FPDFText_GetMatrix(letters, index, matrix)
-    return float(raw.FPDFText_GetFontSize(letters, index) * math.hypot(matrix.c, matrix.d))

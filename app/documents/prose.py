@@ -27,14 +27,21 @@ LETTERS = {  # signs of fonts and typesetters for plain letters
     "\N{ZERO WIDTH NO-BREAK SPACE}": "",
 }
 LETTER_TABLE = str.maketrans(LETTERS)
-SENTENCE_END = re.compile("[.!?:…\u3002\uff01\uff1f]" r"[\"'”’»)\]]*$")
-LEADERS = re.compile(r"(?:[.·…] ?){4} *\w+$")  # an entry of a list of contents and its page
+ODD_LETTER = re.compile(f"[{''.join(LETTERS)}]")
+LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")
+INNER_SOFT_HYPHEN = re.compile(rf"{SOFT_HYPHEN}(?![^\S\n]*+$)", re.MULTILINE)  # at a line's end the word continues
+ODD_SPACE = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+CONTROL = re.compile(r"[\x00-\t\x0b-\x1f\x7f-\x9f]")
+SENTENCE_ENDS, CLOSING = tuple(".!?:…\u3002\uff01\uff1f"), "\"'”’»)]"
+LEADER, MIN_LEADERS = ".·…", 4
+LEADERS = re.compile(rf"(?:[{LEADER}] ?){{{MIN_LEADERS}}} *\w+$")  # an entry of a list of contents and its page
 BULLET = re.compile(r"[•‣▪◦●]")
 NUMBER_WORDS = "One|Two|Three|Four|Five|Six|Seven|Eight|Nine|Ten|Eleven|Twelve"
 HEADING = re.compile(
     rf"(?:chapter|part|book)\s+(?:\d+|[ivxlc]+|(?:{NUMBER_WORDS})(?:teen|ty)?)\b.{{0,40}}$", re.IGNORECASE
 )
 WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+HYPHENATED, LETTER = re.compile(r"\w-$"), re.compile(r"\w")
 MOST_MARKS = 30  # on one letter, as in Unicode's stream-safe format (UAX 15, section 13)
 HEAP = re.compile(rf"[^\w\s!-~]{{{MOST_MARKS + 1},}}+")  # a mark is no letter, no space and no ASCII sign
 LONGEST_WORD = 200  # characters before a hyphen that are examined
@@ -70,17 +77,20 @@ class Joint(NamedTuple):
 
 def clean_lines(page_text: str) -> list[str]:
     """A page's lines in plain letters: no ligatures, control characters or odd spaces. Blank lines stay, as ""."""
-    text = page_text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # pairs up or replaces surrogates
+    text = page_text
+    if not text.isascii():
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # pairs up or replaces surrogates
     text = by_stretches(plain_letters, text.replace("\r\n", "\n"))
     return [line.strip() for line in text.split("\n")]
 
 
 def plain_letters(text: str) -> str:
     """Lines without signs that only printing needs."""
-    text = re.sub(r"[\r\v\f\x85\u2028\u2029]", "\n", text).translate(LETTER_TABLE)
-    text = re.sub(rf"{SOFT_HYPHEN}(?![^\S\n]*+$)", "", text, flags=re.MULTILINE)  # at a line's end the word continues
-    text = re.sub(r"[^\S\n]+", " ", text)
-    return composed(re.sub(r"[\x00-\t\x0b-\x1f\x7f-\x9f]", "", text))
+    text = LINE_END.sub("\n", text)
+    if text.isascii():
+        return CONTROL.sub("", ODD_SPACE.sub(" ", text))
+    text = INNER_SOFT_HYPHEN.sub("", ODD_LETTER.sub(lambda found: LETTERS[found[0]], text))
+    return composed(CONTROL.sub("", ODD_SPACE.sub(" ", text)))
 
 
 def composed(text: str) -> str:
@@ -125,13 +135,14 @@ def join(line: str, following: Row, width: int, words: frozenset[str]) -> Joint:
     """How `line`, on a page usually `width` characters wide, is joined to the next row."""
     if following.after_blank:
         return Joint(0, "\n\n")
-    if LEADERS.search(line):
+    num_leaders = line.count(".") if line.isascii() else sum(map(line.count, LEADER))
+    if num_leaders >= MIN_LEADERS and LEADERS.search(line):
         return Joint(0, "\n")
     if CELL_BORDER in line or CELL_BORDER in following.line:
         return Joint(0, "\n")
     if joint := join_hyphenated(line, following.line, words):
         return joint
-    ends_sentence = SENTENCE_END.search(line) is not None
+    ends_sentence = line.rstrip(CLOSING).endswith(SENTENCE_ENDS)
     is_wide = WIDE.match(following.line) is not None
     first = 2 if is_wide else len(following.line.split(" ", 1)[0])
     ends_early = printed_width(line) + 1 + first <= FULL_LINE * width
@@ -146,9 +157,9 @@ def join_hyphenated(line: str, following: str, words: frozenset[str]) -> Joint |
     """How a line that ends in a hyphen is joined; None if it does not. The document's own words decide."""
     if line.endswith(SOFT_HYPHEN):
         return Joint(0, "")
-    tail = WORD.match(following)
-    if not (re.search(r"\w-$", line) and re.match(r"\w", following)):
+    if not (line.endswith("-") and HYPHENATED.search(line) and LETTER.match(following)):
         return None
+    tail = WORD.match(following)
     head = re.search(rf"(?:{WORD.pattern})-$", line[-LONGEST_WORD:])
     if not (head and tail and following[0].islower()):
         return Joint(0, "")  # Anglo-Saxon, 1990-1995

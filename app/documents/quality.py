@@ -16,8 +16,11 @@ MIN_LOST, LOST_SHARE = 5, 0.02  # characters without meaning, on one page
 MIN_LETTERS = 200  # fewer do not show a page's language
 WORD_LENGTHS = (1.7, 16.0)  # mean of a page; English 4.5, German 6, Finnish 8
 VOWEL_SHARES = (0.16, 0.75)  # of Latin letters; English 0.38, Czech 0.40, Hawaiian 0.63
+NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 GLYPH_NUMBER = re.compile(r"\(cid:\d+\)|/[gG]\d{2,4}\b")  # glyphs without a letter, as written by programs
+NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum())
 LATIN_WORD = re.compile(r"[^\W\d_]+")
+ASCII_WORD = re.compile(r"[A-Za-z]+")
 VOWELS = frozenset("aeiouyæœø\u0131əɔɛ")
 
 
@@ -32,7 +35,10 @@ def ranges(indices: Sequence[int]) -> str:
 
 def num_letters(lines: Iterable[str]) -> int:
     """Letters and digits on a page."""
-    return sum(sum(map(str.isalnum, line)) for line in lines)
+    return sum(
+        len(line.encode().translate(None, NO_LETTERS)) if line.isascii() else sum(map(str.isalnum, line))
+        for line in lines
+    )
 
 
 def garbled(text: str, page_starts: Sequence[int], advice: str = "") -> tuple[str, ...]:
@@ -50,7 +56,8 @@ def is_garbled(page: str) -> bool:
 
 def has_lost_characters(page: str) -> bool:
     """Whether more than a few characters mean nothing: replaced, private to a font, or bare glyph numbers."""
-    lost = sum(char == "�" or unicodedata.category(char) in ("Co", "Cn") for char in page if char > "\x7f")
+    odd: list[str] = NOT_ASCII.findall(page)
+    lost = sum(char == "�" or unicodedata.category(char) in ("Co", "Cn") for char in odd)
     lost += len(GLYPH_NUMBER.findall(page))
     return lost >= MIN_LOST and lost > LOST_SHARE * sum(not char.isspace() for char in page)
 
@@ -60,7 +67,10 @@ def has_odd_words(page: str) -> bool:
 
     Wrong letter tables mostly shift letters: "The quay" becomes "7KH TXD\\", with a seventh of the vowels.
     """
-    latin = [word for word in LATIN_WORD.findall(page) if word.isascii() or is_latin(word[0])]
+    if page.isascii():
+        latin: list[str] = ASCII_WORD.findall(page)
+    else:
+        latin = [word for word in LATIN_WORD.findall(page) if word.isascii() or is_latin(word[0])]
     count = sum(map(len, latin))
     if count < MIN_LETTERS:
         return False

@@ -17,7 +17,18 @@ from app.documents.office import AS_CSV, refuse_old_office
 from app.documents.pdf import extract_pdf
 from app.documents.plain import extract_plain
 from app.documents.slides import extract_slides
-from app.documents.sniff import HEAD_BYTES, IWORK, OPEN_SLIDES, OPEN_TABLE, WORKBOOK, Kind, describe, names_in, sniff
+from app.documents.sniff import (
+    HEAD_BYTES,
+    IWORK,
+    OPEN_SLIDES,
+    OPEN_TABLE,
+    WORKBOOK,
+    XPS,
+    Kind,
+    describe,
+    names_in,
+    sniff,
+)
 
 TABLE_SUFFIXES = {".csv", ".tsv", ".tab"}
 Reader = Callable[[Path, str], Iterator[Extracting | Document]]  # (file, its display name)
@@ -41,6 +52,7 @@ HINTS = {
     WORKBOOK: AS_CSV,
     OPEN_TABLE: AS_CSV,
     IWORK: "Export it as PDF or Word and use that.",
+    XPS: "Print or save it as PDF and use that.",
     OPEN_SLIDES: "Save it as .pptx or PDF and use that.",
 }
 

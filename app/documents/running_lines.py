@@ -47,17 +47,16 @@ def drop_running_lines(pages: Sequence[Sequence[str]]) -> list[list[str]]:
 def find_running(pages: Sequence[Sequence[str]], edge: Edge) -> list[int]:
     """Indices of the pages whose outermost line at an edge is a running line."""
     seen: defaultdict[Key, list[int]] = defaultdict(list)  # ascending page indices
-    for index, page in enumerate(pages):
-        for key in set(keys(page, edge, index)):
-            if is_number(key) or sum(map(bool, page)) >= FULL_PAGE:
+    possible = [set(keys(page, edge, index)) for index, page in enumerate(pages)]
+    for index, (page, found) in enumerate(zip(pages, possible, strict=True)):
+        is_full = sum(map(bool, page)) >= FULL_PAGE
+        for key in found:
+            if is_full or is_number(key):
                 seen[key].append(index)
     return [
         index
-        for index, page in enumerate(pages)
-        if any(
-            repeats(seen[key], index) >= (MIN_NUMBERS if is_number(key) else MIN_REPEATS)
-            for key in keys(page, edge, index)
-        )
+        for index, found in enumerate(possible)
+        if any(repeats(seen[key], index) >= (MIN_NUMBERS if is_number(key) else MIN_REPEATS) for key in found)
     ]
 
 
@@ -96,5 +95,5 @@ def roman_value(line: str) -> int | None:
 
 def outermost(page: Sequence[str], edge: Edge) -> int:
     """The index of the line nearest to an edge of a page that has any text."""
-    filled = [index for index, line in enumerate(page) if line]
-    return filled[0 if edge == "top" else -1]
+    order = range(len(page)) if edge == "top" else range(len(page) - 1, -1, -1)
+    return next(index for index in order if page[index])

@@ -7,11 +7,12 @@ are a table, and not if they look like a list of contents, an index, code, a for
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from app.documents.printed import Lines, PrintedLine, is_level, left_edge, right_edge, rows_of
+from app.documents.printed import Lines, PrintedLine, is_level, rows_of
 from app.documents.prose import CELL_BORDER
 
 ALIGNED = 3.0  # points: cells of one column begin, end or have their middles nearer to each other
@@ -57,7 +58,7 @@ def joined(lines: Sequence[PrintedLine]) -> Iterator[PrintedLine]:
             continue
         texts = of_table.get(number)
         text = CELL_BORDER.join(texts) if texts else " ".join(piece.text.strip() for piece in row)
-        yield row[0]._replace(text=text, end=row[-1].end)
+        yield replace(row[0], text=text, end=row[-1].end)
 
 
 def to_the_right(row: Lines) -> Iterator[list[PrintedLine]]:
@@ -73,10 +74,10 @@ def to_the_right(row: Lines) -> Iterator[list[PrintedLine]]:
 
 def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
     """The numbers of the rows of tables, and the texts of their cells; "" where a cell is empty."""
-    begun, edges = 0, sorted(left_edge(row[0]) for row in rows if len(row) == 1)
+    begun, edges = 0, sorted(row[0].left for row in rows if len(row) == 1)
     while begun < len(rows):
         end = begun + 1
-        if len(rows[begun]) > 1:
+        if len(rows[begun]) > 1 and may_go_on(rows, begun):
             table = Table(rows, begun, edges)
             is_sure = table.is_sure()
             if is_sure:
@@ -84,6 +85,17 @@ def tables(rows: Sequence[Lines]) -> Iterator[tuple[int, list[str]]]:
             if is_sure or table.end - begun > MOST_TRIED_AGAIN:  # or a long page would take its length squared
                 end = table.end
         begun = end
+
+
+def may_go_on(rows: Sequence[Lines], begun: int) -> bool:
+    """Whether two more rows follow that have enough pieces for a cell in each column, each near the one before."""
+    at = begun
+    for _ in range(MIN_ROWS - 1):
+        near = range(at + 1, min(at + 1 + MOST_WRAPPED, len(rows)))
+        at = next((number for number in near if len(rows[number]) >= len(rows[begun])), 0)
+        if not at:
+            return False
+    return True
 
 
 class Table:
@@ -97,7 +109,7 @@ class Table:
             edges: the left edges of the page's rows of one piece, in rising order.
         """
         self._page, self._edges = rows, edges
-        self._columns = [Column(left_edge(piece), right_edge(piece)) for piece in rows[begun]]
+        self._columns = [Column(piece.left, piece.right) for piece in rows[begun]]
         self._rows = {begun: [[piece] for piece in rows[begun]]}  # by the row's number: the pieces of each cell
         self._full = [begun]
         for number in range(begun + 1, len(rows)):
@@ -113,9 +125,13 @@ class Table:
         cells: list[list[PrintedLine]] = [[] for _ in self._columns]
         columns = list(self._columns)
         for piece in row:
-            at = max((at for at, column in enumerate(columns) if left_edge(piece) > column.left - ALIGNED), default=0)
+            at = len(columns) - 1
+            while at and piece.left <= columns[at].left - ALIGNED:
+                at -= 1
             cells[at].append(piece)
-            columns[at] = Column(min(columns[at].left, left_edge(piece)), max(columns[at].right, right_edge(piece)))
+            left, right = columns[at]
+            if piece.left < left or piece.right > right:
+                columns[at] = Column(min(left, piece.left), max(right, piece.right))
         if any(after.left - column.right < STRIP * size for column, after in pairwise(columns)):
             return False
         if all(cells):
@@ -159,7 +175,7 @@ class Table:
         items = sum(ITEM.match(cell) is not None for cell in columns[1])
         if 3 * max(named, items) > len(self._full):
             return True
-        inside = [left_edge(self._page[number][0]) for number in self._rows if len(self._page[number]) == 1]
+        inside = [self._page[number][0].left for number in self._rows if len(self._page[number]) == 1]
         beside = bisect_left(self._edges, left + ALIGNED) - bisect_right(self._edges, left - ALIGNED)
         beside -= sum(abs(edge - left) < ALIGNED for edge in inside)
         if beside > max(len(self._full), (len(self._edges) - len(inside)) / 2):
@@ -169,7 +185,7 @@ class Table:
         full = set(self._full)
         running = sum(
             bool(number in full and line[0].text.strip()[:1].islower())
-            and right_edge(above[-1]) - left_edge(above[0]) > width
+            and above[-1].right - above[0].left > width
             and not above[-1].text.rstrip().endswith(SENTENCE_ENDS)
             for (_, above), (number, line) in pairwise(lines)
         )
@@ -205,6 +221,5 @@ def is_fixed(cells: Lines) -> bool:
 
 def are_aligned(one: Lines, other: Lines) -> bool:
     """Whether two cells begin or end at one edge, or have their middles there."""
-    lefts = left_edge(one[0]) - left_edge(other[0])
-    rights = right_edge(one[-1]) - right_edge(other[-1])
+    lefts, rights = one[0].left - other[0].left, one[-1].right - other[-1].right
     return min(abs(lefts), abs(rights), abs(lefts + rights) / 2) < ALIGNED

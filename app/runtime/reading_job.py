@@ -7,6 +7,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from app.documents.bundle import extract_documents
 from app.documents.document import Document, Extracting
 from app.documents.errors import NotRead, ScannedDocument
 from app.documents.ocr import Ocr
+from app.documents.page_image import draw_cover
 from app.documents.readers import kind_of
 from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
@@ -183,6 +185,8 @@ def extract_one(
     insert(upload, found[1:])
     if found[0].format == "pdf" and is_pdf(file):
         upload.file = file
+        if not found[0].cover:
+            found[0] = replace(found[0], cover=draw_cover(file, upload.name, len(found[0].pages)))
     upload.name, upload.document, upload.stage = found[0].name, found[0], "extracted"
 
 

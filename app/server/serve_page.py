@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from app.context import upload_files
 from app.conversations.store import Conversations
 from app.document_formats import DROPPED
+from app.documents.bundle import sweep_unpacked
 from app.documents.recognised import FOLDER, RecognisedPages
 from app.remote.addresses import is_loopback
 from app.runtime.data_folder import data_dir, data_place
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
     check_port(args.host, args.port)
     folder = data_dir(args.data_dir)
     prepare_process(folder)
+    sweep_unpacked()
     code = INTERRUPTED
     with Ending() as ending, upload_files.in_use(folder):
         worker = EngineWorker(

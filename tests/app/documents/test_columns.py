@@ -1,5 +1,6 @@
 """Columns that a file draws line by line across the page, and what looks like them and is not."""
 
+from dataclasses import replace
 from itertools import chain
 
 from app.documents.layout import page_text
@@ -72,7 +73,7 @@ def test_a_short_heading_below_columns_comes_after_both() -> None:
 
 def test_columns_from_right_to_left_begin_at_the_right() -> None:
     lines = across(side(LEFT, 72), side(RIGHT, 320))
-    to_the_left = [one._replace(start=one.end, end=one.start) for one in lines]
+    to_the_left = [replace(one, start=one.end, end=one.start) for one in lines]
     assert page_text(to_the_left).split("\n") == [*RIGHT, *LEFT]
 
 
@@ -92,7 +93,7 @@ def test_a_table_is_not_torn_into_columns() -> None:
 
 def test_a_table_of_rows_of_several_lines_is_not_torn_into_columns() -> None:
     def cells(texts: list[str], x: float) -> list[PrintedLine]:
-        return [one._replace(start=one.start._replace(y=one.start.y - 9 * (number // 4)),
+        return [replace(one, start=one.start._replace(y=one.start.y - 9 * (number // 4)),
                              end=one.end._replace(y=one.end.y - 9 * (number // 4)))
                 for number, one in enumerate(side(texts, x))]  # fmt: skip
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from app.documents.layout import page_text
 from app.documents.printed import Place, PrintedLine
 
@@ -34,7 +36,7 @@ def test_the_first_line_of_a_paragraph_may_stand_to_the_right() -> None:
     lines = column(long, long, long, long)
     lines[2] = line(long, 87, lines[2].start.y)
     assert page_text(lines) == f"{long}\n{long}\n\n{long}\n{long}"
-    unended = [one._replace(text=one.text.rstrip(".")) for one in lines]
+    unended = [replace(one, text=one.text.rstrip(".")) for one in lines]
     assert "\n\n" not in page_text(unended), "the second line of a list's entry"
     code = column("if x:", "y", "z", long)
     code[1] = line("y", 87, code[1].start.y)
@@ -74,7 +76,7 @@ def test_a_page_that_is_turned_by_a_quarter_reads_as_one_that_is_not() -> None:
         def turned(place: Place, sign: int = sign) -> Place:
             return Place(-sign * place.y, sign * place.x)
 
-        assert page_text([one._replace(start=turned(one.start), end=turned(one.end)) for one in lines]) == wanted
+        assert page_text([replace(one, start=turned(one.start), end=turned(one.end)) for one in lines]) == wanted
 
 
 def test_a_page_without_letters_has_no_text() -> None:
@@ -96,10 +98,10 @@ def test_columns_of_unequal_length_are_read_one_after_the_other() -> None:
 def test_a_page_on_its_head_reads_like_one_that_is_not() -> None:
     names = [f"w{number}" for number in range(14)]
     upside_down = [
-        one._replace(start=Place(-one.start.x, -one.start.y), end=Place(-one.end.x, -one.end.y))
+        replace(one, start=Place(-one.start.x, -one.start.y), end=Place(-one.end.x, -one.end.y))
         for one in column(*names)
     ]
     assert words_of(page_text(upside_down)) == names
-    to_the_left = [one._replace(start=one.end, end=one.start) for one in column(*names)]  # Arabic, Hebrew
+    to_the_left = [replace(one, start=one.end, end=one.start) for one in column(*names)]  # Arabic, Hebrew
     assert words_of(page_text(to_the_left)) == names
     assert words_of(page_text(column(*names)[::-1])) == names[::-1], "drawn from the bottom: as the file has it"

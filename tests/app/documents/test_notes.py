@@ -1,3 +1,6 @@
+import pytest
+
+from app.documents import notes
 from app.documents.layout import page_text
 from app.documents.printed import PrintedLine
 from tests.app.documents.test_columns import LEFT, RIGHT, side
@@ -46,3 +49,27 @@ def test_labels_and_numbers_of_lines_stay_beside_their_lines() -> None:
     assert page_text(mixed).split("\n") == [f"{number} {text}" for number, text in enumerate(LEFT)]
     label = line("Storm", 400, text[3].start.y, size=7)
     assert f"{LEFT[3]} Storm" in page_text([*text[:4], label, *text[4:]])
+
+
+@pytest.mark.parametrize(("step_down", "step_right"), [(9.0, 0.0), (0.0, 9.0), (20.0, 9.0), (0.01, 0.0)])
+def test_a_page_of_twice_the_notes_takes_twice_the_work(
+    step_down: float, step_right: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def counted(above: PrintedLine, below: PrintedLine) -> bool:
+        nonlocal calls
+        calls += 1
+        return is_under(above, below)
+
+    is_under = notes.is_under
+    monkeypatch.setattr(notes, "is_under", counted)
+    text = [line("the text of the page " * 200, 72, y, width=100) for y in (9_000, 7_000, 5_000, 2_000, 0)]
+    work = []
+    for num_notes in (200, 400):
+        before = calls
+        beside = [line("two words", 400 + step_right * at, 8_990 - step_down * at, size=7) for at in range(num_notes)]
+        found = notes.without_side_notes([*text, *beside])
+        assert len(found.text) == len(text) + (num_notes if step_right else 0), "what stands alone is no note"
+        work.append(calls - before)
+    assert work[1] < 2.5 * max(work[0], 1)

@@ -109,7 +109,7 @@ def test_formats_are_known_by_their_first_bytes(head: bytes, kind: str) -> None:
         (["docProps/app.xml", "[Content_Types].xml", "ppt/presentation.xml"], "pptx"),
         (["a.xhtml", "META-INF/container.xml"], "epub"),
         (["word/a.txt", "ppt/b.txt"], "zip"),
-        (["[Content_Types].xml", "x/a.xml"], "zip"),
+        (["notes/[Content_Types].xml", "x/a.xml"], "zip"),
     ],
 )
 def test_the_list_of_an_archive_decides_whatever_comes_first(names: list[str], kind: str) -> None:
@@ -133,6 +133,14 @@ def test_a_workbook_is_known_by_the_list_of_the_archive() -> None:
         (["Index/Document.iwa", "preview.jpg"], "a Pages, Keynote or Numbers file"),
         (["META-INF/MANIFEST.MF", "a/B.class"], "a Java program"),
         (["AndroidManifest.xml", "classes.dex", "META-INF/MANIFEST.MF"], "an Android program"),
+        (["Payload/Reader.app/Info.plist"], "a program for iOS"),
+        (["reader/a.py", "reader-1.0.dist-info/WHEEL"], "a Python package"),
+        (["_rels/.rels", "Reader.nuspec", "lib/a.txt", "[Content_Types].xml"], "a NuGet package"),
+        (["[Content_Types].xml", "_rels/.rels", "3D/3dmodel.model"], r"a 3D model \(3MF\)"),
+        (["[Content_Types].xml", "FixedDocumentSequence.fdseq", "Documents/1/Pages/1.fpage"], "an XPS document"),
+        (["[Content_Types].xml", "AppxManifest.xml"], "a program for Windows"),
+        (["[Content_Types].xml", "extension.vsixmanifest"], "an extension of Visual Studio"),
+        (["[Content_Types].xml", "x/a.xml"], "a package of another program"),
     ],
 )
 def test_other_archives_are_refused_by_name(names: list[str], what: str, tmp_path: Path) -> None:
@@ -144,7 +152,7 @@ def test_other_archives_are_refused_by_name(names: list[str], what: str, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "names", [["visio/a.txt", "xl/b.txt"], ["Index/a.txt", "Index.zip"], ["META-INF/MANIFEST.MF.txt"]]
+    "names", [["visio/a.txt", "xl/b.txt"], ["Index/a.txt", "Index.zip"], ["META-INF/MANIFEST.MF.txt"], ["a.nuspec"]]
 )
 def test_folders_of_such_names_are_ordinary(names: list[str]) -> None:
     assert sniff(b"PK\x03\x04", names) == "zip"

@@ -19,6 +19,7 @@ from app.context.upload_files import FOLDER, Claim, claim, forget, make_folder
 from app.context.uploads import NotKept
 from app.documents import Extracting, ocr
 from app.documents.errors import INSTALL_OCR, NotRead, OcrMissing, ScannedDocument
+from app.documents.metadata import COVER_START
 from app.documents.readers import read_head
 from app.documents.recognised import RecognisedPages
 from app.runtime.sessions import Session
@@ -92,6 +93,14 @@ def mixed(make_pdf: MakePdf, writer: PdfWriter) -> Path:
     add_image(writer, 1)
     writer.write(path)
     return path
+
+
+def test_a_pdf_that_is_opened_shows_its_first_page(
+    session: Session, drop: Callable[[Path], Claim], mixed: Path
+) -> None:
+    drop(mixed)
+    (book,) = session.uploads.library.books
+    assert book.document.cover.startswith(COVER_START)
 
 
 def test_a_scan_is_refused_offered_recognised_and_read(

@@ -82,6 +82,20 @@ def test_a_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
         serve_page.data_dir(tmp_path / "file" / "data")
 
 
+def test_a_start_deletes_what_a_killed_program_had_unpacked(
+    arguments: argparse.Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: list[bool] = []
+
+    def ended(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve_page, "sweep_unpacked", lambda: swept.append(True))
+    monkeypatch.setattr(serve_page, "serve", ended)
+    arguments.data_dir, arguments.port = tmp_path, 0
+    assert serve_page.run(arguments) == serve_page.INTERRUPTED and swept == [True]
+
+
 def test_uploads_lie_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet")
     for name in ("GRADIO_TEMP_DIR", "GRADIO_ANALYTICS_ENABLED", "no_proxy"):
