@@ -32,6 +32,13 @@ class KVShape(NamedTuple):
     device: torch.device
     reaches: tuple[Reach | None, ...] = ()  # of each layer; None: it attends to all tokens before. Empty: all layers do
     capped: bool = False  # whether attention scores have a soft cap
+    # Of a model with recurrent layers: the model's numbers of the layers that attend, which are all that is counted here
+    attending: tuple[int, ...] = ()
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the model keeps running states, too (`core.caches.running_state`)."""
+        return bool(self.attending)
 
     def reach(self, layer: int) -> Reach | None:
         """To what a layer attends; None: to everything."""

@@ -16,6 +16,7 @@ from core.caches.full_parts import Gathered, Mark, Suffix
 from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
+from core.caches.running_state import RunningState
 from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
@@ -74,6 +75,7 @@ class FullCache:
         self._queries = QueryLog(shape, capacity)
         self.moving = Moving()
         self._marks: dict[int, Mark] = {}  # by length
+        self.state = RunningState(shape.attending) if shape.recurrent else None
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if (reach := self.shape.reach(layer)) is not None:
@@ -92,7 +94,8 @@ class FullCache:
 
     @property
     def nbytes(self) -> int:
-        return self._length * self.shape.bytes_per_token + self.shape.window_bytes(self._length)
+        states = self.state.nbytes if self.state else 0
+        return self._length * self.shape.bytes_per_token + self.shape.window_bytes(self._length) + states
 
     @property
     def link_bytes(self) -> int:
@@ -238,6 +241,8 @@ class FullCache:
         self._marks[self._length] = Mark(queries, windows)
         if len(self._marks) > (MOST_WINDOW_MARKS if windows else MOST_MARKS):
             del self._marks[next(iter(self._marks))]
+        if self.state is not None:
+            self.state.remember()
 
     def queries_start(self) -> int:
         """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
@@ -263,12 +268,14 @@ class FullCache:
         self._num_landmarks, self._staged = max(first, last), False  # in `refilled` all landmarks are there already
         for store in self._layers:
             store.commit(self._length)
+        if self.state is not None:
+            self.state.commit(self._length)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on. Cost: none, except part of a block for offloaded layers if a block is cut.
 
-        Windowed layers go back by `FORGETTABLE` tokens, or to a length where queries were remembered; else it forgets
-        more, see `rewindable`.
+        Windowed layers go back by `FORGETTABLE` tokens, recurrent ones within the newest pass; both to a length where
+        queries were remembered; else it forgets more, see `rewindable`.
         """
         length = self.rewindable(length)
         known = self._marks.get(length)
@@ -276,6 +283,8 @@ class FullCache:
         self._length, self._staged = length, False
         for store in self._layers:
             store.truncate(self._length)
+        if self.state is not None:
+            self.state.truncate(self._length)
         if known is not None and any(lost):
             for (_, _, store), rows in zip(self._windows(), known.windows, strict=True):
                 store.put_back(rows)
@@ -289,6 +298,8 @@ class FullCache:
     def rewindable(self, length: int) -> int:
         """The length that `truncate(length)` would leave: at most `length`."""
         length = min(self._length, length)
+        if self.state is not None:
+            length = self.state.rewindable(length)
         if not self.shape.reaches or all(store.reaches_back_to(length) for _, _, store in self._windows()):
             return length
         return max((mark for mark in self._marks if mark <= length), default=0)
@@ -309,7 +320,8 @@ class FullCache:
         rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
         windows = [store.saved(start) for _, _, store in self._windows()]
         kept = [(k.clone(), v.clone()) for k, v in rows]
-        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved())
+        state = self.state.point if self.state else None
+        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved(), state)
         self.truncate(start)
         return suffix
 
@@ -327,6 +339,8 @@ class FullCache:
             self._staged = True
             self.commit(len(range(suffix.num_tokens)[part]))
         self._queries.restore(suffix.queries)
+        if self.state is not None and suffix.state is not None:
+            self.state.adopt(suffix.state)
 
     def forget(self, suffix: Suffix) -> None:
         """Free a suffix that will not be put back."""

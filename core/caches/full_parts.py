@@ -5,6 +5,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from core.caches.query_log import SavedQueries
+from core.caches.running_state import Point
 from core.caches.window_layer import WindowRows
 
 
@@ -25,6 +26,7 @@ class Suffix(NamedTuple):
     rows: list[tuple[Tensor, Tensor]]  # k, v of each layer that attends to all tokens: [H_kv, T, D]
     windows: list[WindowRows]  # of each windowed layer
     queries: SavedQueries
+    state: Point | None = None  # of recurrent layers, at its end
 
 
 class Mark(NamedTuple):

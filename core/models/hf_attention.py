@@ -25,7 +25,9 @@ from transformers.masking_utils import (
 )
 
 from core.caches.base import KVCache, RunningPass
+from core.caches.running_state import RunningState, running_state
 from core.errors import UnsupportedModel
+from core.models.recurrent import StatefulCache, StatefulLayers, watch
 from core.ops.reach import Asked, Reach
 
 ATTENTION_NAME = "triforce"
@@ -57,6 +59,26 @@ class PassHandle:
     def get_mask_sizes(self, num_new: int, layer: int = 0) -> tuple[int, int]:
         """The number of keys that a mask would cover, and the index of the first."""
         return self.cache.length + num_new, 0
+
+
+    def slot(self, layer: int) -> int:
+        """The cache's number of one of the model's layers."""
+        return layer
+
+
+class HybridHandle(PassHandle, StatefulCache):
+    """As `PassHandle`, of a model with recurrent layers: the cache's layers are those that attend."""
+
+    def __init__(self, cache: RunningPass, state: RunningState, num_new: int) -> None:
+        PassHandle.__init__(self, cache)
+        StatefulCache.__init__(self, StatefulLayers(cache, state, num_new))
+        self._slots = state.slots
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple["PassHandle", "PassHandle"]:
+        return super().update(k, v, self.slot(layer))
+
+    def slot(self, layer: int) -> int:
+        return self._slots[layer]
 
 
 class Partial:
@@ -132,8 +154,8 @@ def attention(
     wish = _wish(module, attention_mask, asked) if attention_mask is not None or asked else None
     assert isinstance(key, PassHandle), f"attention got {type(key).__name__}; run models through a Judge"
     assert value is key, f"attention got values of {type(value).__name__}"
-    layer = module.layer_idx
-    assert isinstance(layer, int)
+    assert isinstance(module.layer_idx, int)
+    layer = key.slot(module.layer_idx)
     scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # the default of transformers' own functions
     if wish is None:
         return key.cache.attend(layer, q, scaling).transpose(1, 2).contiguous(), None
@@ -181,13 +203,19 @@ def register() -> None:
 @torch.inference_mode()
 def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: KVCache, keep: int) -> Tensor:
     """One pass over tokens [T] at positions [T] through `cache`; logits of the last `keep` of them, [keep, V]."""
+    state = running_state(cache)
+    handle = PassHandle(cache) if state is None else HybridHandle(cache, state, len(tokens))
+    if state is not None:
+        watch(model)
     output = cast(Any, model)(
         input_ids=tokens[None],
         position_ids=positions[None],
-        past_key_values=PassHandle(cache),
+        past_key_values=handle,
         use_cache=True,
         logits_to_keep=keep,
     )
+    if isinstance(handle, HybridHandle):
+        handle.layers.leave()
     logits = output.logits[0]
     assert isinstance(logits, Tensor)
     return logits

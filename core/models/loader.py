@@ -26,7 +26,7 @@ from core.models.families import FAMILIES, WITH_SINKS, refusal
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import weight_files
-from core.models.layer_reach import reaches_of
+from core.models.layer_reach import attending_layers, reaches_of
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
@@ -56,11 +56,18 @@ class ModelDims:
     reaches: tuple[Reach | None, ...] = ()  # see `KVShape`
     capped: bool = False
     plain: bool = True  # whether attention is the plain causal one in every layer
+    attending: tuple[int, ...] = ()  # of a model with recurrent layers: those that attend, see `KVShape`
+    state_bytes: int = 0  # of all recurrent layers' states
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """The shape that a cache needs."""
-        heads = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
-        return KVShape(*heads, dtype, device, self.reaches, self.capped)
+        heads = (self.num_kv_layers, self.num_heads, self.num_kv_heads, self.head_dim)
+        return KVShape(*heads, dtype, device, self.reaches, self.capped, self.attending)
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers with keys and values."""
+        return len(self.attending) or self.num_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +142,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         raise UnsupportedModel(f"{name} {refused.problem}.", hint=refused.hint)
     heads = int(config.num_attention_heads)
     family = FAMILIES[config.model_type]
-    reaches = reaches_of(config, everywhere=family.windows == "all")
+    reaches = () if family.recurrent else reaches_of(config, everywhere=family.windows == "all")
     capped = bool(getattr(config, "attn_logit_softcapping", None))
     return ModelDims(
         num_layers=int(config.num_hidden_layers),
@@ -152,7 +159,8 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         intermediate_size=int(getattr(config, "intermediate_size", None) or 0),
         reaches=reaches,
         capped=capped,
-        plain=not reaches and not capped and config.model_type not in WITH_SINKS,
+        plain=not reaches and not capped and not family.recurrent and config.model_type not in WITH_SINKS,
+        attending=attending_layers(config) if family.recurrent else (),
     )
 
 
