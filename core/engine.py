@@ -35,6 +35,8 @@ from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
 from core.planning.memory_plan import Plan, block_changed
 
+STATE_KEPT_BEFORE = 512  # tokens before a prompt's end: a question is mostly shorter
+
 
 class Engine:
     """One loaded model pair and the caches of one conversation. Not thread-safe: one thread owns it.
@@ -244,13 +246,18 @@ class Engine:
             self._levels.full.remember_queries(self._levels.chunks.query_window)
         started, done = time.perf_counter(), reused
         yield progress_of(Step(done, done, reading_cost(done)), total, reused, 0.0)
-        with closing(self._steps(context, done, boundary, total)) as steps:
+        ends = (boundary or self._likely_boundary(total), total)
+        with closing(self._steps(context, done, *ends)) as steps:
             while not (cancel and cancel.is_set()) and (step := next(steps, None)):
                 self._seen[done:] = prompt_ids[done : step.kept]
                 done = step.kept
-                if done == total:
+                if done == total or (done in ends and self._levels.full.shape.recurrent):
                     self._levels.full.remember_queries(self._levels.chunks.query_window)
                 yield progress_of(step, total, reused, time.perf_counter() - started)
+
+    def _likely_boundary(self, total: int) -> int:
+        """Where to keep the running states of a prompt, so that another question is answered without reading it all."""
+        return max(0, total - STATE_KEPT_BEFORE) if self._levels.full.shape.recurrent else 0
 
     def _steps(self, context: Context, done: int, *ends: int) -> Generator[Step]:
         for end in ends:

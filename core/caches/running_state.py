@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-MOST_INPUTS = 256  # tokens of a pass whose inputs are kept; a longer pass can only be forgotten whole
+MOST_INPUTS = 64  # tokens of a pass whose inputs are kept; a longer pass can only be forgotten whole
 MOST_STATE_MARKS = 4  # lengths whose states are kept in host memory: the book's end and the newest prompts'
 STATE_COPIES = 5  # at most on the device: before and after a pass, in two caches, and one that is being computed
 

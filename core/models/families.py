@@ -84,7 +84,6 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "modernbert-decoder": SEVERAL_ROPES,
         "nanochat": Family(drafts=False),
         "nemotron": Family(),
-        "nemotron_h": HYBRID,
         "olmo": Family(),
         "olmo2": Family(),
         "olmo3": SEVERAL_ROPES,
@@ -117,6 +116,13 @@ OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
 UNUSED = "names a part of the context that its layers attend to, which its family does not have"
 PARTIAL = "does not attend to its whole context in every layer"
 STATE = "keeps a running state beside keys and values, in a way that was not tested"
+CLAMPED = "computes a token alone otherwise than in a pass of several (time_step_min), so guesses cannot be verified"
+HYBRIDS_REFUSED = {  # what transformers' code for the family does, in the versions that were tested
+    "jamba": "cannot go on from a running state with several tokens at once",
+    "minimax": "keeps running states in a cache of its own, which cannot go back to where a guess was rejected",
+    "nemotron_h": CLAMPED,
+    "zamba2": CLAMPED,
+}
 WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa")
 
 
@@ -146,6 +152,8 @@ def _state(config: object) -> Refusal | None:
         if not kinds & RECURRENT or not attending_layers(config):
             return Refusal("has recurrent layers alone, or does not name them (layer_types)", FULL)
         return None
+    if (why := HYBRIDS_REFUSED.get(getattr(config, "model_type", ""))) is not None:
+        return Refusal(why, FULL)
     others = sorted(kind for kind in kinds if not kind.endswith("attention") or kind == "linear_attention")
     if others:
         return Refusal(f"{STATE} (layers of the type {others[0]})", FULL)

@@ -7,7 +7,7 @@ own code makes the state from which the pass goes on, and nothing else of the mo
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from core.caches.running_state import MOST_INPUTS, LayerState, RunningState
 from core.errors import UnsupportedModel
 
 _watched: WeakSet[nn.Module] = WeakSet()
+_whole_chunks: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # as models were loaded
 
 
 class StatefulLayers:
@@ -53,6 +54,7 @@ class StatefulLayers:
         layer = cast(int, module.layer_idx)
         point, self._layer = self._state.point, layer
         self._running[layer] = _running(point.states.get(layer), _number_of_states(module), inputs.device)
+        _fit_chunks(module, self._num_new, inputs.device)
         if layer in point.inputs:
             module.forward(point.inputs[layer].to(inputs.device), **arguments)
         self._begun[layer] = _state_of(self._running[layer])
@@ -103,6 +105,16 @@ class StatefulCache:
     def is_recording_past(self, layer_idx: int) -> bool:
         """Whether transformers is to keep earlier states: never, they are kept here."""
         return False
+
+
+def _fit_chunks(module: nn.Module, num_new: int, device: torch.device) -> None:
+    """Let a state space compute a short pass in a short chunk: it would fill up a whole one, on a processor for nothing.
+
+    (One layer of Falcon-H1's sizes, 7 tokens.)
+    """
+    whole = _whole_chunks.setdefault(module, getattr(module, "chunk_size", 0))
+    if isinstance(whole, int) and whole and device.type == "cpu":
+        module.chunk_size = min(whole, 1 << max(4, (num_new - 1).bit_length()))
 
 
 def _number_of_states(module: nn.Module) -> int:

@@ -111,6 +111,7 @@ def planned_reads(
     """What passes read by a plan. `guessing`: bytes of the weights that retrieval passes read; None: the target's."""
     context, layers, kv = plan.context.value, target.num_layers, plan.num_layers * plan.cache_sizes.row_bytes
     windowed, windows = layers - plan.num_layers, target.shape(plan.dtype.value, META).window_bytes(context)
+    windows += target.state.nbytes(plan.dtype.value)
     weights = plan.bytes_of(TARGET_WEIGHTS)
     guessing = weights if guessing is None else guessing
     reads = Reads(
@@ -139,7 +140,7 @@ def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flo
     """
     pairs = sum(
         num_tokens * min(num_tokens / 2, num_tokens if reach is None else reach.size)
-        for reach in target.reaches or (None,) * target.num_layers
+        for reach in target.reaches or (None,) * target.num_kv_layers
     )
     return (2 * num_parameters * num_tokens + 4 * target.num_heads * target.head_dim * pairs) / flops
 
