@@ -32,7 +32,7 @@ class KVShape(NamedTuple):
     device: torch.device
     reaches: tuple[Reach | None, ...] = ()  # of each layer; None: it attends to all tokens before. Empty: all layers do
     capped: bool = False  # whether attention scores have a soft cap
-    # Of a model with recurrent layers: the model's numbers of the layers that attend, which are all that is counted here
+    # Of a model with recurrent layers: the model's numbers of the layers that attend; no others are counted here
     attending: tuple[int, ...] = ()
 
     @property

@@ -1,8 +1,9 @@
 """The running states of a model's recurrent layers (linear attention, state spaces, short convolutions).
 
 A state is of one length of the text and cannot go back. So it is kept twice: before the newest pass and after it. The
-inputs that the layers had in that pass are kept too: from the older state and the first n of them the layers compute the
-state after n tokens again ("replay", `core.models.recurrent`). Going back further needs a mark, or reads the text again.
+inputs that the layers had in that pass are kept, too: from the older state and the first n of them the layers compute
+the state after n tokens again ("replay", `core.models.recurrent`). Going back further needs a mark; without one the
+text is read again.
 
 States are never changed in place, so keeping one is a reference. Knows tensors, not models.
 """
@@ -139,7 +140,6 @@ class RunningState:
         """Continue from a point of another cache of the same model."""
         self._now = self._before = point
         self._passed = None
-
 
 
 def running_state(cache: object) -> RunningState | None:

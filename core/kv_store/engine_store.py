@@ -93,7 +93,7 @@ class CacheOwner(TextEngine, Protocol):
 
 
 def holds_all_rows(engine: TextEngine) -> bool:
-    """Whether an engine keeps the rows of all tokens in all layers: those of windowed layers go, states replace them."""
+    """Whether an engine keeps the rows of all tokens in all layers, and no running states in their place."""
     if not isinstance(engine, CacheOwner):
         return True
     shape = engine.full_cache.shape

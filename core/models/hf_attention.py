@@ -60,7 +60,6 @@ class PassHandle:
         """The number of keys that a mask would cover, and the index of the first."""
         return self.cache.length + num_new, 0
 
-
     def slot(self, layer: int) -> int:
         """The cache's number of one of the model's layers."""
         return layer
@@ -75,9 +74,11 @@ class HybridHandle(PassHandle, StatefulCache):
         self._slots = state.slots
 
     def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple["PassHandle", "PassHandle"]:
+        """As `PassHandle.update`."""
         return super().update(k, v, self.slot(layer))
 
     def slot(self, layer: int) -> int:
+        """The cache's number of one of the model's layers that attend."""
         return self._slots[layer]
 
 

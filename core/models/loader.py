@@ -30,7 +30,7 @@ from core.models.layer_reach import attending_layers, reaches_of
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
-from core.models.state_size import StateSize, state_size
+from core.models.state_size import NO_STATE, StateSize, state_size
 from core.ops.backend import STOCK, Backend
 from core.ops.reach import Reach
 
@@ -58,7 +58,7 @@ class ModelDims:
     capped: bool = False
     plain: bool = True  # whether attention is the plain causal one in every layer
     attending: tuple[int, ...] = ()  # of a model with recurrent layers: those that attend, see `KVShape`
-    state: StateSize = StateSize()  # of all recurrent layers
+    state: StateSize = NO_STATE  # of all recurrent layers
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """The shape that a cache needs."""
@@ -162,7 +162,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         capped=capped,
         plain=not reaches and not capped and not family.recurrent and config.model_type not in WITH_SINKS,
         attending=attending_layers(config) if family.recurrent else (),
-        state=state_size(config) if family.recurrent else StateSize(),
+        state=state_size(config) if family.recurrent else NO_STATE,
     )
 
 

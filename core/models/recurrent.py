@@ -53,14 +53,17 @@ class StatefulLayers:
         """
         layer = cast(int, module.layer_idx)
         point, self._layer = self._state.point, layer
-        self._running[layer] = _running(point.states.get(layer), _number_of_states(module), inputs.device)
-        _fit_chunks(module, self._num_new, inputs.device)
+        begun, count, device = point.states.get(layer), _number_of_states(module), inputs.device
+        _fit_chunks(module, self._num_new, device)
         if layer in point.inputs:
-            module.forward(point.inputs[layer].to(inputs.device), **arguments)
-        self._begun[layer] = _state_of(self._running[layer])
+            self._running[layer] = _running(begun, count, device)
+            module.forward(point.inputs[layer].to(device), **arguments)
+            begun = _state_of(self._running[layer])
+        self._running[layer] = _running(begun, count, device)
+        if begun is not None:
+            self._begun[layer] = begun
         if self._num_new <= MOST_INPUTS:
             self._inputs[layer] = inputs
-        self._running[layer] = _running(self._begun[layer], _number_of_states(module), inputs.device)
 
     def latest(self) -> LinearAttentionLayer:
         """The layer that computes now."""
@@ -73,7 +76,7 @@ class StatefulLayers:
 
 
 class StatefulCache:
-    """What recurrent layers ask of transformers' cache. transformers 5.17 reads `layers`, later ones call the methods."""
+    """What recurrent layers ask of transformers' cache: 5.17 reads `layers`, later versions call the methods."""
 
     def __init__(self, layers: StatefulLayers) -> None:
         self.layers = layers
@@ -96,11 +99,13 @@ class StatefulCache:
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any) -> Tensor:
         """The inputs of a convolution with those before them."""
-        return cast(Tensor, self.layers[layer_idx].update_conv_state(conv_states, state_idx, **more))
+        return self.layers[layer_idx].update_conv_state(conv_states, state_idx, **more)
 
-    def update_recurrent_state(self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any) -> Tensor:
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any
+    ) -> Tensor:
         """Replace the recurrent state."""
-        return cast(Tensor, self.layers[layer_idx].update_recurrent_state(recurrent_states, state_idx, **more))
+        return self.layers[layer_idx].update_recurrent_state(recurrent_states, state_idx, **more)
 
     def is_recording_past(self, layer_idx: int) -> bool:
         """Whether transformers is to keep earlier states: never, they are kept here."""
@@ -108,13 +113,13 @@ class StatefulCache:
 
 
 def _fit_chunks(module: nn.Module, num_new: int, device: torch.device) -> None:
-    """Let a state space compute a short pass in a short chunk: it would fill up a whole one, on a processor for nothing.
+    """Let a state space compute a short pass on a processor in a short chunk; it would fill up a whole one with zeros.
 
-    (One layer of Falcon-H1's sizes, 7 tokens.)
+    Six layers of Falcon-H1 0.5B's kind, 8 tokens on one core: 129 ms instead of 555 ms.
     """
     whole = _whole_chunks.setdefault(module, getattr(module, "chunk_size", 0))
     if isinstance(whole, int) and whole and device.type == "cpu":
-        module.chunk_size = min(whole, 1 << max(4, (num_new - 1).bit_length()))
+        cast(Any, module).chunk_size = min(whole, 1 << max(4, (num_new - 1).bit_length()))
 
 
 def _number_of_states(module: nn.Module) -> int:
@@ -123,9 +128,9 @@ def _number_of_states(module: nn.Module) -> int:
 
 def _running(state: LayerState | None, count: int, device: torch.device) -> LinearAttentionLayer:
     """transformers' cache layer with copies of a state: decoding one token writes into them."""
-    layer = LinearAttentionLayer(number_of_states=count)
+    layer: Any = LinearAttentionLayer(number_of_states=count)
     if state is None:
-        return layer
+        return cast(LinearAttentionLayer, layer)
     for index, (conv, recurrent) in enumerate(zip(state.conv, state.recurrent, strict=True)):
         if conv is not None:
             layer.conv_states[index] = conv.to(device, copy=True)
@@ -135,7 +140,7 @@ def _running(state: LayerState | None, count: int, device: torch.device) -> Line
         if recurrent is not None:
             layer.recurrent_states[index] = recurrent.to(device, copy=True)
             layer.is_recurrent_states_initialized[index] = True
-    return layer
+    return cast(LinearAttentionLayer, layer)
 
 
 def _state_of(layer: LinearAttentionLayer) -> LayerState:

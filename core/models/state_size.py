@@ -20,6 +20,9 @@ class StateSize(NamedTuple):
         return self.conv * dtype.itemsize + self.recurrent * WIDE
 
 
+NO_STATE = StateSize()
+
+
 def state_size(config: object) -> StateSize:
     """The states of a hybrid whose configuration names the kind of each layer (`layer_types`)."""
     layers = sum(kind in RECURRENT for kind in getattr(config, "layer_types", None) or ())

@@ -13,7 +13,7 @@ from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
 from core.kv_store.engine_store import BookStore
 from core.kv_store.folder import BookFolder
-from core.models.families import HYBRID, FAMILIES
+from core.models.families import FAMILIES, HYBRID
 from core.models.head_layout import is_divisible
 from core.models.hf_attention import ATTENTION_NAME
 from core.models.loader import LoadedModel, dims_of, prepared
@@ -154,4 +154,8 @@ def test_what_does_not_go_with_recurrent_layers_is_refused(tmp_path: Any) -> Non
     with pytest.raises(UnsupportedModel, match="recurrent layers alone"):
         dims_of(tiny_family("qwen3_next", layer_types=["linear_attention"] * 2), "x", weight_bytes=0)
     with pytest.raises(UnsupportedModel, match="layers of the type sliding_attention"):
-        dims_of(tiny_family("lfm2", layer_types=["conv", "sliding_attention", "full_attention"], num_hidden_layers=3), "x", weight_bytes=0)
+        dims_of(
+            tiny_family("lfm2", layer_types=["conv", "sliding_attention", "full_attention"], num_hidden_layers=3),
+            "x",
+            weight_bytes=0,
+        )

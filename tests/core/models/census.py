@@ -147,10 +147,7 @@ def _read_and_decode(name: str, ours: nn.Module, full: FullCache, tokens: list[i
 
 
 def _roll_back(name: str, ours: nn.Module, full: FullCache, tokens: list[int], expected: Tensor) -> None:
-    """Six guesses behind 140 tokens, all of them or the last three rejected, in the retrieval cache and in the full one.
-
-    The full cache comes first in a round, so the other one can follow it.
-    """
+    """Six guesses behind 140 tokens, all or the last three rejected, in the retrieval cache and in the full one."""
     retrieval = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=256, chunk_size=CHUNK, local_window=64)))
     retrieval.select()
     for part, cache in ((f"retrieval of {name}", cast(KVCache, retrieval)), (name, full)):
