@@ -14,7 +14,8 @@ from typing import cast
 
 import torch
 
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.tokens import Context, common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, models_of
@@ -34,8 +35,6 @@ from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
 from core.planning.memory_plan import Plan, block_changed
-
-STATE_KEPT_BEFORE = 512  # tokens before a prompt's end: a question is mostly shorter
 
 
 class Engine:
@@ -237,8 +236,7 @@ class Engine:
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
         context = Context(list(prompt_ids))
-        reused = min(self.cached_prefix(prompt_ids), total)
-        reused = self._rewind(reused)
+        reused = self._rewind(min(self.cached_prefix(prompt_ids), total))
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
         if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
             reused = self._rewind(voting)
@@ -246,18 +244,14 @@ class Engine:
             self._levels.full.remember_queries(self._levels.chunks.query_window)
         started, done = time.perf_counter(), reused
         yield progress_of(Step(done, done, reading_cost(done)), total, reused, 0.0)
-        ends = (boundary or self._likely_boundary(total), total)
+        ends = (boundary or self._levels.likely_boundary(total), total)
         with closing(self._steps(context, done, *ends)) as steps:
             while not (cancel and cancel.is_set()) and (step := next(steps, None)):
                 self._seen[done:] = prompt_ids[done : step.kept]
                 done = step.kept
-                if done == total or (done in ends and self._levels.full.shape.recurrent):
+                if done in ends:
                     self._levels.full.remember_queries(self._levels.chunks.query_window)
                 yield progress_of(step, total, reused, time.perf_counter() - started)
-
-    def _likely_boundary(self, total: int) -> int:
-        """Where to keep the running states of a prompt, so that another question is answered without reading it all."""
-        return max(0, total - STATE_KEPT_BEFORE) if self._levels.full.shape.recurrent else 0
 
     def _steps(self, context: Context, done: int, *ends: int) -> Generator[Step]:
         for end in ends:

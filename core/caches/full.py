@@ -6,14 +6,13 @@ complete chunk) and a log of queries. It does not know how chunks are selected.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
-from core.caches.full_parts import Gathered, Mark, Suffix
-from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
+from core.caches.full_parts import Gathered, Mark, Offload, Suffix
+from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
 from core.caches.running_state import RunningState
@@ -28,19 +27,6 @@ from core.ops.transfer import HostRows, PrefetchRing
 MOST_MARKS = 8  # lengths whose newest queries are kept for a later rewind to exactly there: the newest prompts
 MOST_WINDOW_MARKS = 2  # ... of models with windows, whose rows they hold, too
 MOST_ATTACHED = 256  # rows that `attach` writes at a time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
-    """Which layers lie in host memory, and the size of the blocks that cross the link."""
-
-    num_resident: int = 0  # the first of the layers that attend to all tokens; windowed ones always are
-    block_rows: int = 4096  # keys and values that cross the link at a time; a multiple of the chunk size
-    num_slots: int = 3  # buffers of the ring
-
-    def ring(self, shape: KVShape) -> PrefetchRing:
-        """The ring that all offloaded layers share."""
-        return PrefetchRing(piece_shape(shape, self.block_rows), shape.dtype, shape.device, self.num_slots)
 
 
 class FullCache:
@@ -75,7 +61,7 @@ class FullCache:
         self._queries = QueryLog(shape, capacity)
         self.moving = Moving()
         self._marks: dict[int, Mark] = {}  # by length
-        self.state = RunningState(shape.attending) if shape.recurrent else None
+        self.state = RunningState(shape.attending)
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if (reach := self.shape.reach(layer)) is not None:
@@ -94,8 +80,8 @@ class FullCache:
 
     @property
     def nbytes(self) -> int:
-        states = self.state.nbytes if self.state else 0
-        return self._length * self.shape.bytes_per_token + self.shape.window_bytes(self._length) + states
+        rows = self._length * self.shape.bytes_per_token + self.shape.window_bytes(self._length)
+        return rows + self.state.nbytes
 
     @property
     def link_bytes(self) -> int:
@@ -241,8 +227,7 @@ class FullCache:
         self._marks[self._length] = Mark(queries, windows)
         if len(self._marks) > (MOST_WINDOW_MARKS if windows else MOST_MARKS):
             del self._marks[next(iter(self._marks))]
-        if self.state is not None:
-            self.state.remember()
+        self.state.remember()
 
     def queries_start(self) -> int:
         """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
@@ -268,8 +253,7 @@ class FullCache:
         self._num_landmarks, self._staged = max(first, last), False  # in `refilled` all landmarks are there already
         for store in self._layers:
             store.commit(self._length)
-        if self.state is not None:
-            self.state.commit(self._length)
+        self.state.commit(self._length)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on. Cost: none, except part of a block for offloaded layers if a block is cut.
@@ -283,8 +267,7 @@ class FullCache:
         self._length, self._staged = length, False
         for store in self._layers:
             store.truncate(self._length)
-        if self.state is not None:
-            self.state.truncate(self._length)
+        self.state.truncate(self._length)
         if known is not None and any(lost):
             for (_, _, store), rows in zip(self._windows(), known.windows, strict=True):
                 store.put_back(rows)
@@ -297,9 +280,7 @@ class FullCache:
 
     def rewindable(self, length: int) -> int:
         """The length that `truncate(length)` would leave: at most `length`."""
-        length = min(self._length, length)
-        if self.state is not None:
-            length = self.state.rewindable(length)
+        length = self.state.rewindable(min(self._length, length))
         if not self.shape.reaches or all(store.reaches_back_to(length) for _, _, store in self._windows()):
             return length
         return max((mark for mark in self._marks if mark <= length), default=0)
@@ -320,8 +301,7 @@ class FullCache:
         rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
         windows = [store.saved(start) for _, _, store in self._windows()]
         kept = [(k.clone(), v.clone()) for k, v in rows]
-        state = self.state.point if self.state else None
-        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved(), state)
+        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved(), self.state.point)
         self.truncate(start)
         return suffix
 
@@ -339,8 +319,7 @@ class FullCache:
             self._staged = True
             self.commit(len(range(suffix.num_tokens)[part]))
         self._queries.restore(suffix.queries)
-        if self.state is not None and suffix.state is not None:
-            self.state.adopt(suffix.state)
+        self.state.adopt(suffix.state)
 
     def forget(self, suffix: Suffix) -> None:
         """Free a suffix that will not be put back."""

@@ -56,7 +56,7 @@ class RetrievalCache:
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
         self._windows: dict[int, WindowLayer] = {}  # by layer
-        self.state = RunningState(self.shape.attending) if self.shape.recurrent else None
+        self.state = RunningState(self.shape.attending)
         none = (len(self.shape.full_layers), self.shape.num_kv_heads, 0)
         self._held = torch.empty(none, dtype=torch.int64, device=self.shape.device)  # chunk of each slot, [L, H_kv, n]
         self._recent_start = 0  # conversation index of the first recent row
@@ -89,8 +89,7 @@ class RetrievalCache:
     @property
     def nbytes(self) -> int:
         rows = self._first_recent + self._length - self._recent_start
-        states = self.state.nbytes if self.state else 0
-        return rows * self.shape.bytes_per_token + self.shape.window_bytes(self._length) + states
+        return rows * self.shape.bytes_per_token + self.shape.window_bytes(self._length) + self.state.nbytes
 
     @property
     def _first_recent(self) -> int:
@@ -116,7 +115,7 @@ class RetrievalCache:
         self._hold(wanted, num_eligible)
         self._copy_all_recent(length)
         self._length = self._synced = length
-        self._adopt_state()
+        self.state.adopt(self._full.state.point)
 
     def _copy_all_recent(self, length: int) -> None:
         for layer in self.shape.full_layers:
@@ -194,13 +193,13 @@ class RetrievalCache:
         self._held, self._recent_start = part.held.clone(), part.recent_start
         self._length = self._synced = min(part.length, self._full.length)
         self._copy_all_recent(self._length)
-        self._adopt_state()
+        self.state.adopt(self._full.state.point)
 
     def forget(self, part: HeldPart) -> None:
         """Free what was set aside and will not be put back."""
 
     def unseen_spans(self, total: int) -> list[range]:
-        if self.state is not None:
+        if self.shape.recurrent:
             self._follow(total)
         return [range(self._length, total)]
 
@@ -215,11 +214,7 @@ class RetrievalCache:
         for layer in self.shape.full_layers:
             self._copy_recent(layer, self._synced, seen)
         self._length = self._synced = seen
-        self._adopt_state()
-
-    def _adopt_state(self) -> None:
-        if self.state is not None and self._full.state is not None:
-            self.state.adopt(self._full.state.point)
+        self.state.adopt(self._full.state.point)
 
     def begin(self, start: int, num_new: int) -> Tensor:
         """Replace this cache's own rows by those that the full cache has computed meanwhile; make room by sliding."""
@@ -269,13 +264,12 @@ class RetrievalCache:
         self._length += num_new
         for window in self._windows.values():
             window.commit(self._length)
-        if self.state is not None:
-            self.state.commit(self._length)
+        self.state.commit(self._length)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; if that is before the recent rows, forget everything."""
         length = min(length, self._length)
-        lost = self.state is not None and self._full.length < length and self.state.rewindable(length) < length
+        lost = self._full.length < length and self.state.rewindable(length) < length
         if length < self._recent_start or lost or not all(w.reaches_back_to(length) for w in self._windows.values()):
             self._held = self._held[..., :0]
             self._recent_start = length = 0
@@ -283,8 +277,7 @@ class RetrievalCache:
         self._synced = min(self._synced, self._length)
         for window in self._windows.values():
             window.truncate(self._length)
-        if self.state is not None:
-            self.state.truncate(self.state.rewindable(self._length))  # if that is less, `unseen_spans` follows the full
+        self.state.truncate(self.state.rewindable(self._length))  # if that is less, `_follow` repairs it
 
 
 def _membership(chunks: Tensor, num_chunks: int) -> Tensor:

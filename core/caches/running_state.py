@@ -16,6 +16,7 @@ from torch import Tensor
 
 MOST_INPUTS = 64  # tokens of a pass whose inputs are kept; a longer pass can only be forgotten whole
 MOST_STATE_MARKS = 4  # lengths whose states are kept in host memory: the book's end and the newest prompts'
+LIKELY_QUESTION = 512  # tokens at a prompt's end that may be a question about the book before them
 STATE_COPIES = 5  # at most on the device: before and after a pass, in two caches, and one that is being computed
 
 
@@ -64,10 +65,10 @@ NOTHING = Point(0, {}, {}, 0)
 
 
 class RunningState:
-    """The states of one conversation, as one cache has seen it."""
+    """The states of one conversation, as one cache has seen it. Of a model without recurrent layers there are none."""
 
     def __init__(self, attending: Sequence[int]) -> None:
-        """`attending`: the model's numbers of the layers whose keys and values the cache keeps, in order."""
+        """`attending`: of a model with recurrent layers, the numbers of those that attend."""
         self.slots = {layer: slot for slot, layer in enumerate(attending)}
         self._now, self._before = NOTHING, NOTHING  # at this length; the newest pass, as far as it was not forgotten
         self._passed: tuple[States, Inputs, States] | None = None  # of a pass that is not committed
@@ -93,7 +94,7 @@ class RunningState:
         self._passed = before, inputs, after
 
     def commit(self, length: int) -> None:
-        """Count the tokens of the newest pass; without a pass, nothing is known about `length`."""
+        """Count the tokens of the newest pass; without one they stay unknown, until `adopt`."""
         if self._passed is None:
             return
         (before, inputs, after), self._passed = self._passed, None
@@ -102,6 +103,8 @@ class RunningState:
 
     def rewindable(self, length: int) -> int:
         """The largest length up to `length` that `truncate` can go back to."""
+        if not self.slots:
+            return length
         length = min(length, self.length)
         if length == self.length or self._replays(length):
             return length
@@ -130,6 +133,8 @@ class RunningState:
 
     def remember(self) -> None:
         """Keep the states of this length, so that a later rewind finds them again. Cost: a copy to host memory."""
+        if not self.slots:
+            return
         self._marks.pop(self.length, None)
         self._marks[self.length] = self._now.to(torch.device("cpu"))
         if len(self._marks) > MOST_STATE_MARKS:
@@ -145,4 +150,4 @@ class RunningState:
 def running_state(cache: object) -> RunningState | None:
     """The running states of a cache, where its model has any."""
     found = getattr(cache, "state", None)
-    return found if isinstance(found, RunningState) else None
+    return found if isinstance(found, RunningState) and found.slots else None

@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from core.caches.base import KVCache
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
 from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, chosen_weights, selection_policy
 from core.caches.retrieval import RetrievalCache
+from core.caches.running_state import LIKELY_QUESTION
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
@@ -137,6 +139,10 @@ class Levels:
             if model.graphs is not None:
                 model.logits(Context([0]), 1)
                 model.cache.truncate(0)
+
+    def likely_boundary(self, total: int) -> int:
+        """Where a book may end in a prompt: the running states there are kept, as they cannot go back. 0: no matter."""
+        return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
 
     # -------------------- what the caches hold
 

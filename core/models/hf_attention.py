@@ -37,16 +37,24 @@ HARMLESS = frozenset(
 )
 
 
+class Staged(NamedTuple):
+    """Stands for the keys and the values of a layer, and of those that read them again."""
+
+    cache: RunningPass
+    layer: int
+
+
 class PassHandle:
     """Replaces a transformers cache during one forward pass."""
 
     def __init__(self, cache: RunningPass) -> None:
         self.cache = cache
 
-    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple["PassHandle", "PassHandle"]:
-        """Stage k, v [1, H_kv, T, D]; the attention function gets this handle instead of them."""
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple[Staged, Staged]:
+        """Stage k, v [1, H_kv, T, D]; the attention function gets a handle instead of them."""
         self.cache.stage(layer, k, v)
-        return self, self
+        staged = Staged(self.cache, layer)
+        return staged, staged
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Conversation tokens seen, for transformers."""
@@ -60,10 +68,6 @@ class PassHandle:
         """The number of keys that a mask would cover, and the index of the first."""
         return self.cache.length + num_new, 0
 
-    def slot(self, layer: int) -> int:
-        """The cache's number of one of the model's layers."""
-        return layer
-
 
 class HybridHandle(PassHandle, StatefulCache):
     """As `PassHandle`, of a model with recurrent layers: the cache's layers are those that attend."""
@@ -73,13 +77,9 @@ class HybridHandle(PassHandle, StatefulCache):
         StatefulCache.__init__(self, StatefulLayers(cache, state, num_new))
         self._slots = state.slots
 
-    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple["PassHandle", "PassHandle"]:
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple[Staged, Staged]:
         """As `PassHandle.update`."""
-        return super().update(k, v, self.slot(layer))
-
-    def slot(self, layer: int) -> int:
-        """The cache's number of one of the model's layers that attend."""
-        return self._slots[layer]
+        return super().update(k, v, self._slots[layer])
 
 
 class Partial:
@@ -153,14 +153,12 @@ def attention(
     if is_causal is False or (is_causal is None and getattr(module, "is_causal", True) is False):
         raise _refused(module, "is_causal=False")
     wish = _wish(module, attention_mask, asked) if attention_mask is not None or asked else None
-    assert isinstance(key, PassHandle), f"attention got {type(key).__name__}; run models through a Judge"
+    assert isinstance(key, Staged), f"attention got {type(key).__name__}; run models through a Judge"
     assert value is key, f"attention got values of {type(value).__name__}"
-    assert isinstance(module.layer_idx, int)
-    layer = key.slot(module.layer_idx)
     scaling = q.shape[-1] ** -0.5 if scaling is None else scaling  # the default of transformers' own functions
     if wish is None:
-        return key.cache.attend(layer, q, scaling).transpose(1, 2).contiguous(), None
-    return key.cache.attend(layer, q, scaling, wish).transpose(1, 2).contiguous(), None
+        return key.cache.attend(key.layer, q, scaling).transpose(1, 2).contiguous(), None
+    return key.cache.attend(key.layer, q, scaling, wish).transpose(1, 2).contiguous(), None
 
 
 def _wish(module: nn.Module, mask: object, asked: Mapping[str, object]) -> Asked | None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from core.caches.running_state import LIKELY_QUESTION
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams
-from core.engine import STATE_KEPT_BEFORE, Engine
+from core.engine import Engine
 from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.generation.loaded import LoadedModels
@@ -100,7 +101,6 @@ def test_a_plan_counts_states_and_the_rows_of_layers_that_attend(family: str) ->
     full, dims = engine.full_cache, engine._models.target.dims
     for _ in engine.read(random_prompt(LENGTH)):
         pass
-    assert full.state is not None
     assert full.state.nbytes == dims.state.nbytes(torch.float32) > 0
     assert engine.plan.bytes_of("running states") == 5 * full.state.nbytes
     assert full.shape.num_layers == engine.plan.num_layers == len(dims.attending)
@@ -128,7 +128,7 @@ def test_where_nobody_says_where_the_book_ends_the_last_part_is_read_again() -> 
     answer(engine, [*book, *random_prompt(40, seed=1)], "autoregressive")
     prompt = [*book, *random_prompt(30, seed=2)]
     again = answer(engine, prompt, "retrieval")
-    assert again.reused_tokens == 1039 - STATE_KEPT_BEFORE
+    assert again.reused_tokens == 1039 - LIKELY_QUESTION
     assert list(again.token_ids) == written(stock, prompt)
 
 

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from core.caches.base import KVCache, KVShape
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
