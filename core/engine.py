@@ -235,21 +235,20 @@ class Engine:
         total, needed = len(prompt_ids) - 1, len(prompt_ids) + LONGEST_ROUND
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
-        context = Context(list(prompt_ids))
+        context, boundary = Context(list(prompt_ids)), boundary or self._levels.likely_boundary(total)
         reused = self._rewind(min(self.cached_prefix(prompt_ids), total))
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
         if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
             reused = self._rewind(voting)
-        if reused == total:
+        if reused and reused in (boundary, total):
             self._levels.full.remember_queries(self._levels.chunks.query_window)
         started, done = time.perf_counter(), reused
         yield progress_of(Step(done, done, reading_cost(done)), total, reused, 0.0)
-        ends = (boundary or self._levels.likely_boundary(total), total)
-        with closing(self._steps(context, done, *ends)) as steps:
+        with closing(self._steps(context, done, boundary, total)) as steps:
             while not (cancel and cancel.is_set()) and (step := next(steps, None)):
                 self._seen[done:] = prompt_ids[done : step.kept]
                 done = step.kept
-                if done in ends:
+                if done in (boundary, total):
                     self._levels.full.remember_queries(self._levels.chunks.query_window)
                 yield progress_of(step, total, reused, time.perf_counter() - started)
 

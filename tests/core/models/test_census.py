@@ -8,9 +8,9 @@ from core.models.families import FAMILIES
 from tests.core.models.census import judged, table
 from tests.core.models.tiny_families import families, tiny_family
 
-REFUSED = ["bert", "bloom", "deepseek_v3", "gemma4_text", "mamba", "qwen3_next"]
+REFUSED = ["bert", "bloom", "deepseek_v3", "gemma4_text", "jamba", "mamba", "nemotron_h"]
 SERVED = ["cohere2", "gemma2", "gemma3_text", "gpt_oss", "llama", "llama4_text", "ministral", "mistral", "mixtral"]
-SERVED += ["olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3"]
+SERVED += ["olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3", "falcon_h1", "lfm2", "qwen3_next"]
 PART = [*REFUSED, *SERVED]
 
 
