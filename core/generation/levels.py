@@ -240,7 +240,11 @@ class Levels:
         layers, away = loaded.dims.num_layers, model is self.parts.full
         share = choose_cpu_attention(self._config, device, away=True).value or 0.0
         resident = plan.resident_layers if away else None
-        windowed, windows, kv = layers - len(loaded.shape.full_layers), 0, model.cache.nbytes
+        windowed, windows, kv = (
+            layers - loaded.dims.num_kv_layers + sum(map(bool, loaded.dims.reaches)),
+            0,
+            model.cache.nbytes,
+        )
         if windowed and loaded is models.target:
             states = loaded.dims.state.nbytes(loaded.shape.dtype)
             windows = min(kv, loaded.shape.window_bytes(model.cache.length) + states)
