@@ -14,7 +14,8 @@ from typing import cast
 
 import torch
 
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.tokens import Context, common_prefix
 from core.config import EngineConfig, GenerationConfig
 from core.decoding.methods import Decoder, models_of
@@ -234,9 +235,8 @@ class Engine:
         total, needed = len(prompt_ids) - 1, len(prompt_ids) + LONGEST_ROUND
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
-        context = Context(list(prompt_ids))
-        reused = min(self.cached_prefix(prompt_ids), total)
-        reused = self._rewind(reused)
+        context, boundary = Context(list(prompt_ids)), boundary or self._levels.likely_boundary(total)
+        reused = self._rewind(min(self.cached_prefix(prompt_ids), total))
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
         if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again
             reused = self._rewind(voting)

@@ -34,6 +34,8 @@ class KVShape(NamedTuple):
     capped: bool = False  # whether attention scores have a soft cap
     again: tuple[int, ...] = ()  # layers that later layers without keys of their own read, one for each, in order
     windowed_heads: tuple[int, int] | None = None  # H_kv and D of windowed layers, if others than those above
+    # Of a model with recurrent layers: the model's numbers of the layers that attend; no others are counted here
+    attending: tuple[int, ...] = ()
 
     def of(self, layer: int) -> "KVShape":
         """The shape with the heads of one layer."""
@@ -45,6 +47,11 @@ class KVShape(NamedTuple):
     def times_read(self, layer: int) -> int:
         """How often a pass reads a layer's keys and values."""
         return 1 + self.again.count(layer)
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the model keeps running states, too (`core.caches.running_state`)."""
+        return bool(self.attending)
 
     def reach(self, layer: int) -> Reach | None:
         """To what a layer attends; None: to everything."""

@@ -6,16 +6,16 @@ complete chunk) and a log of queries. It does not know how chunks are selected.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from core.caches.base import FixedRows, KVShape, Moving
-from core.caches.full_parts import Gathered, Mark, Suffix
-from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer, piece_shape
+from core.caches.full_parts import Gathered, Mark, Offload, Suffix
+from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, OffloadedLayer, ResidentLayer
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
+from core.caches.running_state import RunningState
 from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
@@ -28,19 +28,6 @@ from core.ops.transfer import HostRows, PrefetchRing
 MOST_MARKS = 9
 MOST_WINDOW_MARKS = 3  # ... of models with windows, whose rows they hold, too
 MOST_ATTACHED = 256  # rows that `attach` writes at a time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offload:
-    """Which layers lie in host memory, and the size of the blocks that cross the link."""
-
-    num_resident: int = 0  # the first of the layers that attend to all tokens; windowed ones always are
-    block_rows: int = 4096  # keys and values that cross the link at a time; a multiple of the chunk size
-    num_slots: int = 3  # buffers of the ring
-
-    def ring(self, shape: KVShape) -> PrefetchRing:
-        """The ring that all offloaded layers share."""
-        return PrefetchRing(piece_shape(shape, self.block_rows), shape.dtype, shape.device, self.num_slots)
 
 
 class FullCache:
@@ -75,6 +62,7 @@ class FullCache:
         self._queries = QueryLog(shape, capacity)
         self.moving = Moving()
         self._marks: dict[int, Mark] = {}  # by length
+        self.state = RunningState(shape.attending)
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if (reach := self.shape.reach(layer)) is not None:
@@ -93,7 +81,8 @@ class FullCache:
 
     @property
     def nbytes(self) -> int:
-        return self._length * self.shape.full_reads * self.shape.layer_bytes + self.shape.window_bytes(self._length)
+        rows = self._length * self.shape.full_reads * self.shape.layer_bytes + self.shape.window_bytes(self._length)
+        return rows + self.state.nbytes
 
     @property
     def link_bytes(self) -> int:
@@ -242,6 +231,7 @@ class FullCache:
         windows = [store.saved(reach.first(self._length), host) for _, reach, store in self._windows()]
         queries = torch.stack(newest).cpu() if newest else torch.empty(0, 0, 0, 0)
         self._marks[self._length] = Mark(queries, windows)
+        self.state.remember()
 
     def queries_start(self) -> int:
         """The first token whose query is known, as are all up to `length`; `recent_queries` returns no others.
@@ -267,12 +257,13 @@ class FullCache:
         self._num_landmarks, self._staged = max(first, last), False  # in `refilled` all landmarks are there already
         for store in self._layers:
             store.commit(self._length)
+        self.state.commit(self._length)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on. Cost: none, except part of a block for offloaded layers if a block is cut.
 
-        Windowed layers go back by `FORGETTABLE` tokens, or to a length where queries were remembered; else it forgets
-        more, see `rewindable`.
+        Windowed layers go back by `FORGETTABLE` tokens, recurrent ones within the newest pass; both to a length where
+        queries were remembered; else it forgets more, see `rewindable`.
         """
         length = self.rewindable(length)
         known = self._marks.get(length)
@@ -280,6 +271,7 @@ class FullCache:
         self._length, self._staged = length, False
         for store in self._layers:
             store.truncate(self._length)
+        self.state.truncate(self._length)
         if known is not None and any(lost):
             for (_, _, store), rows in zip(self._windows(), known.windows, strict=True):
                 store.put_back(rows)
@@ -292,7 +284,7 @@ class FullCache:
 
     def rewindable(self, length: int) -> int:
         """The length that `truncate(length)` would leave: at most `length`."""
-        length = min(self._length, length)
+        length = self.state.rewindable(min(self._length, length))
         if not self.shape.reaches or all(store.reaches_back_to(length) for _, _, store in self._windows()):
             return length
         return max((mark for mark in self._marks if mark <= length), default=0)
@@ -313,7 +305,7 @@ class FullCache:
         rows = [self.rows(layer, start, self._length) for layer in self.shape.full_layers]
         windows = [store.saved(start) for _, _, store in self._windows()]
         kept = [(k.clone(), v.clone()) for k, v in rows]
-        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved())
+        suffix = Suffix(start, self._length - start, kept, windows, self._queries.saved(), self.state.point)
         self.truncate(start)
         return suffix
 
@@ -331,6 +323,7 @@ class FullCache:
             self._staged = True
             self.commit(len(range(suffix.num_tokens)[part]))
         self._queries.restore(suffix.queries)
+        self.state.adopt(suffix.state)
 
     def forget(self, suffix: Suffix) -> None:
         """Free a suffix that will not be put back."""

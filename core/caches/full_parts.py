@@ -1,11 +1,29 @@
-"""What the full cache hands out: chosen chunks, the end of a conversation, and what it remembers of a length."""
+"""What the full cache takes and hands out: where layers lie, chosen chunks, the end of a conversation, marks."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
+from core.caches.base import KVShape
+from core.caches.layer_storage import piece_shape
 from core.caches.query_log import SavedQueries
+from core.caches.running_state import Point
 from core.caches.window_layer import WindowRows
+from core.ops.transfer import PrefetchRing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Which layers lie in host memory, and the size of the blocks that cross the link."""
+
+    num_resident: int = 0  # the first of the layers that attend to all tokens; windowed ones always are
+    block_rows: int = 4096  # keys and values that cross the link at a time; a multiple of the chunk size
+    num_slots: int = 3  # buffers of the ring
+
+    def ring(self, shape: KVShape) -> PrefetchRing:
+        """The ring that all offloaded layers share."""
+        return PrefetchRing(piece_shape(shape, self.block_rows), shape.dtype, shape.device, self.num_slots)
 
 
 class Gathered(NamedTuple):
@@ -25,6 +43,7 @@ class Suffix(NamedTuple):
     rows: list[tuple[Tensor, Tensor]]  # k, v of each layer that attends to all tokens: [H_kv, T, D]
     windows: list[WindowRows]  # of each windowed layer
     queries: SavedQueries
+    state: Point  # of recurrent layers, at its end
 
 
 class Mark(NamedTuple):

@@ -12,7 +12,8 @@ from typing import TypeVar
 import torch
 
 from core.caches.base import KVShape
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.errors import NotEnoughMemory
 from core.ops.backend import Backend
 

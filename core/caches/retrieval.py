@@ -15,6 +15,7 @@ from core.caches.base import FixedRows, KVShape, Moving
 from core.caches.full import FullCache
 from core.caches.layer_storage import by_chunk
 from core.caches.policies import ChunkPolicy
+from core.caches.running_state import RunningState
 from core.caches.window_layer import SHORT, WindowLayer
 from core.ops.reach import Asked, attend_as
 
@@ -55,6 +56,7 @@ class RetrievalCache:
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
         self._windows: dict[int, WindowLayer] = {}  # by layer
+        self.state = RunningState(self.shape.attending)
         none = (len(self.shape.full_layers), self.shape.num_kv_heads, 0)
         self._held = torch.empty(none, dtype=torch.int64, device=self.shape.device)  # chunk of each slot, [L, H_kv, n]
         self._recent_start = 0  # conversation index of the first recent row
@@ -87,7 +89,8 @@ class RetrievalCache:
     @property
     def nbytes(self) -> int:
         rows = self._first_recent + self._length - self._recent_start
-        return rows * self.shape.full_reads * self.shape.layer_bytes + self.shape.window_bytes(self._length)
+        held = rows * self.shape.full_reads * self.shape.layer_bytes
+        return held + self.shape.window_bytes(self._length) + self.state.nbytes
 
     @property
     def _first_recent(self) -> int:
@@ -113,6 +116,7 @@ class RetrievalCache:
         self._hold(wanted, num_eligible)
         self._copy_all_recent(length)
         self._length = self._synced = length
+        self.state.adopt(self._full.state.point)
 
     def _copy_all_recent(self, length: int) -> None:
         for layer in self.shape.full_layers:
@@ -190,12 +194,28 @@ class RetrievalCache:
         self._held, self._recent_start = part.held.clone(), part.recent_start
         self._length = self._synced = min(part.length, self._full.length)
         self._copy_all_recent(self._length)
+        self.state.adopt(self._full.state.point)
 
     def forget(self, part: HeldPart) -> None:
         """Free what was set aside and will not be put back."""
 
     def unseen_spans(self, total: int) -> list[range]:
+        if self.shape.recurrent:
+            self._follow(total)
         return [range(self._length, total)]
+
+    def _follow(self, total: int) -> None:
+        """Go on from the full cache's running states where it has seen as much: this cache's own are approximations."""
+        seen = self._full.length
+        if not self._length <= seen < total:
+            return
+        if self._first_recent + seen - self._recent_start > self._rows:
+            self.select()
+            return
+        for layer in self.shape.full_layers:
+            self._copy_recent(layer, self._synced, seen)
+        self._length = self._synced = seen
+        self.state.adopt(self._full.state.point)
 
     def begin(self, start: int, num_new: int) -> Tensor:
         """Replace this cache's own rows by those that the full cache has computed meanwhile; make room by sliding."""
@@ -245,16 +265,20 @@ class RetrievalCache:
         self._length += num_new
         for window in self._windows.values():
             window.commit(self._length)
+        self.state.commit(self._length)
 
     def truncate(self, length: int) -> None:
         """Forget tokens from `length` on; if that is before the recent rows, forget everything."""
-        if length < self._recent_start or not all(w.reaches_back_to(length) for w in self._windows.values()):
+        length = min(length, self._length)
+        lost = self._full.length < length and self.state.rewindable(length) < length
+        if length < self._recent_start or lost or not all(w.reaches_back_to(length) for w in self._windows.values()):
             self._held = self._held[..., :0]
             self._recent_start = length = 0
-        self._length = min(self._length, length)
+        self._length = length
         self._synced = min(self._synced, self._length)
         for window in self._windows.values():
             window.truncate(self._length)
+        self.state.truncate(self.state.rewindable(self._length))  # if that is less, `_follow` repairs it
 
 
 def _membership(chunks: Tensor, num_chunks: int) -> Tensor:

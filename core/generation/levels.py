@@ -9,10 +9,12 @@ import torch
 from torch import nn
 
 from core.caches.base import KVCache
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
 from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, chosen_weights, selection_policy
 from core.caches.retrieval import RetrievalCache
+from core.caches.running_state import LIKELY_QUESTION
 from core.caches.streaming import StreamingCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig
@@ -139,6 +141,10 @@ class Levels:
                 model.logits(Context([0]), 1)
                 model.cache.truncate(0)
 
+    def likely_boundary(self, total: int) -> int:
+        """Where a book may end in a prompt: the running states there are kept, as they cannot go back. 0: no matter."""
+        return max(0, total - LIKELY_QUESTION) if self.full.shape.recurrent else 0
+
     # -------------------- what the caches hold
 
     def rewind(self, length: int) -> None:
@@ -237,7 +243,8 @@ class Levels:
         resident = plan.resident_layers if away else None
         windowed, windows, kv = layers - loaded.dims.full_layers, 0, model.cache.nbytes
         if windowed and loaded is models.target:
-            windows = loaded.shape.window_bytes(model.cache.length)
+            states = loaded.dims.state.nbytes(loaded.shape.dtype)
+            windows = min(kv, loaded.shape.window_bytes(model.cache.length) + states)
         experts = self._experts if loaded is models.target else None
         reads = PassReads.of(
             layers,

@@ -93,8 +93,11 @@ class CacheOwner(TextEngine, Protocol):
 
 
 def holds_all_rows(engine: TextEngine) -> bool:
-    """Whether an engine keeps the rows of all tokens in all layers: those of windowed layers go."""
-    return not (isinstance(engine, CacheOwner) and engine.full_cache.shape.reaches)
+    """Whether an engine keeps the rows of all tokens in all layers, and no running states in their place."""
+    if not isinstance(engine, CacheOwner):
+        return True
+    shape = engine.full_cache.shape
+    return not (shape.reaches or shape.recurrent)
 
 
 class BookStore:
@@ -109,7 +112,7 @@ class BookStore:
             )
         if not holds_all_rows(engine):
             raise InvalidSetting(
-                "Books of models with windowed layers are not kept: their rows are not all there.",
+                "Books of models with windowed or recurrent layers are not kept: their rows are not all there.",
                 hint="Leave out --saved.",
             )
         self.engine: CacheOwner = engine

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from core.models.layer_reach import FULL as FULL_KIND
-from core.models.layer_reach import KINDS, layer_heads
+from core.models.layer_reach import KINDS, RECURRENT, WITHOUT_BOTH, attending_layers, layer_heads
 
 # Where a family has windows and chunks: nowhere, in the layers that `layer_types` names, or, if it is empty, in all
 Windows = Literal["none", "some", "all"]
@@ -27,6 +27,7 @@ class Family:
     drafts: bool = True  # its keys can be rotated to other positions, which a draft's cache needs
     shares: bool = False  # whether its last layers may read the keys and values of earlier ones
     sized: bool = False  # whether its windowed layers may have other heads than its full ones
+    recurrent: bool = False  # some layers, which `layer_types` names, keep a running state (`core.models.recurrent`)
     ropes: tuple[str, ...] = FIXED_ROPE  # kinds of rotary positions that were compared
 
 
@@ -34,6 +35,7 @@ SOME = Family(windows="some")
 ALL = Family(windows="all")
 INTERLEAVED = Family(drafts=False)  # rotary pairs are neighbours, not halves
 NORMED_AFTER = Family(drafts=False)  # keys are scaled, dimension by dimension, after the rotation
+HYBRID = Family(recurrent=True, drafts=False)
 SEVERAL_ROPES = Family(windows="some", drafts=False)  # layers of different types rotate differently, or not at all
 SHARING = replace(SEVERAL_ROPES, shares=True)
 GEMMA4 = replace(SHARING, sized=True, ropes=(*FIXED_ROPE, "proportional"))
@@ -42,6 +44,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "afmoe": SEVERAL_ROPES,
         "apertus": Family(),
         "arcee": Family(),
+        "bamba": HYBRID,
         "bitnet": Family(),
         "cohere": INTERLEAVED,
         "cohere2": SEVERAL_ROPES,
@@ -52,6 +55,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "ernie4_5_moe": INTERLEAVED,
         "exaone4": SEVERAL_ROPES,
         "exaone_moe": SEVERAL_ROPES,
+        "falcon_h1": HYBRID,
         "flex_olmo": Family(),
         "gemma": Family(),
         "gemma2": SOME,
@@ -68,6 +72,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "granite_swa": SOME,
         "granitemoe": Family(),
         "granitemoe_swa": SOME,
+        "granitemoehybrid": HYBRID,
         "granitemoeshared": Family(),
         "helium": INTERLEAVED,
         "hy_v3": Family(),
@@ -77,6 +82,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "internlm3": Family(),
         "iquestcoder": Family(),
         "jais2": Family(),
+        "lfm2": HYBRID,
+        "lfm2_moe": HYBRID,
         "llama": Family(),
         "llama4_text": SEVERAL_ROPES,
         "mellum": SEVERAL_ROPES,
@@ -91,6 +98,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "olmo": Family(),
         "olmo2": Family(),
         "olmo3": SEVERAL_ROPES,
+        "olmo_hybrid": HYBRID,
         "olmoe": Family(),
         "persimmon": Family(),
         "phi": Family(),
@@ -99,7 +107,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen2": SOME,
         "qwen2_moe": SOME,
         "qwen3": SOME,
+        "qwen3_5_moe_text": HYBRID,
+        "qwen3_5_text": HYBRID,
         "qwen3_moe": ALL,
+        "qwen3_next": HYBRID,
         "seed_oss": Family(),
         "smollm3": Family(windows="some", drafts=False),  # some layers have no positions at all
         "solar_open": Family(),
@@ -114,10 +125,16 @@ FULL = "Choose a model with full attention."
 OTHER = "Choose a model of another family, such as Llama, Mistral or Qwen."
 UNUSED = "names a part of the context that its layers attend to, which its family does not have"
 PARTIAL = "does not attend to its whole context in every layer"
-STATE = "keeps a running state beside keys and values, which cannot go back to where a guess was rejected"
+STATE = "keeps a running state beside keys and values, in a way that was not tested"
+CLAMPED = "computes a token alone otherwise than in a pass of several (time_step_min), so guesses cannot be verified"
+HYBRIDS_REFUSED = {  # what transformers' code for the family does, in the versions that were tested
+    "jamba": "cannot go on from a running state with several tokens at once",
+    "minimax": "keeps running states in a cache of its own, which cannot go back to where a guess was rejected",
+    "nemotron_h": CLAMPED,
+    "zamba2": CLAMPED,
+}
 HEADS = frozenset({"head_dim", "num_key_value_heads"})  # fields that may differ between types of layers
 WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa")
-CONVOLVING = ("lfm2", "lfm2_moe")  # their configurations do not always name the types of their layers
 
 
 class Refusal(NamedTuple):
@@ -154,15 +171,27 @@ def _sizes(config: object) -> Refusal | None:
 
 def _state(config: object) -> Refusal | None:
     kinds = set(getattr(config, "layer_types", None) or ())
+    if _is_hybrid(config):
+        if not kinds & RECURRENT or not attending_layers(config):
+            return Refusal("has recurrent layers alone, or does not name them (layer_types)", FULL)
+        return None
+    if (why := HYBRIDS_REFUSED.get(getattr(config, "model_type", ""))) is not None:
+        return Refusal(why, FULL)
     others = sorted(kind for kind in kinds if not kind.endswith("attention") or kind == "linear_attention")
-    if others or getattr(config, "model_type", "") in CONVOLVING:
-        return Refusal(STATE + (f" (layers of the type {others[0]})" if others else ""), FULL)
+    if others:
+        return Refusal(f"{STATE} (layers of the type {others[0]})", FULL)
     return None
+
+
+def _is_hybrid(config: object) -> bool:
+    family = FAMILIES.get(getattr(config, "model_type", ""))
+    return family is not None and family.recurrent
 
 
 def _partial(config: object) -> Refusal | None:
     """Layers that attend to other tokens than a window, a chunk, or all up to their own."""
-    others = sorted(set(getattr(config, "layer_types", None) or ()) - KINDS)
+    known = {FULL_KIND} | RECURRENT | WITHOUT_BOTH if _is_hybrid(config) else KINDS
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - known)
     if others:
         return Refusal(f"{PARTIAL} (layers of the type {others[0]})", FULL)
     if (found := _unused_window(config)) is not None:
@@ -180,7 +209,7 @@ def _unused_window(config: object) -> Refusal | None:
         return None
     windows = family.windows
     kinds = set(getattr(config, "layer_types", None) or ())
-    if windows == "none" and (others := sorted(kinds - {FULL_KIND})):
+    if windows == "none" and not family.recurrent and (others := sorted(kinds - {FULL_KIND})):
         return Refusal(f"{UNUSED} (layers of the type {others[0]})", FULL)
     window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
     if window and windows == "none":  # families with `use_sliding_window` have no window if it is false

@@ -26,7 +26,9 @@ from transformers.masking_utils import (
 )
 
 from core.caches.base import KVCache, RunningPass
+from core.caches.running_state import RunningState, running_state
 from core.errors import UnsupportedModel
+from core.models.recurrent import StatefulCache, StatefulLayers, watch
 from core.ops.reach import Asked, Reach
 
 ATTENTION_NAME = "triforce"
@@ -66,6 +68,19 @@ class PassHandle:
     def get_mask_sizes(self, num_new: int, layer: int = 0) -> tuple[int, int]:
         """The number of keys that a mask would cover, and the index of the first."""
         return self.cache.length + num_new, 0
+
+
+class HybridHandle(PassHandle, StatefulCache):
+    """As `PassHandle`, of a model with recurrent layers: the cache's layers are those that attend."""
+
+    def __init__(self, cache: RunningPass, state: RunningState, num_new: int) -> None:
+        PassHandle.__init__(self, cache)
+        StatefulCache.__init__(self, StatefulLayers(cache, state, num_new))
+        self._slots = state.slots
+
+    def update(self, k: Tensor, v: Tensor, layer: int, *_: object, **__: object) -> tuple[Staged, Staged]:
+        """As `PassHandle.update`."""
+        return super().update(k, v, self._slots[layer])
 
 
 class Partial:
@@ -188,18 +203,23 @@ def register() -> None:
 @torch.inference_mode()
 def forward(model: nn.Module, tokens: Tensor, positions: Tensor, cache: KVCache, keep: int) -> Tensor:
     """One pass over tokens [T] at positions [T] through `cache`; logits of the last `keep` of them, [keep, V]."""
+    state = running_state(cache)
+    handle = PassHandle(cache) if state is None else HybridHandle(cache, state, len(tokens))
+    if state is not None:
+        watch(model)
     wanted: int | Tensor = keep
-    if getattr(
-        getattr(model, "config", None), "num_kv_shared_layers", 0
-    ):  # of a number, Gemma 4 would leave out the queries before
+    config = getattr(model, "config", None)
+    if getattr(config, "num_kv_shared_layers", 0):  # of a number, Gemma 4 would leave out the queries before
         wanted = torch.arange(len(tokens) - keep, len(tokens), device=tokens.device)
     output = cast(Any, model)(
         input_ids=tokens[None],
         position_ids=positions[None],
-        past_key_values=PassHandle(cache),
+        past_key_values=handle,
         use_cache=True,
         logits_to_keep=wanted,
     )
+    if isinstance(handle, HybridHandle):
+        handle.layers.leave()
     logits = output.logits[0]
     assert isinstance(logits, Tensor)
     return logits

@@ -11,6 +11,9 @@ from core.ops.reach import Reach
 
 WINDOWED, CHUNKED, FULL = "sliding_attention", "chunked_attention", "full_attention"
 KINDS = frozenset({WINDOWED, CHUNKED, FULL})
+BOTH = "hybrid"  # a layer that attends and keeps a running state
+RECURRENT = frozenset({"linear_attention", "conv", BOTH})
+WITHOUT_BOTH = frozenset({"mlp", "moe"})
 
 
 def read_again(config: object) -> tuple[int, ...]:
@@ -49,3 +52,9 @@ def reaches_of(config: object, *, everywhere: bool) -> tuple[Reach | None, ...]:
     }
     found = tuple(reach.get(kind) for kind in kinds[:count])
     return found if any(found) else ()
+
+
+def attending_layers(config: object) -> tuple[int, ...]:
+    """The numbers of the layers that attend, of a configuration that names the kind of each layer."""
+    kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+    return tuple(layer for layer, kind in enumerate(kinds) if kind in (FULL, BOTH))

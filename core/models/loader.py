@@ -30,10 +30,11 @@ from core.models.gguf_file import ENDING, GgufFile, load_gguf, require_package
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.hub.catalog import restore_hint
 from core.models.hub.store import name_of, weight_files
-from core.models.layer_reach import layer_heads, reaches_of, read_again
+from core.models.layer_reach import attending_layers, layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
 from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
 from core.models.quantised import FORMATS, quantise
+from core.models.state_size import NO_STATE, StateSize, state_size
 from core.models.text_part import NAMES, WHOLES, text_bytes, text_part
 from core.ops.backend import STOCK, Backend
 from core.ops.reach import Reach
@@ -63,19 +64,26 @@ class ModelDims:
     plain: bool = True  # whether attention is the plain causal one in every layer
     again: tuple[int, ...] = ()  # see `KVShape`; as many of the layers, the last ones, have no keys of their own
     windowed_heads: tuple[int, int] | None = None
+    attending: tuple[int, ...] = ()  # of a model with recurrent layers: those that attend, see `KVShape`
+    state: StateSize = NO_STATE  # of all recurrent layers
+
+    @property
+    def num_kv_layers(self) -> int:
+        """Layers with keys and values of their own."""
+        return (len(self.attending) or self.num_layers) - len(self.again)
 
     @property
     def full_layers(self) -> int:
         """Number of layers with keys of their own that attend to all tokens."""
-        own = self.num_layers - len(self.again)
+        own = self.num_kv_layers
         return own - sum(map(bool, self.reaches[:own]))
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """The shape that a cache needs."""
-        own = self.num_layers - len(self.again)
+        own = self.num_kv_layers
         heads = (own, self.num_heads, self.num_kv_heads, self.head_dim)
         others = (self.reaches[:own], self.capped, self.again, self.windowed_heads)
-        return KVShape(*heads, dtype, device, *others)
+        return KVShape(*heads, dtype, device, *others, attending=self.attending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +206,7 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         raise UnsupportedModel(f"{name} {refused.problem}.", hint=refused.hint)
     heads = int(config.num_attention_heads)
     family = FAMILIES[config.model_type]
-    reaches = reaches_of(config, everywhere=family.windows == "all")
+    reaches = () if family.recurrent else reaches_of(config, everywhere=family.windows == "all")
     capped = bool(getattr(config, "attn_logit_softcapping", None))
     kv_heads, windowed_heads = _heads(config, reaches)
     again = read_again(config)
@@ -218,9 +226,11 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         intermediate_size=int(max(widths) if isinstance(widths, list) else widths),
         reaches=reaches,
         capped=capped,
-        plain=not (reaches or capped or again) and config.model_type not in WITH_SINKS,
+        plain=not (reaches or capped or again or family.recurrent) and config.model_type not in WITH_SINKS,
         again=again,
         windowed_heads=windowed_heads,
+        attending=attending_layers(config) if family.recurrent else (),
+        state=state_size(config) if family.recurrent else NO_STATE,
     )
 
 

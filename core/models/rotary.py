@@ -24,7 +24,8 @@ class KeyShift:
         Raises:
             UnsupportedModel: its keys do not move this way (no RoPE, interleaved pairs, layers without positions).
         """
-        inv_freq = next((m.inv_freq for m in model.modules() if isinstance(getattr(m, "inv_freq", None), Tensor)), None)
+        found = () if shape.recurrent else model.modules()  # a running state does not move
+        inv_freq = next((m.inv_freq for m in found if isinstance(getattr(m, "inv_freq", None), Tensor)), None)
         if isinstance(inv_freq, Tensor):
             shift, near, far = cls(inv_freq), _LoneKeys(), _LoneKeys()
             for probe, position in ((near, 0), (far, 37)):

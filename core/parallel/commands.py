@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from core.caches.base import KVShape
-from core.caches.full import FullCache, Offload
-from core.caches.full_parts import Suffix
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload, Suffix
 from core.caches.policies import LOSSY_POLICIES, chosen_weights, selection_policy
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.config import RetrievalConfig

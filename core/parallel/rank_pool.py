@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.config import EngineConfig
 from core.errors import WorkerLost
 from core.models.loader import NOTHING, LoadedModel, ModelDims

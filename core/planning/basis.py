@@ -26,6 +26,7 @@ from core.planning.sizes import (
     graph_rows,
     prefill_bytes,
     retrieval_bytes,
+    state_rows,
     streaming_bytes,
     target_weight_bytes,
     weight_bytes,
@@ -105,6 +106,7 @@ class Basis:
             PlanRow(RETRIEVAL, retrieval_bytes(dims, self.config, dtype)),
             PlanRow("prefill buffers", prefill_bytes(dims, read, dtype, offloaded=offloaded)),
         ]
+        rows += state_rows(dims, dtype)
         if self.draft is not None:
             rows.append(PlanRow(DRAFT_WEIGHTS, weight_bytes(self.draft, dtype)))
             rows.append(PlanRow(STREAMING, streaming_bytes(self.draft, self.config, dtype)))

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from core.caches.full import MOST_WINDOW_MARKS, Offload
+from core.caches.full import MOST_WINDOW_MARKS
+from core.caches.full_parts import Offload
 from core.caches.layer_storage import KEPT_ROWS, tail_rows
 from core.caches.window_layer import FORGETTABLE, window_rows
 from core.config import EngineConfig

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.planning.cache_sizes import PREFILL_BLOCK, CacheSizes
 from core.planning.choices import NO_BLOCK, NOTHING_SHARED, Choice, Composition, choose_most_guesses
 from core.planning.machine_spec import Bandwidths, nominal_bandwidths

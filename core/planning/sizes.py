@@ -6,6 +6,7 @@ import torch
 
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.caches.retrieval import GROWTH
+from core.caches.running_state import STATE_COPIES
 from core.caches.window_layer import SHORT, window_rows
 from core.config import EngineConfig
 from core.models.loader import ModelDims
@@ -22,6 +23,7 @@ USABLE_SHARE = 0.9
 USUAL_MLP = 4  # times as wide as hidden states, if the configuration does not say
 RUNTIME, TARGET_WEIGHTS, RETRIEVAL = "runtime", "target weights", "retrieval cache"
 DRAFT_WEIGHTS, STREAMING, GRAPHS = "draft weights", "streaming cache", "CUDA graphs"
+STATES = "running states"
 DRAFTING_WEIGHTS = f"self-draft weights, {DRAFTING_BITS} bit"
 
 
@@ -55,6 +57,12 @@ def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype)
     windows = sum(window_rows(reach, SHORT) | 1 for reach in shape.reaches if reach is not None)
     rows = (retrieval.budget + retrieval.chunk_size + GROWTH) | 1
     return rows * kv_bytes_per_token(target, dtype) + numbers + windows * shape.window_layer_bytes
+
+
+def state_rows(target: ModelDims, dtype: torch.dtype) -> tuple[PlanRow, ...]:
+    """Running states of recurrent layers, as often as they are kept on the device."""
+    size = STATE_COPIES * target.state.nbytes(dtype)
+    return (PlanRow(STATES, size),) if size else ()
 
 
 def streaming_bytes(draft: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:

@@ -127,7 +127,8 @@ def planned_reads(
         experts: of a target that is a mixture. They are never quantised, and a self-draft shares them.
     """
     context, layers, shape = plan.context.value, target.num_layers, target.shape(plan.dtype.value, META)
-    kv, windows = shape.full_reads * plan.cache_sizes.row_bytes, shape.window_bytes(context)
+    kv = shape.full_reads * plan.cache_sizes.row_bytes
+    windows = shape.window_bytes(context) + target.state.nbytes(plan.dtype.value)
     windowed = layers - plan.num_layers
     weights = plan.bytes_of(TARGET_WEIGHTS)
     guessing = weights if guessing is None else guessing
@@ -164,7 +165,7 @@ def reading_seconds(num_tokens: int, target: ModelDims, num_parameters: int, flo
     """
     pairs = sum(
         num_tokens * min(num_tokens / 2, num_tokens if reach is None else reach.size)
-        for reach in target.reaches or (None,) * target.num_layers
+        for reach in target.reaches or (None,) * target.num_kv_layers
     )
     return (2 * num_parameters * num_tokens + 4 * target.num_heads * target.head_dim * pairs) / flops
 

@@ -10,7 +10,8 @@ import torch
 
 from core.caches import oom_fallback
 from core.caches.base import KVShape
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
 from core.caches.oom_fallback import OomFallback, make_full_cache
 from core.config import EngineConfig, GenerationConfig, PlacementWish, SpeculationConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.caches.layer_storage import OffloadedLayer
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine

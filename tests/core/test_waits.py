@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.models.cached_model import CachedModel

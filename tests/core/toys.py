@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config, Qwen3Config
 
 from core.caches.base import KVShape
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, PlacementWish, RetrievalConfig
 from core.engine import Engine

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SpeculationConfig
 from core.engine import Engine
 from core.generation.loaded import LoadedModels

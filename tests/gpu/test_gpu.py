@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.config import DraftConfig, EngineConfig, GenerationConfig, RetrievalConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.generation.events import Finished

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from core.caches import layer_storage
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.config import GenerationConfig, SpeculationConfig
 from core.generation.events import Finished
 from core.ops import host_attention

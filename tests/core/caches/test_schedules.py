@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from core.caches import full, layer_storage
 from core.caches.base import KVShape
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
 from core.config import RetrievalConfig

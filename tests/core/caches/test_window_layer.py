@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.window_layer import WindowLayer, window_rows
 from core.errors import UnsupportedModel
 from core.ops.backend import STOCK

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.layer_storage import SHORT_PASS, OffloadedLayer
 from core.caches.query_log import QUERY_LOG
 from core.caches.retrieval import RetrievalCache

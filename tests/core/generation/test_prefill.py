@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.layerwise import LayerwisePass
 from core.caches.tokens import Context
 from core.config import DraftConfig, EngineConfig, GenerationConfig, PlacementWish, RetrievalConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.engine import Engine
 from core.errors import BookFolderFull

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
 from core.caches.base import KVCache, KVShape
-from core.caches.full import FullCache, Offload
+from core.caches.full import FullCache
+from core.caches.full_parts import Offload
 from core.caches.policies import TopChunks
 from core.caches.retrieval import RetrievalCache
 from core.caches.streaming import StreamingCache
@@ -150,15 +151,17 @@ def _read_and_decode(name: str, ours: nn.Module, full: FullCache, tokens: list[i
 
 
 def _roll_back(name: str, ours: nn.Module, full: FullCache, tokens: list[int], expected: Tensor) -> None:
-    """Guesses behind 140 tokens, all of them rejected, in the retrieval cache and in the full one."""
+    """Six guesses behind 140 tokens, all or the last three rejected, in the retrieval cache and in the full one."""
     retrieval = RetrievalCache(full, TopChunks(full, RetrievalConfig(budget=256, chunk_size=CHUNK, local_window=64)))
     retrieval.select()
-    rejected = Context(tokens[:140] + random_prompt(6, seed=1))
     for part, cache in ((f"retrieval of {name}", cast(KVCache, retrieval)), (name, full)):
         one = CachedModel(part, ours, cache, CPU)
-        one.logits(rejected, 6)
-        cache.truncate(140)
-        _check(f"{part}, after a rejection", one.logits(Context(tokens), 10), expected[-10:])
+        for accepted in (0, 3):
+            one.logits(Context(tokens[: 140 + accepted] + random_prompt(6 - accepted, seed=1)), 6)
+            cache.truncate(140 + accepted)
+            kept = 10 - accepted
+            _check(f"{part}, {accepted} of 6 accepted", one.logits(Context(tokens), kept), expected[-kept:])
+            cache.truncate(140)
 
 
 def _write(name: str, stock: nn.Module, ours: nn.Module, full: FullCache, tokens: list[int]) -> None:

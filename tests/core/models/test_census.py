@@ -8,21 +8,10 @@ from core.models.families import FAMILIES
 from tests.core.models.census import judged, table
 from tests.core.models.tiny_families import families, tiny_family
 
-REFUSED = ["bert", "bloom", "deepseek_v3", "mamba", "qwen3_next"]
-SERVED = [
-    "cohere2",
-    "gemma2",
-    "gemma3_text",
-    "gemma3n_text",
-    "gemma4_text",
-    "gpt_oss",
-    "llama",
-    "llama4_text",
-    "ministral",
-    "mistral",
-    "mixtral",
-]
-SERVED += ["olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3"]
+REFUSED = ["bert", "bloom", "deepseek_v3", "jamba", "mamba", "nemotron_h"]
+SERVED = ["cohere2", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "llama", "llama4_text"]
+SERVED += ["ministral", "mistral", "mixtral", "olmo3", "phi3", "phimoe", "qwen2", "qwen3_moe", "smollm3"]
+SERVED += ["falcon_h1", "lfm2", "qwen3_next"]
 PART = [*REFUSED, *SERVED]
 
 

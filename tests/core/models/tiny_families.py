@@ -34,6 +34,10 @@ SIZES: dict[str, Any] = {
     "sliding_window_size": WINDOW,
     "max_position_embeddings": 4096,
     "query_pre_attn_scalar": 20,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 32,
     "hidden_size_per_layer_input": 8,
     "laurel_rank": 8,
     "intermediate_size_mlp": 96,
@@ -68,6 +72,15 @@ OWN: dict[str, dict[str, Any]] = {  # what no rule finds
     "llama4_text": {"floor_scale": 32},  # queries of layers without positions grow with the position
     "ministral": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16},
+    "falcon_h1": {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "mamba_n_heads": 8}
+    | {"mamba_d_head": 16, "mamba_d_state": 16},
+    "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "nemotron_h": {"layers_block_type": ["mamba", "attention", "mlp"], "mamba_num_heads": 8, "mamba_head_dim": 16}
+    | {"ssm_state_size": 16, "num_hidden_layers": 3, "sliding_window": None},
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
 }
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.caches.tokens import Context
 from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import METHODS

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.config import DraftConfig, EngineConfig, RetrievalConfig
 from core.engine import Engine
 from core.generation.loaded import LoadedModels

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from core.caches.full import Offload
+from core.caches.full_parts import Offload
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig, RetrievalConfig, SamplingParams
 from core.config import SpeculationConfig as Shape
 from core.decoding import methods
