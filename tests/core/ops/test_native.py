@@ -49,10 +49,25 @@ def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple
     return q, k, v
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def tolerance(dim: int) -> float:
+    """Scores here reach 40, each a sum of `dim` products in float32."""
+    return 1.5e-5 * max(1.0, dim / 128)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
 def test_the_kernel_equals_its_slow_twin(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
     q, k, v = tensors(*shape)
-    assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=5e-6)
+    assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=tolerance(shape[-1]))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
+def test_float16_keys_and_values_are_widened_exactly(
+    kernel: SmallRows, shape: tuple[int, int, int, int, int]
+) -> None:
+    """Bit for bit what float32 rows of the same numbers give, subnormal ones too."""
+    q, k, v = tensors(*shape)
+    k, v = (torch.cat((x[..., :4] * 1e-6, x[..., 4:]), -1).half() for x in (k, v))
+    assert torch.equal(kernel(q, k, v, 0.3), kernel(q, k.float(), v.float(), 0.3))
 
 
 @pytest.fixture
@@ -151,9 +166,10 @@ def test_an_unseen_key_would_be_noticed(kernel: SmallRows) -> None:
 
 
 def test_what_the_kernel_was_not_made_for_goes_to_stock_operations(kernel: SmallRows) -> None:
-    q, k, v = tensors(4, 4, 40, 65, 64)
-    assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
-    q, k, v = (x.to(torch.bfloat16) for x in tensors(4, 4, 40, 2, 64))
+    for shape, dtype in (((4, 4, 40, 2, 60), torch.float32), ((4, 4, 40, 2, 64), torch.bfloat16)):
+        q, k, v = (x.to(dtype) for x in tensors(*shape))
+        assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
+    q, k, v = (x.expand(2, -1, -1, -1) for x in tensors(4, 4, 40, 2, 64))
     assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
 
 
