@@ -279,9 +279,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", type=name_list, metavar="A,B")
     parser.add_argument(
         "--suite",
-        choices=("speed", "recall", "offload", "ablation", "peers", "page"),
+        choices=("speed", "recall", "offload", "ablation", "peers", "page", "kernels"),
         default="speed",
-        help="page: decoding through the page beside the engine alone (default: speed)",
+        help="page: decoding through the page beside the engine alone; kernels: attention alone (default: speed)",
     )
     parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")

@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -46,10 +45,12 @@ class NoKernel(Exception):
 class Sizes(ctypes.Structure):
     """As in small_rows.cpp."""
 
-    _fields_ = [("scale", ctypes.c_double)] + [
-        (name, ctypes.c_int64)
-        for name in "kv_heads rows num_new total dim k_head k_row v_head v_row share pieces groups threads".split()
-    ]
+    _fields_ = (
+        ("scale", ctypes.c_double),
+        *((name, ctypes.c_int64) for name in ("kv_heads", "rows", "num_new", "total", "dim")),
+        *((name, ctypes.c_int64) for name in ("k_head", "k_row", "v_head", "v_row")),
+        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads")),
+    )
 
 
 class SmallRows:
@@ -62,6 +63,7 @@ class SmallRows:
     """
 
     def __init__(self, library: Path) -> None:
+        self.reads_prompts = True  # whether long passes come here too; where they are measured, `backend` decides
         compiled = ctypes.CDLL(str(library))
         self._call, self._call_linear = compiled.small_rows_attention, compiled.small_rows_linear
         self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
@@ -75,12 +77,15 @@ class SmallRows:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """Causal attention; shapes as in `attention.attend`; keys and values are float32 or float16.
 
-        Stock operations handle the unsupported cases: other types and devices, several texts at once, other head sizes.
-        Memory: for each thread twice the numbers of at most MOST_TOGETHER rows; or a part of rows * (dim + 2) floats for
-        each share, at most rows / 2000 of the keys and values, for at most MOST_ROWS rows.
+        Stock operations handle the unsupported cases: other types and devices, several texts at once, other head sizes;
+        and passes of more than MOST_TOKENS tokens where they are faster.
+        Memory: for each thread twice the numbers of at most MOST_TOGETHER rows. If heads do not divide by threads, of
+        at most MOST_ROWS rows a part for each share, rows / 2000 of the keys and values.
         """
         batch, heads, num_new, dim = q.shape
         kv_heads, total = k.shape[1], k.shape[2]
+        if num_new > MOST_TOKENS and not self.reads_prompts:
+            return attend(q, k, v, scaling)
         known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS
         if batch != 1 or dim % 8 or dim > MOST_DIM or q.device.type != "cpu" or not known:
             return attend(q, k, v, scaling)

@@ -61,9 +61,7 @@ def test_the_kernel_equals_its_slow_twin(kernel: SmallRows, shape: tuple[int, in
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
-def test_float16_keys_and_values_are_widened_exactly(
-    kernel: SmallRows, shape: tuple[int, int, int, int, int]
-) -> None:
+def test_float16_keys_and_values_are_widened_exactly(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
     """Bit for bit what float32 rows of the same numbers give, subnormal ones too."""
     q, k, v = tensors(*shape)
     k, v = (torch.cat((x[..., :4] * 1e-6, x[..., 4:]), -1).half() for x in (k, v))
@@ -200,6 +198,16 @@ def test_the_slower_backend_is_not_chosen(kernel: SmallRows, monkeypatch: pytest
     chosen = choose_backend(CPU, torch.float32)
     assert chosen.attend is STOCK.attend
     assert "0.5x" in chosen.because
+
+
+def test_long_passes_go_where_they_are_faster(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(4, 2, 300, 40, 64)
+    for stock_seconds, ours in ((0.001, False), (0.003, True)):
+        monkeypatch.setattr(backend, "_seconds", lambda *_, stock=stock_seconds: [stock, 0.002])
+        chosen = backend.backend_named("compiled", CPU, torch.float32)
+        expected = kernel if ours else attend
+        assert torch.equal(chosen.attend(q, k, v, 0.3), expected(q, k, v, 0.3))
+    assert not torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3)), "the comparison sees nothing"
 
 
 def test_only_float32_on_a_processor_is_compiled_for() -> None:
