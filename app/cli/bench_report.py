@@ -67,7 +67,7 @@ def settings(args: argparse.Namespace, model: str, plan: Plan, self_draft_bits: 
         "bits": plan.bits.value,
         "self_draft_bits": self_draft_bits,
         "device": plan.device.value,
-        "dtype": str(plan.dtype.value).removeprefix("torch."),
+        "dtype": plan.precision,
     }
 
 

@@ -55,12 +55,13 @@ class ModelDims:
     intermediate_size: int = 0  # of an MLP; 0: not known
     reaches: tuple[Reach | None, ...] = ()  # see `KVShape`
     capped: bool = False
+    kv_dtype: torch.dtype | None = None  # of keys and values, where it is not the type of computation
     plain: bool = True  # whether attention is the plain causal one in every layer
 
     def shape(self, dtype: torch.dtype, device: torch.device) -> KVShape:
         """The shape that a cache needs."""
         heads = (self.num_layers, self.num_heads, self.num_kv_heads, self.head_dim)
-        return KVShape(*heads, dtype, device, self.reaches, self.capped)
+        return KVShape(*heads, dtype, device, self.reaches, self.capped, self.kv_dtype)
 
 
 @dataclass(frozen=True, slots=True)
