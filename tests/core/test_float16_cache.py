@@ -22,7 +22,7 @@ from core.ops.native import NoKernel, small_rows
 from core.planning.choices import choose_kv
 from core.planning.sizes import kv_bytes_per_token
 from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
-from tests.core.kv_store.test_engine_store import fetch, keep, read_book
+from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
 from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine
 
 CPU, HALF = torch.device("cpu"), torch.float16
@@ -99,14 +99,13 @@ def test_layers_in_host_memory_hold_the_same_rows(backend: Backend) -> None:
 
 
 def test_a_book_is_kept_and_opened_in_float16_and_never_taken_for_one_in_float32(tmp_path: Path) -> None:
-    folder = BookFolder(tmp_path / "books")
-    first = tiny_engine(kv_bits=16)
-    expected = answer_of_a_book(first)
-    read_book(first, folder)
-    assert keep(first, folder).size_bytes > 0
-    again = tiny_engine(kv_bits=16)
-    assert fetch(again, folder, list(expected.token_ids)) == 0, "another text"
+    folder, first, again = BookFolder(tmp_path / "books"), tiny_engine(kv_bits=16), tiny_engine(kv_bits=16)
+    kept, expected = keep(first, folder), answer_of_a_book(first)
+    assert fetch(tiny_engine(), folder, [*BOOK, 0]) == 0, "rows in float32"
+    assert fetch(again, folder, [*BOOK, 0]) == len(BOOK)
+    assert torch.equal(again.full_cache.rows(1, 0, 900)[0], first.full_cache.rows(1, 0, 900)[0])
     assert answer_of_a_book(again).token_ids == expected.token_ids
+    assert keep(tiny_engine(), BookFolder(tmp_path / "wide")).size_bytes > 1.5 * kept.size_bytes
 
 
 def test_half_the_bytes_are_planned_and_counted() -> None:
