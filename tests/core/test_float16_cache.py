@@ -21,8 +21,8 @@ from core.ops.backend import STOCK, Backend
 from core.ops.native import NoKernel, small_rows
 from core.planning.choices import choose_kv
 from core.planning.sizes import kv_bytes_per_token
-from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
 from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
+from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
 from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine
 
 CPU, HALF = torch.device("cpu"), torch.float16
