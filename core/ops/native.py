@@ -133,7 +133,7 @@ def _cuts(kv_heads: int, rows: int, total: int) -> tuple[int, int]:
     if rows <= MOST_ROWS and uneven:
         return min(threads, -(-total // KEYS_OF_A_SHARE)), 1
     groups = -(-rows // MOST_TOGETHER)
-    return 1, groups * threads if uneven else groups
+    return 1, min(rows, groups * threads) if uneven else groups
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:

@@ -1,5 +1,6 @@
 """The compiled kernel against its slow twin; without a compiler these tests are skipped by name."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -138,6 +139,15 @@ def test_more_rows_than_the_kernel_takes_at_once_come_out_as_alone(
     assert rows_that_differ(kernel, shape, threads, 2) == 0
     q, k, v = tensors(*shape)
     assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=5e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7, 200])
+def test_no_thread_gets_more_rows_than_its_task_holds_or_none(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    for kv_heads, rows, keys in itertools.product((1, 3, 8), (1, 64, 65, 192, 193, 1024), (1, 1025, 5000)):
+        pieces, groups = native._cuts(kv_heads, rows, keys)
+        assert 1 <= groups <= rows and rows <= groups * native.MOST_TOGETHER
+        assert pieces == 1 or (groups == 1 and pieces <= -(-keys // native.KEYS_OF_A_SHARE))
 
 
 def test_rows_of_stock_operations_are_not_the_same_bit_for_bit(threads: Callable[[int], None]) -> None:
