@@ -23,6 +23,7 @@ DEFAULTS = {  # of the common options
     "model": None,
     "draft": "auto",
     "bits": None,
+    "kv_bits": None,
     "self_draft_bits": 16,
     "device": "auto",
     "gpus": None,
