@@ -126,6 +126,7 @@ class EngineConfig:
     model: str = "harbour"  # a name of the catalogue, a local folder or the hub id of a downloaded model
     draft_model: str = "auto"  # the same, "auto" (the draft that suits the target, if it is downloaded) or "none"
     bits: int | None = None  # of the target's weights: 8 or 4 are quantised; None: the type that is computed with
+    kv_bits: int | None = None  # of the target's keys and values: 16, 32; None: the type that is computed with
     # Of the target's weights in passes over the retrieval cache: 4; 16: no separate weights; None: 4 where that pays
     self_draft_bits: int | None = None
     device: Device = "auto"
@@ -151,6 +152,16 @@ class EngineConfig:
         _require(1 <= self.num_gpus <= MOST_GPUS, f"--gpus {self.num_gpus} is not usable.", f"Use 1 to {MOST_GPUS}.")
         _require(
             self.bits in (None, 16, 8, 4), f"Weights of {self.bits} bits are not usable.", "Use --bits 16, 8 or 4."
+        )
+        _require(
+            self.kv_bits in (None, 16, 32),
+            f"Keys and values of {self.kv_bits} bits are not usable.",
+            "Use --kv-bits 16 or 32.",
+        )
+        _require(
+            self.kv_bits is None or self.num_gpus == 1,
+            "The type of keys and values is not chosen where several processes share the model.",
+            "Leave out --kv-bits or --gpus.",
         )
         _require(
             self.self_draft_bits in (None, 16, 4),

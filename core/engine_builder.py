@@ -108,7 +108,8 @@ class LoadedPair(LoadedModels):
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         tokenizer, draft = _load_draft(files, device, dtype, backend)
-        target = load_target(files.entry, files.target, dtype, device, backend, config.bits)
+        kept = replace(files.target, kv_dtype=plan.kv.value)
+        target = load_target(files.entry, kept, dtype, device, backend, config.bits)
         self_draft = _self_draft(target, config, plan, device)
         return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
 
@@ -152,7 +153,8 @@ class LoadedPair(LoadedModels):
         dtype = plan.dtype.value
         backend = choose_backend(device, dtype, config.attention)
         loaded: list[LoadedModel] = []
-        for module, dims in ((draft, files.draft), (model, files.target)):
+        target = replace(files.target, kv_dtype=plan.kv.value)
+        for module, dims in ((draft, files.draft), (model, target)):
             if module is not None and dims is not None:
                 module.set_attn_implementation(ATTENTION_NAME)
                 loaded.append(prepared(cast(nn.Module, module).to(dtype), dims, dtype, device, backend))

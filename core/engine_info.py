@@ -71,7 +71,9 @@ class EngineInfo:
     @property
     def exact_for(self) -> str:
         """The model whose distribution exact methods reproduce."""
-        return f"the {'quantised ' if self.quantised else ''}model ({self.weights} weights)"
+        kv = self.plan.kv.value
+        cache = "" if kv is None else f", {str(kv).removeprefix('torch.')} cache"
+        return f"the {'quantised ' if self.quantised else ''}model ({self.weights} weights{cache})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ DEFAULTS = {  # of the common options
     "model": None,
     "draft": "auto",
     "bits": None,
+    "kv_bits": None,
     "self_draft_bits": None,
     "device": "auto",
     "gpus": None,
@@ -158,6 +159,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "of its weights; 8 and 4 are quantised (default: as computed)"
     options.add_argument("--bits", type=int, choices=(16, 8, 4), help=text)
+    text = "of its keys and values, on a processor; 16 takes half the memory (default: 32)"
+    options.add_argument("--kv-bits", type=int, choices=(16, 32), help=text)
     options.add_argument(
         "--self-draft-bits",
         type=int,
@@ -285,9 +288,10 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", type=name_list, metavar="A,B")
     parser.add_argument(
         "--suite",
-        choices=("speed", "recall", "offload", "ablation", "peers", "page", "busy"),
+        choices=("speed", "recall", "offload", "ablation", "peers", "page", "busy", "kernels"),
         default="speed",
-        help="page: decoding through the page beside the engine alone; busy: beside other programs (default: speed)",
+        help="page: decoding through the page beside the engine alone; busy: beside other programs; kernels: attention "
+        "alone (default: speed)",
     )
     parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")

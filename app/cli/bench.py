@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.cli import bench_offload, page_cost
+from app.cli import bench_kernels, bench_offload, page_cost
 from app.cli.bench_report import bench_config, finish, follow, settings, speed_shape, tell
 from app.cli.charts import plot
 from core.bench import recall
@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     check(args)
     if args.suite == "offload":
         return bench_offload.run(args)
+    if args.suite == "kernels":
+        return bench_kernels.run(args)
     info, config, shape, measured = start(args)
     rows, complete = follow(measured, args)
     told = settings(args, info.model, info.plan, config.self_draft_bits) | {

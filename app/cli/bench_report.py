@@ -69,7 +69,7 @@ def settings(args: argparse.Namespace, model: str, plan: Plan, self_draft_bits: 
         "bits": plan.bits.value,
         "self_draft_bits": self_draft_bits or (plan.composition.value.self_draft_bits if plan.composition else 16),
         "device": plan.device.value,
-        "dtype": str(plan.dtype.value).removeprefix("torch."),
+        "dtype": plan.precision,
     }
 
 

@@ -166,7 +166,7 @@ def report(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) ->
         "sizes": {
             "parameters": subject.target.num_parameters,
             "weight_bytes": {str(bits): subject.target.weight_bytes(bits) for bits in STORED_BITS},
-            "kv_bytes_per_token": kv_bytes_per_token(dims, plan.dtype.value),
+            "kv_bytes_per_token": kv_bytes_per_token(replace(dims, kv_dtype=plan.kv.value), plan.dtype.value),
             "layers": dims.num_layers,
             "kv_heads": dims.num_kv_heads,
             "most_context": dims.max_context,
@@ -204,7 +204,7 @@ def report(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) ->
 
 def dtype_name(plan: Plan) -> str:
     """float16, for example."""
-    return str(plan.dtype.value).removeprefix("torch.")
+    return plan.precision
 
 
 def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> list[str]:
@@ -217,7 +217,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
     missing = "none" if machine.unused_gpu is None else f"{machine.unused_gpu.because} {machine.unused_gpu.hint}"
     described = [f"Assumed    {', '.join(rig.assumed)}: this plan is not for this machine"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
-    kv = kv_bytes_per_token(target.dims, plan.dtype.value)
+    kv = kv_bytes_per_token(replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value)
     shown = [
         *(described if rig.assumed else []),
         f"Processor  {machine.cpu}, {machine.num_cores} cores",

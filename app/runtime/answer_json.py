@@ -61,7 +61,7 @@ def engine_report(info: EngineInfo) -> dict[str, Any]:
     return {
         "model": info.model,
         "device": info.plan.device.value,
-        "dtype": str(info.plan.dtype.value).removeprefix("torch."),
+        "dtype": info.plan.precision,
         "processes": info.num_ranks,
         "weights": info.weights,
         "exact_for": info.exact_for,

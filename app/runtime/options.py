@@ -14,6 +14,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         model=name,
         draft_model=args.draft,
         bits=args.bits,
+        kv_bits=args.kv_bits,
         self_draft_bits=args.self_draft_bits,
         device=args.device,
         context=args.context,

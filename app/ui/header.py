@@ -81,7 +81,7 @@ def _facts(ready: Ready) -> str:
     if not ready.info.capabilities.computes_here:
         return _remote(ready)
     info, machine, plan = ready.info, ready.machine, ready.info.plan
-    dtype = str(plan.dtype.value).removeprefix("torch.")
+    dtype = plan.precision
     if plan.device.value == "cuda" and machine.gpus:
         where, more = machine.gpus[0].name, f"{formats.size(machine.gpus[0].total_bytes)} of device memory"
     else:

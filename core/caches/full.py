@@ -56,7 +56,7 @@ class FullCache:
         chunks = capacity // chunk_size
         full_layers = set(shape.full_layers)
         self._landmarks = [  # each [H_kv, C, D]; none of windowed layers
-            shape.allocate(chunks if layer in full_layers else 0)[0] for layer in range(shape.num_layers)
+            shape.allocate(chunks if layer in full_layers else 0, shape.dtype)[0] for layer in range(shape.num_layers)
         ]
         self._num_landmarks = 0
         self._queries = QueryLog(shape, capacity)
@@ -167,7 +167,7 @@ class FullCache:
 
     def stage_in(self, store: LayerStore, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         """As `stage`, for tokens from `start` on, into the store that now has the layer's rows [0, start)."""
-        self.shape.of(layer).check(k, v)
+        k, v = self.shape.of(layer).check(k, v)
         first, last = max(self._num_landmarks, start // self.chunk_size), (start + k.shape[2]) // self.chunk_size
         if last > first and self.shape.reach(layer) is None:
             begun, _ = store.rows(first * self.chunk_size, start)
@@ -179,7 +179,7 @@ class FullCache:
         """Compute the landmarks of chunks [first, last) from the keys [H_kv, n, D] that begin there."""
         chunks = keys[:, : (last - first) * self.chunk_size]
         chunks = chunks.reshape(-1, last - first, self.chunk_size, self.shape.head_dim)
-        torch.mean(chunks, 2, out=self._landmarks[layer][:, first:last])
+        torch.mean(chunks.to(self.shape.dtype), 2, out=self._landmarks[layer][:, first:last])
 
     def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
         """Exact causal attention to all rows; also logs the queries."""

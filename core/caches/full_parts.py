@@ -23,7 +23,7 @@ class Offload:
 
     def ring(self, shape: KVShape) -> PrefetchRing:
         """The ring that all offloaded layers share."""
-        return PrefetchRing(piece_shape(shape, self.block_rows), shape.dtype, shape.device, self.num_slots)
+        return PrefetchRing(piece_shape(shape, self.block_rows), shape.kv_dtype, shape.device, self.num_slots)
 
 
 class Gathered(NamedTuple):

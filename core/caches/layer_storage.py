@@ -177,7 +177,7 @@ class OffloadedLayer:
         self._shape, self._ring, self._block = shape, ring, block_rows
         blocks = -(-capacity // block_rows)
         size = (blocks, *piece_shape(shape, block_rows))
-        self.memory = HostRows(size, shape.dtype, shape.device)
+        self.memory = HostRows(size, shape.kv_dtype, shape.device)
         self._host = self.memory.rows  # [blocks, 2, H_kv, block_rows, D]
         self._most = tail_rows(block_rows)
         self._k, self._v = shape.allocate(self._most), shape.allocate(self._most)  # rows [offloaded, ...)

@@ -46,7 +46,7 @@ def _products(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
     Products of 16-bit tensors are never rounded to 16 bits: the bundled target's reach 15,000, where float16 has
     steps of 8 and bfloat16 of 64, and more than 65,504 would be infinite.
     """
-    if queries.dtype not in (torch.float16, torch.bfloat16):
+    if queries.dtype == keys.dtype and queries.dtype.itemsize > 2:
         return (queries @ keys.transpose(-1, -2)).float() * scaling
     wide = queries.float() * scaling
     found = torch.empty(*queries.shape[:2], keys.shape[1], device=queries.device)

@@ -242,7 +242,7 @@ class RetrievalCache:
 
     def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Write k, v [1, H_kv, T, D] behind the recent rows."""
-        self.shape.of(layer).check(k, v)
+        k, v = self.shape.of(layer).check(k, v)
         if (window := self._windows.get(layer)) is not None:
             window.stage(self._length, k, v)
             return

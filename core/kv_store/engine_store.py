@@ -274,5 +274,5 @@ def fill_beside(cache: FullCache, layer: int, content: Tensor, written: int, wan
 def rows_of(cache: FullCache, content: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
     """Keys and values of a layer from a block [size] uint8, each [1, H_kv, num_rows, D]."""
     shape = cache.shape
-    k, v = content.view(shape.dtype).view(2, 1, shape.num_kv_heads, num_rows, shape.head_dim)
+    k, v = content.view(shape.kv_dtype).view(2, 1, shape.num_kv_heads, num_rows, shape.head_dim)
     return k, v

@@ -53,6 +53,8 @@ def family_of(module: nn.Module, shape: KVShape, text: str, *, pieces: str, know
         "device": shape.device.type,
         "pieces": pieces,
     }
+    if shape.narrow is not None:
+        parts["kept as"] = str(shape.narrow).removeprefix("torch.")
     return Family(digest_of(json.dumps(parts, sort_keys=True).encode()), parts)
 
 

@@ -61,6 +61,7 @@ class ModelDims:
     intermediate_size: int = 0  # of an MLP; 0: not known
     reaches: tuple[Reach | None, ...] = ()  # see `KVShape`
     capped: bool = False
+    kv_dtype: torch.dtype | None = None  # of keys and values, where it is not the type of computation
     plain: bool = True  # whether attention is the plain causal one in every layer
     again: tuple[int, ...] = ()  # see `KVShape`; as many of the layers, the last ones, have no keys of their own
     windowed_heads: tuple[int, int] | None = None
@@ -83,7 +84,7 @@ class ModelDims:
         own = self.num_kv_layers
         heads = (own, self.num_heads, self.num_kv_heads, self.head_dim)
         others = (self.reaches[:own], self.capped, self.again, self.windowed_heads)
-        return KVShape(*heads, dtype, device, *others, attending=self.attending)
+        return KVShape(*heads, dtype, device, *others, attending=self.attending, narrow=self.kv_dtype)
 
 
 @dataclass(frozen=True, slots=True)

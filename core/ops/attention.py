@@ -6,6 +6,7 @@ Online softmax: arXiv 1805.02867; merging by log-sum-exp: Flash-Decoding.
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional
 # 1 row 0.27 / 0.15 at S = 2300, 14.7 / 13.4 at 122880; 3 rows 0.49 / 0.38 at 2300, 5.2 / 6.6 at 32768).
 MATMUL_KEYS = 16384
 MATMUL_ROWS = 64  # per KV head
+WIDENED_KEYS = 4096  # keys and values in another type than queries that are widened at a time
 
 
 class Partial(NamedTuple):
@@ -35,11 +37,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
     """Causal attention where the last T rows of k and v belong to the T queries.
 
     Args:
-        q: [B, H, T, D]; k, v: [B, H_kv, S + T, D], any strides with a contiguous last dimension.
+        q: [B, H, T, D]; k, v: [B, H_kv, S + T, D], any strides with a contiguous last dimension. Here and in partial
+            attention they may be of another type than q; they are then widened a block at a time.
         scaling: factor of the scores.
     Returns:
         [B, H, T, D].
     """
+    if k.dtype != q.dtype:
+        return merged_attend(q, k, v, scaling, partial)
     num_new, total = q.shape[2], k.shape[2]
     rows = num_new * (q.shape[1] // k.shape[1])
     few = rows == 1 or (rows <= MATMUL_ROWS and total <= MATMUL_KEYS)
@@ -75,15 +80,22 @@ def _attend_matmul(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
 
 def partial(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
     """Unmasked attention of every query to every key given; q: [B, H, T, D], k, v: [B, H_kv, S, D]."""
+    if k.dtype != q.dtype:
+        return _widened_partial(q, k, v, scaling)
     batch, heads, num_new, dim = q.shape
     folded = q.reshape(batch, k.shape[1], -1, dim)
     out, lse = _fused(folded, k, v, scaling, causal=False)
     return Partial(out.reshape(batch, heads, num_new, dim), lse.reshape(batch, heads, num_new))
 
 
+def _widened_partial(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
+    blocks = zip(torch.split(k, WIDENED_KEYS, 2), torch.split(v, WIDENED_KEYS, 2), strict=True)
+    return reduce(add_part, (partial(q, keys.to(q.dtype), values.to(q.dtype), scaling) for keys, values in blocks))
+
+
 def causal_partial(q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Partial:
     """Causal attention of T new tokens among themselves; q: [B, H, T, D], k, v: [B, H_kv, T, D]."""
-    groups = q.shape[1] // k.shape[1]
+    k, v, groups = k.to(q.dtype), v.to(q.dtype), q.shape[1] // k.shape[1]
     if groups > 1:  # T rows only: a copy per group is small
         k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
     return Partial(*_fused(q, k, v, scaling, causal=True))

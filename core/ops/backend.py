@@ -14,13 +14,14 @@ from core.errors import InvalidSetting
 from core.ops.attention import Partial, attend, partial
 from core.ops.flash import flash_attention
 from core.ops.flex import flex_attention
-from core.ops.native import NoKernel, small_rows
+from core.ops.native import NoKernel, SmallRows, small_rows
 
 log = logging.getLogger(__name__)
 
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # q, k, v, scaling; see `attention.attend`
 # A verification pass over a short book: 12 MB of keys and values, more than most second-level caches hold.
 HEADS, KEYS, ROWS, DIM = 6, 4096, 9, 64
+PROMPT_ROWS = 256  # of a piece of a prompt
 REPEATS = 7
 TORCH, COMPILED, FLASH, FLEX = ATTENTIONS[1:]
 
@@ -46,7 +47,7 @@ STOCK = Backend(TORCH, attend, "torch's own operations")
 def choose_backend(device: torch.device, dtype: torch.dtype, wish: AttentionWish = "auto") -> Backend:
     """The wanted backend, or by default the faster of stock operations and the optional kernel here.
 
-    Cost: 0.1 s, and compiling the first time; for FlexAttention at every start.
+    Cost: 0.3 s, and compiling the first time; for FlexAttention at every start.
 
     Raises:
         InvalidSetting: the wanted backend is not available here.
@@ -62,7 +63,13 @@ def choose_backend(device: torch.device, dtype: torch.dtype, wish: AttentionWish
     except NoKernel as reason:
         log.info("attention by torch: %s", reason)
         return STOCK._replace(because=str(reason))
+    kernel.reads_prompts = _reads_prompts_faster(kernel)
     return _faster(Backend(COMPILED, kernel, "", kernel.linear, norm=kernel.norm, silu=kernel.silu), device, dtype)
+
+
+def _reads_prompts_faster(kernel: SmallRows) -> bool:
+    stock, other = _seconds(torch.device("cpu"), torch.float32, PROMPT_ROWS, attend, kernel)
+    return other < stock
 
 
 def choose_flash(device: torch.device, dtype: torch.dtype) -> Backend:
@@ -99,7 +106,7 @@ def _faster(candidate: Backend, device: torch.device, dtype: torch.dtype) -> Bac
 
 
 def _gain(candidate: Backend, device: torch.device, dtype: torch.dtype) -> tuple[bool, str]:
-    stock, other = _seconds(device, dtype, attend, candidate.attend)
+    stock, other = _seconds(device, dtype, ROWS, attend, candidate.attend)
     return other < stock, f"{stock / other:.1f}x the speed of torch's for {ROWS} rows, measured"
 
 
@@ -120,13 +127,14 @@ def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backen
     if device.type != "cpu" or dtype != torch.float32:
         raise NoKernel("the compiled kernel computes in float32 on a processor only")
     kernel = small_rows()
+    kernel.reads_prompts = _reads_prompts_faster(kernel)
     return Backend(name, kernel, because, kernel.linear, norm=kernel.norm, silu=kernel.silu)
 
 
-def _seconds(device: torch.device, dtype: torch.dtype, *candidates: Attend) -> list[float]:
+def _seconds(device: torch.device, dtype: torch.dtype, rows: int, *candidates: Attend) -> list[float]:
     """Median time of each candidate, measured in turns so that a busy moment affects all alike."""
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(1, HEADS, ROWS, DIM, generator=generator).to(device, dtype)
+    q = torch.randn(1, HEADS, rows, DIM, generator=generator).to(device, dtype)
     k, v = torch.randn(2, 1, HEADS, KEYS, DIM, generator=generator).to(device, dtype)
     times: list[list[float]] = [[] for _ in candidates]
     for _ in range(REPEATS + 1):  # the first is warm-up

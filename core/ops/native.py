@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -29,7 +28,9 @@ SOURCE = Path(__file__).with_name("small_rows.cpp")
 # that a row's sums do not depend on which of the kernel's loops computes it.
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "--param=avoid-fma-max-bits=0", "-fopenmp", "-fPIC"]
 FLAGS += ["-std=c++17", "-Wno-psabi"]
-MOST_ROWS = 64  # per KV head; the kernel's weights of a block then take 16 KiB
+KEPT_AS = (torch.float32, torch.float16)  # keys and values
+MOST_ROWS = 64  # per KV head, whose keys several threads share
+MOST_TOGETHER = 192  # rows per KV head that a thread works on at a time
 MOST_TOKENS = 32  # of a pass whose rows come out as if alone, whatever the model; a round's verification has at most 25
 MOST_DIM = 256
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
@@ -42,6 +43,17 @@ class NoKernel(Exception):
     """Why the kernel is not available; never shown as a problem to the user."""
 
 
+class Sizes(ctypes.Structure):
+    """As in small_rows.cpp."""
+
+    _fields_ = (
+        ("scale", ctypes.c_double),
+        *((name, ctypes.c_int64) for name in ("kv_heads", "rows", "num_new", "total", "dim")),
+        *((name, ctypes.c_int64) for name in ("k_head", "k_row", "v_head", "v_row")),
+        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads")),
+    )
+
+
 class SmallRows:
     """Attention like `attention.attend`, linear layers, norms and SiLU; float32 on CPU through the kernel.
 
@@ -52,49 +64,43 @@ class SmallRows:
     """
 
     def __init__(self, library: Path) -> None:
+        self.reads_prompts = True  # whether long passes come here too; where they are measured, `backend` decides
         compiled = ctypes.CDLL(str(library))
         self._threads = Threads()
         self._call, self._call_linear = compiled.small_rows_attention, compiled.small_rows_linear
         self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
         for call in (self._call, self._call_linear, self._call_norm, self._call_silu):
             call.restype = None
-        self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 12
+        self._call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
         self._call_linear.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
-        """Causal attention; shapes as in `attention.attend`.
+        """Causal attention; shapes as in `attention.attend`; keys and values are float32 or float16.
 
-        Stock operations handle the unsupported cases: other types and devices, several texts at once, other head sizes,
-        more than MOST_ROWS query heads per KV head, and passes of more than MOST_TOKENS tokens with more than MOST_ROWS
-        rows per KV head.
-        Memory: a part of rows * (dim + 2) floats for each share, at most rows / 2000 of the keys and values.
+        Stock operations handle the unsupported cases: other types and devices, several texts at once, other head sizes;
+        and passes of more than MOST_TOKENS tokens where they are faster.
+        Memory: for each thread twice the numbers of at most MOST_TOGETHER rows. If heads do not divide by threads, of
+        at most MOST_ROWS rows a part for each share, rows / 2000 of the keys and values.
         """
         batch, heads, num_new, dim = q.shape
         kv_heads, total = k.shape[1], k.shape[2]
-        group = heads // kv_heads
-        rows = num_new * group
-        few = rows <= MOST_ROWS or (num_new <= MOST_TOKENS and group <= MOST_ROWS)
-        fits = batch == 1 and few and dim % 8 == 0 and dim <= MOST_DIM
-        if not fits or q.device.type != "cpu" or not (q.dtype == k.dtype == v.dtype == torch.float32):
+        if num_new > MOST_TOKENS and not self.reads_prompts:
             return attend(q, k, v, scaling)
-        if rows > MOST_ROWS:  # several calls: stock operations would sum in another order
-            ends = [min(at + MOST_ROWS // group, num_new) for at in range(0, num_new, MOST_ROWS // group)]
-            seen = [(q[:, :, at:end], total - num_new + end) for at, end in pairwise([0, *ends])]
-            return torch.cat([self(some, k[:, :, :keys], v[:, :, :keys], scaling) for some, keys in seen], 2)
+        known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS
+        if batch != 1 or dim % 8 or dim > MOST_DIM or q.device.type != "cpu" or not known:
+            return attend(q, k, v, scaling)
         assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
-        folded = (q * scaling).reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
-        threads = self._threads.now()
-        shares = -(-total // KEYS_OF_A_SHARE)
-        pieces = min(threads, shares) if kv_heads % threads else 1  # a share's result does not depend on its thread
+        rows = num_new * (heads // kv_heads)
+        folded = q.reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
         out = torch.empty(kv_heads, rows, dim)
-        rest = torch.empty(kv_heads * rows * (1 + shares * (dim + 2)))  # log-sum-exp, then scratch
-        lse = rest.data_ptr()
-        pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse, lse + 4 * kv_heads * rows)
-        sizes = (kv_heads, rows, num_new, total, dim)
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
-        self._call(*pointers, *sizes, *strides, KEYS_OF_A_SHARE, pieces, threads)
+        threads = self._threads.now()
+        cuts = _cuts(kv_heads, rows, total, threads)
+        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, KEYS_OF_A_SHARE, *cuts, threads)
+        pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
+        self._call(*pointers, ctypes.byref(sizes), k.dtype == torch.float16)
         return out.view(batch, heads, num_new, dim)
 
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -119,6 +125,15 @@ class SmallRows:
         out = torch.empty_like(rows)
         self._call_silu(rows.data_ptr(), out.data_ptr(), x.numel())
         return out
+
+
+def _cuts(kv_heads: int, rows: int, total: int, threads: int) -> tuple[int, int]:
+    """Into how many pieces of its keys, or groups of its rows, the work of a head is cut for the threads."""
+    uneven = bool(kv_heads % threads)
+    if rows <= MOST_ROWS and uneven:
+        return min(threads, -(-total // KEYS_OF_A_SHARE)), 1
+    groups = -(-rows // MOST_TOGETHER)
+    return 1, min(rows, groups * threads) if uneven else groups
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:

@@ -78,7 +78,7 @@ def _attend_rows(q: Tensor, k: Tensor, v: Tensor, scaling: float, asked: Asked, 
     if asked.softcap is not None or (asked.sinks is not None and not whole):
         return _explicit(q, k, v, scaling, asked, first)
     if not whole:
-        mask = _visible(asked.reach, first, end, q)
+        mask, k, v = _visible(asked.reach, first, end, q), k.to(q.dtype), v.to(q.dtype)
         wide = q.shape[1] != k.shape[1]
         return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling, enable_gqa=wide)
     if asked.sinks is None:

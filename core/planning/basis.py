@@ -11,7 +11,7 @@ from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS as DRAFTING_BITS
 from core.planning.cache_sizes import CacheSizes
-from core.planning.choices import Choice, choose_bits, choose_device, choose_dtype, choose_prefill_chunk
+from core.planning.choices import Choice, choose_bits, choose_device, choose_dtype, choose_kv, choose_prefill_chunk
 from core.planning.hardware import Machine
 from core.planning.placement import STEP, Fit, Rooms, Usable, find_fit, largest_context
 from core.planning.sizes import (
@@ -47,6 +47,7 @@ class Basis:
     machine: Machine
     device: Choice[str]
     dtype: Choice[torch.dtype]
+    kv: Choice[torch.dtype | None]
     bits: Choice[int]
     drafts_apart: bool  # whether separate self-draft weights guess
     usable: Usable
@@ -73,14 +74,16 @@ class Basis:
         """
         device = choose_device(config, machine)
         dtype = choose_dtype(device.value, target)
+        kv = choose_kv(config, device.value, dtype.value)
         return cls(
-            target=target,
+            target=replace(target, kv_dtype=kv.value),
             draft=draft,
             size=size,
             config=config,
             machine=machine,
             device=device,
             dtype=dtype,
+            kv=kv,
             bits=bits or choose_bits(config, device.value, dtype.value),
             drafts_apart=config.self_draft_bits == DRAFTING_BITS if drafts_apart is None else drafts_apart,
             usable=Usable.of(device.value, config, machine),

@@ -38,6 +38,7 @@ class Composition:
 
 NOTHING_WAITS = "nothing waits in host memory"
 NO_BLOCK = Choice(0, NOTHING_WAITS)
+KV_AS_COMPUTED: Choice[torch.dtype | None] = Choice(None, "the type of computation")
 NOTHING_SHARED: Choice[float | None] = Choice(0.0, NOTHING_WAITS)
 
 
@@ -83,6 +84,23 @@ def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice
             hint="Leave out --bits, or use 8 or 4.",
         )
     return Choice(config.bits, f"asked for: {FORMATS[config.bits]}, so texts are exact for the quantised model")
+
+
+def choose_kv(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice[torch.dtype | None]:
+    """The type that the target's keys and values are kept in; None: the type of computation.
+
+    Raises:
+        InvalidSetting: 32 bits where computation has 16.
+    """
+    width = 8 * dtype.itemsize
+    if config.kv_bits is None or config.kv_bits == width:
+        return KV_AS_COMPUTED
+    if config.kv_bits > width:
+        raise InvalidSetting(
+            f"Keys and values of {config.kv_bits} bits are not kept on the {device} device, which computes in {width}.",
+            hint="Leave out --kv-bits.",
+        )
+    return Choice(torch.float16, "asked for: half the memory, sums in float32; texts are exact for a float16 cache")
 
 
 def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool) -> Choice[int]:

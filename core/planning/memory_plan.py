@@ -7,7 +7,7 @@ import torch
 
 from core.caches.full_parts import Offload
 from core.planning.cache_sizes import PREFILL_BLOCK, CacheSizes
-from core.planning.choices import NO_BLOCK, NOTHING_SHARED, Choice, Composition, choose_most_guesses
+from core.planning.choices import KV_AS_COMPUTED, NO_BLOCK, NOTHING_SHARED, Choice, Composition, choose_most_guesses
 from core.planning.machine_spec import Bandwidths, nominal_bandwidths
 from core.planning.sizes import RETRIEVAL, USABLE_SHARE, PlanRow
 
@@ -21,6 +21,7 @@ class Plan:
 
     device: Choice[str]
     dtype: Choice[torch.dtype]
+    kv: Choice[torch.dtype | None] = KV_AS_COMPUTED  # what the target's keys and values are kept in
     bits: Choice[int]  # of the target's weights; 8 and 4 are quantised
     placement: Choice[Placement]
     context: Choice[int]
@@ -38,6 +39,12 @@ class Plan:
     host_available_bytes: int = 0
     composition: Choice[Composition] | None = None  # who guesses; None: nobody compared (`core.planning.composition`)
     nominal: Bandwidths = NOMINAL_CPU  # shapes rounds where measured values may not be used
+
+    @property
+    def precision(self) -> str:
+        """float32, for example; and what keys and values are kept in, where it is something else."""
+        dtype, kv = (str(kind).removeprefix("torch.") for kind in (self.dtype.value, self.kv.value))
+        return dtype if self.kv.value is None else f"{dtype}, {kv} cache"
 
     @property
     def num_layers(self) -> int:

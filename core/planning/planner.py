@@ -70,6 +70,7 @@ def plan_from(basis: Basis, words: Words) -> Plan:
     return Plan(
         device=basis.device,
         dtype=basis.dtype,
+        kv=basis.kv,
         bits=basis.bits,
         placement=words.placement(basis, here, context.value),
         context=context,

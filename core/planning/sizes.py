@@ -118,7 +118,7 @@ def kv_bytes_per_token(dims: ModelDims, dtype: torch.dtype) -> int:
 def context_bytes_per_token(target: ModelDims, config: EngineConfig, dtype: torch.dtype) -> int:
     """Bytes of a token of context: full cache; a landmark per chunk (keys only), its score; every 64th query."""
     kv = kv_bytes_per_token(target, dtype)
-    landmark = -(-kv // (2 * config.retrieval.chunk_size))
+    landmark = -(-_wide(kv, target, dtype) // (2 * config.retrieval.chunk_size))
     score = -(-4 * target.full_layers * target.num_kv_heads // config.retrieval.chunk_size)
     samples = -(-_query_bytes(target, dtype) // QUERY_SAMPLE_STRIDE)
     return kv + landmark + score + samples
@@ -129,7 +129,13 @@ def beside_bytes(target: ModelDims, dtype: torch.dtype) -> int:
 
     Those are two rows of sampled queries (one for queries not sampled, one for the last interval), and one landmark.
     """
-    return (QUERY_LOG + 2) * _query_bytes(target, dtype) + kv_bytes_per_token(target, dtype) // 2
+    landmark = _wide(kv_bytes_per_token(target, dtype), target, dtype) // 2
+    return (QUERY_LOG + 2) * _query_bytes(target, dtype) + landmark
+
+
+def _wide(kv_bytes: int, target: ModelDims, dtype: torch.dtype) -> int:
+    """Keys and values in the type of computation, which landmarks have."""
+    return kv_bytes * dtype.itemsize // (target.kv_dtype or dtype).itemsize
 
 
 def _query_bytes(target: ModelDims, dtype: torch.dtype) -> int:

@@ -47,6 +47,7 @@ def arguments(tmp_path: Path) -> argparse.Namespace:
         model=None,
         draft="auto",
         bits=None,
+        kv_bits=None,
         self_draft_bits=16,
         device="cpu",
         gpus=None,

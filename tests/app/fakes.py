@@ -115,6 +115,8 @@ class FakeEngine:
         plan = SimpleNamespace(
             device=SimpleNamespace(value="cpu", because="test"),
             dtype=SimpleNamespace(value="torch.float32", because="test"),
+            precision="float32",
+            kv=SimpleNamespace(value=None, because="test"),
             bits=SimpleNamespace(value=32, because="test"),
             context=SimpleNamespace(value=context, because="asked for"),
             placement=SimpleNamespace(value="resident", because="test"),

@@ -18,6 +18,7 @@ from core.generation.text import ChatText
 from core.models.hf_attention import ATTENTION_NAME, register
 from core.models.loader import LoadedModel, dims_of
 from core.models.self_draft import self_draft_of
+from core.ops.backend import STOCK, Backend
 from core.ops.graphs import Graphs
 from core.planning.hardware import Machine
 from core.planning.planner import make_plan
@@ -107,6 +108,8 @@ def tiny_engine(
     cpu_attention_share: float | None = None,
     self_draft: bool = False,
     query_window: int = 8,
+    kv_bits: int | None = None,
+    backend: Backend = STOCK,
 ) -> Engine:
     """Target with a draft that often agrees: the same weights, disturbed, one layer less sure.
 
@@ -117,6 +120,7 @@ def tiny_engine(
         prefill_chunk=prefill_chunk,
         placement=placement,
         cpu_attention_share=cpu_attention_share,
+        kv_bits=kv_bits,
         gpu_memory_gib=None if placement in ("auto", "resident") else 1.0,
         retrieval=RetrievalConfig(budget=budget, chunk_size=8, local_window=64, query_window=query_window),
         draft=DraftConfig(window=128),
@@ -125,7 +129,9 @@ def tiny_engine(
     draft = loaded(tiny_config(kv_heads=kv_heads), 3, noise)
     plan = make_plan(target.dims, draft.dims, config, MACHINE)
     twin = self_draft_of(target.module, CPU) if self_draft else None
-    models = LoadedModels(target=target, draft=draft, self_draft=twin, ranks=ranks)
+    dims = replace(target.dims, kv_dtype=plan.kv.value)
+    target = replace(target, dims=dims, shape=dims.shape(torch.float32, CPU))
+    models = LoadedModels(target=target, draft=draft, backend=backend, self_draft=twin, ranks=ranks)
     return Engine(config, plan, Letters(eos_ids), models, offload=offload, graphs=graphs)
 
 

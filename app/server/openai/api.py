@@ -186,7 +186,7 @@ class Api:
             "max_model_len": self._ready.context,
             "triforce": {
                 "methods": self._methods,
-                "dtype": str(info.plan.dtype.value).removeprefix("torch."),
+                "dtype": info.plan.precision,
                 "description": info.description,
                 "limits": info.limits,
                 "thinking": info.capabilities.thinking,

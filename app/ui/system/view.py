@@ -258,7 +258,7 @@ def host_facts(info: "EngineInfo") -> list[Fact]:
 
 def dtype_of(ready: Ready) -> str:
     """float32, for example."""
-    return str(ready.info.plan.dtype.value).removeprefix("torch.")
+    return ready.info.plan.precision
 
 
 def exactness(shot: Snapshot) -> list[Fact]:
@@ -278,7 +278,7 @@ def exactness(shot: Snapshot) -> list[Fact]:
         "equal to plain decoding’s, token for token",
         "32-bit arithmetic on the processor: what rounding could decide would be named as a near tie",
     )
-    if dtype != "float32":
+    if not dtype.startswith("float32"):
         greedy = Fact(
             "Greedy text",
             "equal to plain decoding’s, up to near ties",
@@ -287,6 +287,8 @@ def exactness(shot: Snapshot) -> list[Fact]:
     precision = "not quantised: neither weights nor cache"
     if shot.state.info.quantised:
         precision = "the quantised model, not its 16-bit original; the cache is not quantised"
+    if shot.state.info.plan.kv.value is not None:
+        precision += "; keys and values are kept in float16: exact for a float16 cache"
     return [
         Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
         Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),

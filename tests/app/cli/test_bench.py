@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import launch as launcher
-from app.cli import bench
+from app.cli import bench, bench_kernels
+from core.ops.native import NoKernel
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +92,18 @@ def test_speed_reads_several_books_and_gives_their_median(capsys: pytest.Capture
     assert len(set(ours["speedup_by_book"])) == 3, "three books, each with its own times"
     assert ours["new_tokens"] == plain["new_tokens"] and ours["identical_to_autoregressive"] is True
     assert f"{ours['speedup_by_book'][0]:.2f} {ours['speedup_by_book'][1]:.2f}" in captured.err
+
+
+def test_kernels_are_measured_without_a_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise NoKernel("no C++ compiler (g++) on this machine")
+
+    monkeypatch.setattr(bench_kernels, "small_rows", missing)
+    assert launcher.main(["bench", "--suite", "kernels", "--contexts", "16,32", "--json", "--no-venv"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert {row["context"] for row in document["rows"]} == {16, 32} and document["config"]["kernel"] is False
+    assert document["config"]["clock"] == "thread_time", "of one thread the processor's time"
+    assert "no C++ compiler" in captured.err

@@ -32,6 +32,18 @@ def test_the_fused_path_equals_the_slow_twin_too(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_float16_keys_and_values_are_widened_block_by_block(
+    shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no kernel: sums stay float32, and no more than a block is widened at a time."""
+    monkeypatch.setattr(attention, "WIDENED_KEYS", 32)
+    q, k, v = tensors(*shape)
+    found = attend(q, k.half(), v.half(), 0.3)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, attend_reference(q, k.half().float(), v.half().float(), 0.3), atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_partials_return_their_log_sum_exp(shape: tuple[int, int, int, int]) -> None:
     heads, kv_heads, _, new = shape
     q, k, v = tensors(heads, kv_heads, 64, new)

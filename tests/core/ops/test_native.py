@@ -1,5 +1,6 @@
 """The compiled kernel against its slow twin; without a compiler these tests are skipped by name."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from core.ops import backend, native
 from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
 from core.ops.native import NoKernel, SmallRows, small_rows
+from core.ops.threads import Threads
 from tests.core.toys import loaded, random_prompt, tiny_config
 
 # heads, KV heads, cached keys, new rows, dimensions of a head
@@ -32,6 +34,12 @@ SHAPES = [
     (2, 1, 500, 32, 256),
 ]
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def as_many_threads_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else the machine does."""
+    monkeypatch.setattr(Threads, "adapts", False)
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +57,23 @@ def tensors(heads: int, kv_heads: int, cached: int, new: int, dim: int) -> tuple
     return q, k, v
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def tolerance(dim: int) -> float:
+    """Scores here reach 40, each a sum of `dim` products in float32."""
+    return 1.5e-5 * max(1.0, dim / 128)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
 def test_the_kernel_equals_its_slow_twin(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
     q, k, v = tensors(*shape)
-    assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=5e-6)
+    assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=tolerance(shape[-1]))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
+def test_float16_keys_and_values_are_widened_exactly(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
+    """Bit for bit what float32 rows of the same numbers give, subnormal ones too."""
+    q, k, v = tensors(*shape)
+    k, v = (torch.cat((x[..., :4] * 1e-6, x[..., 4:]), -1).half() for x in (k, v))
+    assert torch.equal(kernel(q, k, v, 0.3), kernel(q, k.float(), v.float(), 0.3))
 
 
 @pytest.fixture
@@ -127,6 +148,14 @@ def test_more_rows_than_the_kernel_takes_at_once_come_out_as_alone(
     assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=5e-6)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 7, 200])
+def test_no_thread_gets_more_rows_than_its_task_holds_or_none(threads: int) -> None:
+    for kv_heads, rows, keys in itertools.product((1, 3, 8), (1, 64, 65, 192, 193, 1024), (1, 1025, 5000)):
+        pieces, groups = native._cuts(kv_heads, rows, keys, threads)
+        assert 1 <= groups <= rows and rows <= groups * native.MOST_TOGETHER
+        assert pieces == 1 or (groups == 1 and pieces <= -(-keys // native.KEYS_OF_A_SHARE))
+
+
 def test_rows_of_stock_operations_are_not_the_same_bit_for_bit(threads: Callable[[int], None]) -> None:
     """Negative control: the comparison sees what summing in another order does."""
     assert rows_that_differ(attend, (6, 3, 1020, 13, 64), threads) > 0
@@ -151,9 +180,10 @@ def test_an_unseen_key_would_be_noticed(kernel: SmallRows) -> None:
 
 
 def test_what_the_kernel_was_not_made_for_goes_to_stock_operations(kernel: SmallRows) -> None:
-    q, k, v = tensors(4, 4, 40, 65, 64)
-    assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
-    q, k, v = (x.to(torch.bfloat16) for x in tensors(4, 4, 40, 2, 64))
+    for shape, dtype in (((4, 4, 40, 2, 60), torch.float32), ((4, 4, 40, 2, 64), torch.bfloat16)):
+        q, k, v = (x.to(dtype) for x in tensors(*shape))
+        assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
+    q, k, v = (x.expand(2, -1, -1, -1) for x in tensors(4, 4, 40, 2, 64))
     assert torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3))
 
 
@@ -184,6 +214,16 @@ def test_the_slower_backend_is_not_chosen(kernel: SmallRows, monkeypatch: pytest
     chosen = choose_backend(CPU, torch.float32)
     assert chosen.attend is STOCK.attend
     assert "0.5x" in chosen.because
+
+
+def test_long_passes_go_where_they_are_faster(kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(4, 2, 300, 40, 64)
+    for stock_seconds, ours in ((0.001, False), (0.003, True)):
+        monkeypatch.setattr(backend, "_seconds", lambda *_, stock=stock_seconds: [stock, 0.002])
+        chosen = backend.backend_named("compiled", CPU, torch.float32)
+        expected = kernel if ours else attend
+        assert torch.equal(chosen.attend(q, k, v, 0.3), expected(q, k, v, 0.3))
+    assert not torch.equal(kernel(q, k, v, 0.3), attend(q, k, v, 0.3)), "the comparison sees nothing"
 
 
 def test_only_float32_on_a_processor_is_compiled_for() -> None:

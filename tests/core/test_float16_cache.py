@@ -1,0 +1,131 @@
+"""Keys and values in float16, sums in float32: half the bytes, and every exact method writes plain decoding's text."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.caches.full import FullCache, Offload
+from core.caches.tokens import Context
+from core.config import EngineConfig, GenerationConfig, SpeculationConfig
+from core.decoding.registry import EXACT_METHODS
+from core.engine import Engine
+from core.errors import InvalidSetting
+from core.generation.events import Finished
+from core.kv_store.folder import BookFolder
+from core.models.cached_model import CachedModel
+from core.models.loader import prepared
+from core.ops.backend import STOCK, Backend
+from core.ops.native import NoKernel, small_rows
+from core.planning.choices import choose_kv
+from core.planning.sizes import kv_bytes_per_token
+from tests.core.kv_store.test_engine_store import BOOK, fetch, keep
+from tests.core.kv_store.test_engine_store import answer as answer_of_a_book
+from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine
+
+CPU, HALF = torch.device("cpu"), torch.float16
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if request.param == "torch":
+        yield STOCK
+        return
+    try:
+        kernel = small_rows()
+    except NoKernel as reason:
+        pytest.skip(f"no kernel here: {reason}")
+    yield Backend("compiled", kernel, "test", kernel.linear, norm=kernel.norm, silu=kernel.silu)
+
+
+def answer(engine: Engine, prompt: list[int], method: str) -> Finished:
+    *_, finished = engine.generate(prompt, GenerationConfig(max_new_tokens=60, speculation=FIXED, method=method))
+    assert isinstance(finished, Finished)
+    return finished
+
+
+@pytest.mark.parametrize("method", [m for m in EXACT_METHODS if m != "autoregressive"])
+def test_greedy_text_equals_plain_decoding_with_the_same_cache(method: str, backend: Backend) -> None:
+    engine, prompt = tiny_engine(noise=0.05, kv_bits=16, backend=backend), random_prompt(700)
+    plain, fast = answer(engine, prompt, "autoregressive"), answer(engine, prompt, method)
+    assert fast.token_ids == plain.token_ids and fast.exact
+    assert fast.stats.full_passes < plain.stats.full_passes
+    assert engine.full_cache.rows(0, 0, 8)[0].dtype == HALF
+    assert "float16 cache" in engine.info.exact_for and engine.plan.precision == "float32, float16 cache"
+
+
+def test_the_rows_are_those_of_float32_rounded_once() -> None:
+    """And float32 stays the default: rounding is seen."""
+    prompt = random_prompt(500)
+    wide, narrow = tiny_engine(), tiny_engine(kv_bits=16)
+    for engine in (wide, narrow):
+        for _ in engine.read(prompt):
+            pass
+    k, v = (rows.half() for rows in wide.full_cache.rows(0, 0, 499))  # of the first layer: no attention before
+    assert wide.full_cache.rows(0, 0, 8)[0].dtype == torch.float32
+    assert all(torch.equal(*pair) for pair in zip(narrow.full_cache.rows(0, 0, 499), (k, v), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "mistral"])
+def test_a_pass_of_many_rows_has_the_logits_of_passes_of_one(kind: str, backend: Backend) -> None:
+    """To the last bit through the kernel; with stock operations nearly."""
+    tiny = loaded(tiny_config(kind, heads=6, kv_heads=3), 5)
+    dims = replace(tiny.dims, kv_dtype=HALF)
+    model = prepared(tiny.module, dims, torch.float32, CPU, backend)
+    judge = CachedModel("full", model.module, FullCache(model.shape, 1100, 8, backend=backend), CPU)
+    tokens = Context(random_prompt(1060))
+    for at in range(0, 1020, 255):
+        judge.feed(tokens, range(at, at + 255), 1)
+    alone = torch.cat([judge.feed(tokens, range(at, at + 1), 1) for at in range(1020, 1045)])
+    for rows in (2, 7, 13, 25):
+        judge.cache.truncate(1020)
+        together = judge.feed(tokens, range(1020, 1020 + rows), rows)
+        if backend is STOCK:
+            assert torch.allclose(together, alone[:rows], atol=1e-3)
+        else:
+            assert torch.equal(together, alone[:rows])
+
+
+def test_layers_in_host_memory_hold_the_same_rows(backend: Backend) -> None:
+    prompt = random_prompt(900)
+    resident = tiny_engine(kv_bits=16, backend=backend)
+    offloaded = tiny_engine(kv_bits=16, backend=backend, offload=Offload(num_resident=1, block_rows=128))
+    texts = [answer(engine, prompt, "triforce").token_ids for engine in (resident, offloaded)]
+    assert texts[0] == texts[1]
+    assert answer(offloaded, prompt, "autoregressive").token_ids == texts[0]
+
+
+def test_a_book_is_kept_and_opened_in_float16_and_never_taken_for_one_in_float32(tmp_path: Path) -> None:
+    folder, first, again = BookFolder(tmp_path / "books"), tiny_engine(kv_bits=16), tiny_engine(kv_bits=16)
+    kept, expected = keep(first, folder), answer_of_a_book(first)
+    assert fetch(tiny_engine(), folder, [*BOOK, 0]) == 0, "rows in float32"
+    assert fetch(again, folder, [*BOOK, 0]) == len(BOOK)
+    assert torch.equal(again.full_cache.rows(1, 0, 900)[0], first.full_cache.rows(1, 0, 900)[0])
+    assert answer_of_a_book(again).token_ids == expected.token_ids
+    assert keep(tiny_engine(), BookFolder(tmp_path / "wide")).size_bytes > 1.5 * kept.size_bytes
+
+
+def test_half_the_bytes_are_planned_and_counted() -> None:
+    wide, narrow = tiny_engine(), tiny_engine(kv_bits=16)
+    assert 2 * narrow.info.kv_bytes_per_token == wide.info.kv_bytes_per_token
+    assert 2 * narrow.plan.cache_sizes.row_bytes == wide.plan.cache_sizes.row_bytes
+    assert narrow.plan.cache_sizes.side_bytes == wide.plan.cache_sizes.side_bytes, "landmarks stay float32"
+    assert narrow.plan.total_bytes < wide.plan.total_bytes
+    dims = tiny_engine().full_cache.shape
+    assert dims.kv_dtype == torch.float32
+    target = loaded(tiny_config(), 3).dims
+    assert kv_bytes_per_token(replace(target, kv_dtype=HALF), torch.float32) * 2 == kv_bytes_per_token(
+        target, torch.float32
+    )
+
+
+def test_what_cannot_be_kept_is_refused() -> None:
+    assert choose_kv(EngineConfig(kv_bits=16), "cuda", HALF).value is None, "what is computed in already"
+    with pytest.raises(InvalidSetting, match="32 bits are not kept"):
+        choose_kv(EngineConfig(kv_bits=32), "cuda", HALF)
+    for settings in ({"kv_bits": 8}, {"kv_bits": 16, "num_gpus": 2}):
+        with pytest.raises(InvalidSetting):
+            EngineConfig(**settings)  # type: ignore[arg-type]
