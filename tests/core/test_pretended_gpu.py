@@ -283,7 +283,7 @@ def test_everything_that_we_call_of_torch_cuda_was_called_with_its_checks(gpu: P
     held = torch.ones(100, device=device)
     assert peak_memory_bytes(device) >= used_memory_bytes(device) >= held.nbytes
     return_memory()
-    _seconds(device, torch.float32, STOCK.attend)
+    _seconds(device, torch.float32, 9, STOCK.attend)
     assert partial(*(torch.ones(1, 2, 3, 8, device=device) for _ in "qkv"), 1.0).lse.shape == (1, 2, 3)
     HostAttention(2, 8, 4, torch.float32, device).ask(
         torch.ones(1, 2, 3, 8, device=device), torch.ones(1, 2, 2, 4, 8), 1.0

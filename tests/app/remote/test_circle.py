@@ -64,6 +64,8 @@ def namespace(**fields: Any) -> argparse.Namespace:
         "ocr": False,
         "token_ids": False,
         "thinking": None,
+        "chapters": None,
+        "pages": None,
     }
     known |= {"question": "Who kept the light?", "questions": None, "method": "triforce", "json": True}
     known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16}
@@ -185,7 +187,7 @@ def test_a_server_that_is_down_is_the_page_s_banner(close_later: list[Any], tmp_
 def test_what_a_server_decides_is_no_option(arguments: argparse.Namespace) -> None:
     with pytest.raises(InvalidSetting, match="--device"):
         connector(namespace(remote="http://x", device="cpu"))
-    arguments.remote, arguments.device = "nonsense", "auto"
+    arguments.remote, arguments.device = "ftp://x", "auto"
     with pytest.raises(InvalidSetting, match="address of a server"):
         serve_page.run(arguments)
 

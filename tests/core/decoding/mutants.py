@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "what was set aside is put back without its recent rows",
         RETRIEVAL,
-        "        self._copy_all_recent(self._length)\n\n    def forget",
-        "        pass\n\n    def forget",
+        "        self._copy_all_recent(self._length)\n        self.state.adopt",
+        "        self.state.adopt",
     ),
     Mutant(
         "a draft's window is put back a row short",

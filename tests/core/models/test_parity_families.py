@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoConfig, DeepseekV3Config, PreTrainedConfig, Qwen3NextConfig
+from transformers import CONFIG_MAPPING, AutoConfig, DeepseekV3Config, JambaConfig, PreTrainedConfig
 
 from core.caches.base import KVShape
 from core.caches.full import FullCache
@@ -275,7 +275,7 @@ def test_parity_would_notice_a_bias_that_is_left_out() -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        Qwen3NextConfig(),
+        JambaConfig(),
         DeepseekV3Config(),
         config_of(
             {**CASES["llama-68m"], "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}

@@ -98,7 +98,7 @@ def test_a_stream_says_the_same_as_a_whole_answer(client: openai.OpenAI) -> None
     assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == text_of(whole)
     assert parts[-1].choices == [] and parts[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert parts[-2].choices[0].finish_reason == whole.choices[0].finish_reason
-    assert ours(parts[-2])["tokens_per_full_pass"] == ours(whole)["tokens_per_full_pass"]
+    assert ours(parts[-2])["acceptance"].keys() == ours(whole)["acceptance"].keys()  # rounds go by measured costs
     without = list(ask(client, stream=True))
     assert all(part.choices and part.usage is None for part in without)
 

@@ -118,7 +118,7 @@ def test_every_part_of_a_real_plan_has_a_purpose_and_a_colour() -> None:
 
 
 def test_sixteen_bits_promise_less(ready: Ready, engine: FakeEngine) -> None:
-    engine.info.plan.dtype.value = "torch.bfloat16"
+    engine.info.plan.precision = "bfloat16"
     assert "up to near ties" in text_of(system(shot(ready))) and "token for token" not in report(shot(ready))
 
 
