@@ -205,6 +205,8 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
         return shorter if config.context == shorter.context else _shorter(shorter, again, source)
     except CoreError as error:
         return Fit(weights_refused=str(error))
+    except Exception as error:  # an odd configuration on this disk must not hide all other models
+        return Fit(weights_refused=f"Its configuration makes no model ({type(error).__name__}).")
     plan, speeds = composed.plan, expected_speeds(composed, cast)
     return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
 
