@@ -157,13 +157,15 @@ def refusal(config: object) -> Refusal | None:
 
 
 def _stored(config: object) -> Refusal | None:
-    """Weights in a quantised format, which other packages would unpack, and stacks of layers that no model has."""
+    """Weights in a quantised format, which other packages would unpack, and sizes that no model has."""
     if quantised := getattr(config, "quantization_config", None):
         method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised.quant_method
         kind = str(getattr(method, "value", method))[:40]
         return Refusal(
             f"has quantised weights ({kind}), which are not read here", "Fetch the 16-bit model, and use --bits 4."
         )
+    if getattr(config, "vocab_size", 1) == 0:
+        return Refusal("says that its vocabulary is empty", OTHER)
     if (layers := getattr(config, "num_hidden_layers", 0) or 0) > MOST_LAYERS:
         return Refusal(f"says that it has {layers:,} layers, more than {MOST_LAYERS:,}", OTHER)
     return None

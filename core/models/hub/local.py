@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.errors import CoreError, InvalidSetting, UnsupportedModel
 from core.models.hub import store
-from core.models.hub.catalog import entries, get_command, require_files
+from core.models.hub.catalog import entries, get_command, place_of, require_files
 from core.models.loader import ModelDims, read_config, read_dims
 from core.models.param_count import size_in
 
@@ -61,7 +61,9 @@ def at_path(typed: str) -> LocalModel:
     if not words:
         raise InvalidSetting("No path was given.", hint="Paste the path of a model's folder, or of a .gguf file.")
     try:
-        path = _meant(Path(words).expanduser().resolve(strict=True))
+        path = Path(words).expanduser()
+        path.stat()
+        path = _meant(place_of(path))
     except PermissionError as error:
         raise InvalidSetting(f"{words[:200]} may not be read by this program.", hint=READERS) from error
     except (OSError, ValueError, RuntimeError) as error:  # none, too long, a NUL, a link to itself, ~nobody
