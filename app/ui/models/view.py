@@ -154,7 +154,8 @@ def brought(row: "LocalModel") -> str:
 
 def loading(model: str) -> str:
     """Another model is being loaded."""
-    return f'<p class="going-on" role="status">Loading {render.escape(without_paths(model))}. The one before is freed.</p>'
+    name = render.escape(without_paths(model))
+    return f'<p class="going-on" role="status">Loading {name}. The one before is freed.</p>'
 
 
 def not_loaded(error: CoreError) -> str:
