@@ -53,6 +53,7 @@ class EngineInfo:
     num_ranks: int = 1  # processes of this machine that share the target
     graphs: Choice[bool] = NO_GRAPHS  # whether passes are recorded and replayed
     capabilities: EngineCapabilities = ALL
+    path: str = ""  # where the target's files are; not for readers of the page
 
     @property
     def usual_method(self) -> str:
@@ -113,6 +114,7 @@ def engine_info(
         self_draft_weight_bytes=0 if self_draft is None else self_draft_bytes(self_draft),
         num_ranks=models.ranks.num_ranks if models.ranks else 1,
         capabilities=capabilities,
+        path=str(about.target) if about else "",
     )
 
 

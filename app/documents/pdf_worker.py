@@ -11,6 +11,7 @@ import logging
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import BinaryIO, cast
 from xml.parsers.expat import ExpatError
@@ -153,9 +154,12 @@ def labels(reader: PdfReader) -> list[str]:
 
 def outline(reader: PdfReader, pdfium: Pdfium | None) -> list[OutlineEntry]:
     """The bookmarks that point to pages; none if they are malformed, because they are no part of the text."""
+    if pdfium:
+        with suppress(*MALFORMED):
+            if (found := bookmarks(pdfium)) is not None:
+                return found
     try:
-        found = bookmarks(pdfium) if pdfium else None
-        return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES)) if found is None else found
+        return list(islice(entries_of(reader, reader.outline, 1), MAX_ENTRIES))
     except MALFORMED:
         return []
 

@@ -135,6 +135,7 @@ HYBRIDS_REFUSED = {  # what transformers' code for the family does, in the versi
     "zamba2": CLAMPED,
 }
 HEADS = frozenset({"head_dim", "num_key_value_heads"})  # fields that may differ between types of layers
+MOST_LAYERS = 1_000  # the deepest model has 126; building that many empty layers takes seconds
 WITH_SINKS = ("gpt_oss", "granite_swa", "granitemoe_swa")
 
 
@@ -147,12 +148,27 @@ class Refusal(NamedTuple):
 
 def refusal(config: object) -> Refusal | None:
     """Why a decoder's configuration (as transformers reads it) would not run exactly; None if it does."""
-    for rule in (_sizes, _state, _partial, _altered_scores, _rope):  # after the first, fields can be read
+    for rule in (_stored, _sizes, _state, _partial, _altered_scores, _rope):  # after the first, fields can be read
         if (found := rule(config)) is not None:
             return found
     family = getattr(config, "model_type", "")
     if family not in FAMILIES:
         return Refusal(f"is of the family {family!r}, which was not tested against transformers' own attention", OTHER)
+    return None
+
+
+def _stored(config: object) -> Refusal | None:
+    """Weights in a quantised format, which other packages would unpack, and sizes that no model has."""
+    if quantised := getattr(config, "quantization_config", None):
+        method = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised.quant_method
+        kind = str(getattr(method, "value", method))[:40]
+        return Refusal(
+            f"has quantised weights ({kind}), which are not read here", "Fetch the 16-bit model, and use --bits 4."
+        )
+    if getattr(config, "vocab_size", 1) == 0:
+        return Refusal("says that its vocabulary is empty", OTHER)
+    if (layers := getattr(config, "num_hidden_layers", 0) or 0) > MOST_LAYERS:
+        return Refusal(f"says that it has {layers:,} layers, more than {MOST_LAYERS:,}", OTHER)
     return None
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import (
@@ -40,6 +41,7 @@ from core.ops.backend import STOCK, Backend
 from core.ops.reach import Reach
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+MISREAD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StrictDataclassError)
 DECODERS = "Choose a decoder-only text model such as Llama, Mistral or Qwen."
 
 
@@ -124,7 +126,7 @@ def read_config(folder: Path, overrides: Mapping[str, Any] = NOTHING) -> PreTrai
         for field, value in overrides.items() if part is not config else ():
             setattr(part, field, value)
         return part
-    except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
+    except MISREAD as error:
         if (kind := _stated_kind(folder)) is not None and kind not in CONFIG_MAPPING:
             raise UnsupportedModel(
                 f"{name_of(folder)} is a model of the kind {kind!r}, which transformers does not know.", hint=DECODERS
@@ -147,7 +149,7 @@ def _gguf_parsed(file: Path, fields: tuple[tuple[str, Any], ...], _changed: int)
     options = {name: list(value) if isinstance(value, tuple) else value for name, value in fields}
     try:
         found = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **options)
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+    except MISREAD as error:
         raise DamagedAssets(f"The header of {file.name} is damaged.", hint="Fetch the file again.") from error
     return cast(PreTrainedConfig, found)
 

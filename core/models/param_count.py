@@ -16,7 +16,7 @@ from core.errors import UnsupportedModel
 from core.models import self_draft
 from core.models.experts import Experts, experts_of
 from core.models.head_layout import is_divisible
-from core.models.loader import NOTHING, ModelDims, dims_of, read_config
+from core.models.loader import MISREAD, NOTHING, ModelDims, dims_of, read_config
 
 # Bits that one quantised parameter takes. 8: one scale a row is under 0.1%; 4: NF4 keeps a float32 for every 64
 # parameters (arXiv 2305.14314, section 3, without its double quantisation).
@@ -81,7 +81,7 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     try:
         with torch.device("meta"):
             module = cast(nn.Module, cast(Any, AutoModelForCausalLM).from_config(config))
-    except (ValueError, RuntimeError, TypeError) as error:
+    except (*MISREAD, RuntimeError) as error:
         raise UnsupportedModel(
             f"{name} is no text model that can be planned for.", hint="Choose a decoder-only text model."
         ) from error

@@ -158,6 +158,7 @@ class FakeEngine:
             capabilities=ALL,
             experts=None,
             idle_expert_bytes=0,
+            path="",
         )
         self.config = EngineConfig(retrieval=RetrievalConfig(budget=64, local_window=16))
         self.weights: list[float] = []  # of the chunks while an answer is written

@@ -161,7 +161,7 @@ def _why(session: Session, ready: Ready) -> str:
 
 
 def _offer(why: str, row: ModelRow) -> str:
-    name, fit = render.escape(row.name), row.fit
+    name, fit = render.escape(row.title or row.name), row.fit
     assert fit is not None and fit.speeds is not None, "offered without a plan"
     facts = [row.description, f"{fit.context:,} tokens of context", row.licence]
     if not row.is_here:
@@ -175,9 +175,9 @@ def _offer(why: str, row: ModelRow) -> str:
 
 
 def _buttons(row: ModelRow) -> str:
-    name = render.escape(row.name)
+    name, shown = render.escape(row.name), render.escape(row.title or row.name)
     if row.is_here and not (row.to_come_bytes and row.draft and not row.draft_is_here):
-        wanted = f'<button type="button" class="act strong" data-act="use:{name}">Read with {name}</button>'
+        wanted = f'<button type="button" class="act strong" data-act="use:{name}">Read with {shown}</button>'
     elif constants.HF_HUB_OFFLINE:
         wanted = f'<p class="quiet">{OFFLINE}</p>'
     else:

@@ -90,9 +90,11 @@ def model_rows(state: ModelState, source: ModelSource) -> list[ModelRow]:
     """
     machine, used = machine_alone(state), state.info.model if isinstance(state, Ready) else ""
     rows = [_catalogued(row, machine, source, used) for row in catalog.entries().values() if row.role == "target"]
-    others = list(_others(machine, source, used))
-    if used and used not in {row.name for row in (*rows, *others)} and isinstance(state, Ready):
+    others = list(_others(machine, source, state))
+    if isinstance(state, Ready) and not any(row.in_use for row in (*rows, *others)):
         others.insert(0, _running(state))
+    if any(row.in_use for row in others):  # a folder may have the name of one of the catalogue
+        rows = [replace(row, in_use=False) for row in rows]
     first = [row for row in others if row.in_use or row.is_brought]
     return [*first, *rows, *(row for row in others if row not in first)]
 
@@ -120,13 +122,16 @@ def _catalogued(row: catalog.Known, machine: "Machine", source: ModelSource, use
     )
 
 
-def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[ModelRow]:
+def _others(machine: "Machine", source: ModelSource, state: ModelState) -> Iterator[ModelRow]:
     """Models that were brought, and those that other programs have downloaded; the usable ones first."""
     from core.models.hub.local import LocalModel, in_cache
 
+    running = state.info.path if isinstance(state, Ready) else ""
     brought = list(source.folders.all()) if source.folders else []
     paths = {one.path for one in brought}
-    known = [*brought, *(one for one in in_cache() if one.path not in paths)]
+    others = (one for one in in_cache() if one.path not in paths)
+    # A GGUF file is named by its path: whoever reads the page from elsewhere must not learn it
+    known = [*brought, *(one for one in others if source.folders or one.name != str(one.path))]
 
     def row(found: LocalModel) -> ModelRow:
         dims, mine = found.dims, found in brought
@@ -140,7 +145,7 @@ def _others(machine: "Machine", source: ModelSource, used: str) -> Iterator[Mode
             is_here=dims is not None,
             size_bytes=dims.weight_bytes if dims else 0,
             fit=fit_of(found.name, dims, None, machine, source) if dims else None,
-            in_use=used in (found.name, found.path.stem if found.path.is_file() else found.path.name),
+            in_use=bool(dims and running) and str(catalog.place_of(found.path)) == running,
             refused=f"{found.problem} {found.hint}" if dims is None else "",
             is_brought=mine,
         )
@@ -205,6 +210,8 @@ def fit_of(name: str, target: "ModelDims", draft: "ModelDims | None", machine: "
         return shorter if config.context == shorter.context else _shorter(shorter, again, source)
     except CoreError as error:
         return Fit(weights_refused=str(error))
+    except Exception as error:  # an odd configuration on this disk must not hide all other models
+        return Fit(weights_refused=f"Its configuration makes no model ({type(error).__name__}).")
     plan, speeds = composed.plan, expected_speeds(composed, cast)
     return Fit(context=plan.context.value, placement=plan.placement.value, speeds=speeds)
 

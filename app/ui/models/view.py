@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from app import formats
 from app.runtime.downloads import Fetch
-from app.runtime.error_text import problem_and_hint
+from app.runtime.error_text import problem_and_hint, without_paths
 from app.ui import render
 from app.ui.models.rows import Fit, ModelRow
 from app.ui.models.speeds import Speeds
@@ -154,7 +154,8 @@ def brought(row: "LocalModel") -> str:
 
 def loading(model: str) -> str:
     """Another model is being loaded."""
-    return f'<p class="going-on" role="status">Loading {render.escape(model)}. The one before is freed.</p>'
+    name = render.escape(without_paths(model))
+    return f'<p class="going-on" role="status">Loading {name}. The one before is freed.</p>'
 
 
 def not_loaded(error: CoreError) -> str:

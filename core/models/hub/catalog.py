@@ -5,6 +5,7 @@ A model of the hub is looked for in the cache that all programs share; this modu
 
 import functools
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -121,10 +122,10 @@ def find(name: str) -> ModelEntry:
         if store.is_in_cache(folder) or not (folder / "config.json").is_file():
             require_files(folder, name)
         shown = name if store.is_in_cache(folder) else folder.resolve().name
-        return ModelEntry(name=shown, target=folder.resolve(), draft=None, description="no model of the catalogue")
+        return ModelEntry(name=shown, target=place_of(folder), draft=None, description="no model of the catalogue")
     if folder.suffix == store.GGUF:
         if folder.is_file():
-            return ModelEntry(name=folder.stem, target=folder.resolve(), draft=None, description="a GGUF file")
+            return ModelEntry(name=folder.stem, target=place_of(folder), draft=None, description="a GGUF file")
         raise UnknownModel(f"There is no file {folder}.", hint="Check its path.")
     names = ", ".join(row.name for row in entries().values() if row.role == "target")
     raise UnknownModel(
@@ -132,6 +133,11 @@ def find(name: str) -> ModelEntry:
         hint=f"Use one of: {names}; or a folder with config.json and weights, a .gguf file, or the hub id of "
         "a downloaded model.",
     )
+
+
+def place_of(path: Path) -> Path:
+    """A path without links, except that a file keeps its name: the hub's cache names files by links alone."""
+    return path.parent.resolve() / path.name if os.path.isfile(path) else path.resolve()
 
 
 def _entry(known: Known) -> ModelEntry:

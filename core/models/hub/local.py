@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import CoreError, InvalidSetting
+from core.errors import CoreError, InvalidSetting, UnsupportedModel
 from core.models.hub import store
-from core.models.hub.catalog import entries, find, get_command, require_files
+from core.models.hub.catalog import entries, get_command, place_of, require_files
 from core.models.loader import ModelDims, read_config, read_dims
+from core.models.param_count import size_in
+
+READERS = "Check who may read it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +33,20 @@ def in_cache() -> Iterator[LocalModel]:
     """The text models of the hub's cache that are not in the catalogue, and those of other kinds with the reason."""
     known = {row.hub for row in entries().values()}
     for repo in store.repositories():
-        folder = store.locate(repo)
-        if folder is None:
-            if store.has_parts(repo) and repo not in known:
-                hint = f"Finish it with: {get_command(repo)}"
-                place = store.repository_folder(repo)
-                yield LocalModel(name=repo, shown=repo, path=place, problem="Its download was begun.", hint=hint)
-            continue
-        for file in sorted(folder.glob(f"*{store.GGUF}")):
-            yield look_at(str(file), shown=f"{repo}: {file.name}", path=file)
-        if repo not in known and (folder / "config.json").is_file():
-            yield look_at(repo, shown=repo, path=folder)
+        place = store.repository_folder(repo)
+        try:
+            folder = store.locate(repo)
+            if folder is None:
+                if store.has_parts(repo) and repo not in known:
+                    hint = f"Finish it with: {get_command(repo)}"
+                    yield LocalModel(name=repo, shown=repo, path=place, problem="Its download was begun.", hint=hint)
+                continue
+            for file in sorted(folder.glob(f"*{store.GGUF}")):
+                yield look_at(str(file), shown=f"{repo}: {file.name}", path=file)
+            if repo not in known and (folder / "config.json").is_file():
+                yield look_at(repo, shown=repo, path=folder)
+        except (OSError, ValueError):  # closed to this program, or no text where a commit is named
+            yield LocalModel(name=repo, shown=repo, path=place, problem="Its folder cannot be read.", hint=READERS)
 
 
 def at_path(typed: str) -> LocalModel:
@@ -54,15 +60,25 @@ def at_path(typed: str) -> LocalModel:
     words = typed.strip().strip("\"'").strip()
     if not words:
         raise InvalidSetting("No path was given.", hint="Paste the path of a model's folder, or of a .gguf file.")
-    path = Path(words).expanduser()
     try:
-        exists, path = path.exists(), path.resolve()
-    except (OSError, ValueError, RuntimeError):  # too long, a NUL, a link to itself
-        exists = False
-    if not exists:
+        path = Path(words).expanduser()
+        path.stat()
+        path = _meant(place_of(path))
+    except PermissionError as error:
+        raise InvalidSetting(f"{words[:200]} may not be read by this program.", hint=READERS) from error
+    except (OSError, ValueError, RuntimeError) as error:  # none, too long, a NUL, a link to itself, ~nobody
         raise InvalidSetting(
             f"There is nothing at {words[:200]}.", hint="Check the path, on the machine that runs this."
-        )
+        ) from error
+    found = look_at_path(path)
+    if found.dims is None:
+        raise UnsupportedModel(found.problem, hint=found.hint)
+    size_in(path)  # sizes that make no model
+    return found
+
+
+def _meant(path: Path) -> Path:
+    """The folder or the GGUF file that a path stands for. Raises InvalidSetting, OSError."""
     if path.is_file() and path.suffix != store.GGUF:
         path = path.parent
     if path.is_dir() and not (path / "config.json").is_file():
@@ -72,21 +88,28 @@ def at_path(typed: str) -> LocalModel:
                 f"{path.name} has {len(files)} GGUF files.", hint=f"Name one, such as {files[0].name}."
             )
         path = files[0] if files else path
-    require_files(find(str(path)).target, path.name)
-    read_dims(path)
-    return look_at(str(path), shown=path.stem if path.is_file() else path.name, path=path)
+    return path
+
+
+def look_at_path(name: str | Path) -> LocalModel:
+    """As `look_at`, with the path as the name."""
+    path = Path(name)
+    return look_at(str(name), shown=path.stem if path.suffix == store.GGUF else path.name, path=path)
 
 
 def look_at(name: str, *, shown: str, path: Path) -> LocalModel:
-    """What is known of a model without loading it."""
+    """What is known of a model without loading it; whatever its files hold, this raises nothing."""
     try:
         if path.is_dir() and not (path / "config.json").is_file():
-            require_files(path, name)
+            require_files(path, shown)
         dims, config = read_dims(path), read_config(path)  # first: what cannot be used need not be finished
-        require_files(path, name)
+        require_files(path, shown)
     except CoreError as error:
         return LocalModel(name=name, shown=shown, path=path, problem=error.problem, hint=error.hint)
     except OSError as error:
         problem = f"It cannot be read ({error.strerror})."
-        return LocalModel(name=name, shown=shown, path=path, problem=problem, hint="Check who may read it.")
+        return LocalModel(name=name, shown=shown, path=path, problem=problem, hint=READERS)
+    except Exception as error:  # transformers' code for a family may fail in any way on odd values
+        problem = f"Its configuration cannot be used ({type(error).__name__})."
+        return LocalModel(name=name, shown=shown, path=path, problem=problem, hint="Fetch its files again.")
     return LocalModel(name=name, shown=shown, path=path, family=config.model_type, dims=dims)

@@ -256,6 +256,22 @@ def test_a_turned_page_is_read_line_by_line(make_pdf: MakePdf, writer: PdfWriter
     assert read_document(path).text == " ".join(PAGE)
 
 
+def test_where_pdfium_cannot_read_the_bookmarks_pypdf_does(
+    make_pdf: MakePdf, writer: PdfWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_pdf(PAGE, PAGE)
+    writer.add_outline_item(title="The Quay", page_number=1)
+    writer.write(path)
+
+    def broken(_: object) -> None:
+        raise pdf_worker.PdfiumError("no")
+
+    monkeypatch.setattr(pdf_worker, "bookmarks", broken)
+    with path.open("rb") as stream:
+        done = list(pdf_worker.read(stream, pdf_worker.Complaints()))
+    assert "The Quay" in repr(done)
+
+
 def test_where_pdfium_cannot_open_a_file_pypdf_reads_it_and_says_so(
     make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """The section "Models": what is told of every model, a download that can be followed and ended, a change of model."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,24 +10,29 @@ from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
+from huggingface_hub import constants
 
 from app.runtime.downloads import DownloadRuns, Downloads, Fetch
 from app.runtime.events import Ready
+from app.runtime.model_folders import ModelFolders
 from app.runtime.worker import EngineWorker
 from app.server import serve_page
+from app.ui.models import rows as rows_module
 from app.ui.models.rows import Fit, ModelRow, ModelSource, config_of, fit_of, model_rows
 from app.ui.models.tab import ModelHandlers, ModelParts
-from app.ui.models.view import download, fit_line, models, not_loaded
+from app.ui.models.view import download, fit_line, loading, models, not_loaded
 from core.config import EngineConfig
 from core.errors import NotEnoughMemory, UnknownModel
-from core.models.hub import catalog, shapes, store
+from core.models.hub import catalog, local, shapes, store
 from core.models.hub import download as downloading
 from core.models.hub.download import DownloadProgress
 from core.models.loader import dims_of
 from core.planning.hardware import Gpu, Machine
 from tests.app.fakes import MACHINE, SECONDS, FakeEngine
 from tests.core.models.hub.test_download import REPO, WEIGHTS, hub  # noqa: F401
+from tests.core.models.hub.test_local import add
 from tests.core.models.hub.toy_hub import ToyHub
+from tests.thinkers import save_thinker
 
 EVIL = '<img src=x onerror="alert(1)">'
 TINY = catalog.Known(
@@ -326,3 +332,57 @@ def test_another_model_is_loaded_with_the_options_of_the_start(arguments: Any) -
     assert (other.model, other.draft_model, other.context, other.bits) == ("qwen3-8b", "auto", 9000, 8)
     arguments.draft = "none"
     assert serve_page.model_source(arguments).config("qwen3-8b").draft_model == "none"
+
+
+# -------------------- models that lie on this disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub cache with one model in a GGUF file, kept as the hub's library does: a link to a blob."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    blob = tmp_path / "blob"
+    blob.write_bytes(b"GGUF")
+    (add(tmp_path / "hub", "who/one") / "one.gguf").symlink_to(blob)
+    return tmp_path
+
+
+def running(path: Path) -> Ready:
+    info = FakeEngine().info
+    info.model, info.path = path.name, str(path)
+    return Ready(info, MACHINE, 4096)
+
+
+def test_of_two_folders_with_one_name_the_loaded_one_is_in_use(toys: ToyHub, tmp_path: Path) -> None:
+    same = [save_thinker(tmp_path / where / "harbour") for where in ("a", "b")]
+    folders = ModelFolders()
+    for folder in same:
+        folders.bring(str(folder))
+    rows = model_rows(running(same[0]), replace(source(), folders=folders))
+    assert [row.name for row in rows if row.in_use] == [str(same[0])]
+    assert len(rows) == 4, "the model in use has one row"
+
+
+def test_an_odd_configuration_leaves_the_list_and_can_be_forgotten(toys: ToyHub, tmp_path: Path) -> None:
+    folder, folders = save_thinker(tmp_path / "odd"), ModelFolders(tmp_path / "models.json")
+    folders.bring(str(folder))
+    file = folder / "config.json"
+    for change in ({"hidden_act": "nosuch"}, {"num_attention_heads": 0}, {"vocab_size": 0}):
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        rows_module._counted.cache_clear()
+        shown = models(model_rows(running(tmp_path), replace(source(), folders=folders)))
+        assert f'data-act="forget:{folder}"' in shown and f'data-act="use:{folder}"' not in shown
+        assert 'data-act="use:harbour"' in shown
+
+
+def test_readers_from_elsewhere_learn_no_path(
+    toys: ToyHub, disk: Path, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "look_at", lambda name, shown, path: local.LocalModel(name=name, shown=shown, path=path))
+    (name,) = [one.name for one in local.in_cache()]
+    assert name.endswith("one.gguf"), "the owner may use it"
+    state = running(disk)
+    assert name in {row.name for row in model_rows(state, replace(source(), folders=ModelFolders()))}
+    rows = model_rows(state, source())
+    assert name not in {row.name for row in rows} and str(disk) not in models(rows) + loading(name)
+    assert "one.gguf" in loading(name) and "Qwen/Qwen3-8B" in loading("Qwen/Qwen3-8B")

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import constants
 
 from core.errors import CoreError
-from core.models.hub import store
+from core.models.hub import catalog, store
 from core.models.hub.local import LocalModel, at_path, in_cache
 from tests.thinkers import save_thinker
 
@@ -83,3 +83,72 @@ def test_a_path_that_somebody_types_is_checked(tmp_path: Path) -> None:
         with pytest.raises(CoreError, match=told) as caught:
             at_path(typed)
         assert caught.value.hint and "\n" not in f"{caught.value.problem}{caught.value.hint}"
+
+
+ODD: list[dict[str, object]] = [
+    {"num_attention_heads": "8"},
+    {"num_attention_heads": 0},
+    {"quantization_config": "gptq"},
+    {"hidden_act": "nosuch"},
+    {"vocab_size": 0},
+    {"vocab_size": -5},
+    {"head_dim": 0, "hidden_size": 0},
+    {"intermediate_size": [], "num_hidden_layers": None},
+    {"num_hidden_layers": 10**6},
+    {"eos_token_id": "</s>", "rope_parameters": 7},
+    {"layer_types": "full_attention"},
+    {"dtype": 16},
+]
+
+
+@pytest.mark.parametrize("fields", ODD, ids=str)
+def test_an_odd_configuration_is_refused_and_hides_no_other_model(cache: Path, fields: dict[str, object]) -> None:
+    save_thinker(add(cache, "who/thinks"))
+    odd = save_thinker(add(cache, "who/odd"))
+    file = odd / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    assert set(found(cache)) == {"who/thinks", "who/odd"}
+    with pytest.raises(CoreError) as caught:
+        at_path(str(odd))
+    assert caught.value.hint and "\n" not in f"{caught.value.problem}{caught.value.hint}"
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "mxfp4", "bitsandbytes", "nosuch"])
+def test_quantised_weights_are_refused_with_what_to_do(tmp_path: Path, method: str) -> None:
+    """Loading would need other packages, or take the bits for numbers."""
+    file = save_thinker(tmp_path / "small") / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"quantization_config": {"quant_method": method}}))
+    with pytest.raises(CoreError, match=f"has quantised weights \\({method}\\)") as caught:
+        at_path(str(file.parent))
+    assert caught.value.hint == "Fetch the 16-bit model, and use --bits 4."
+
+
+def test_places_that_cannot_be_looked_at_are_refused_in_one_line(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CoreError, match="nothing at ~nosuchuser"):
+        at_path("~nosuchuser/model")
+    closed = save_thinker(tmp_path / "closed")
+    save_thinker(add(cache, "who/closed"))
+    whole = Path.is_file
+
+    def is_file(path: Path, **options: bool) -> bool:
+        if "closed" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return whole(path, **options)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    with pytest.raises(CoreError, match="may not be read"):
+        at_path(str(closed))
+    row = found(cache)["who/closed"]
+    assert row.dims is None and row.hint == "Check who may read it."
+
+
+def test_a_file_of_the_cache_is_its_link(cache: Path) -> None:
+    """The blob behind it has no name that tells what it is."""
+    blob, link = cache.parent / "0a1b", add(cache, "who/one") / "one.gguf"
+    blob.write_bytes(b"GG")
+    link.symlink_to(blob)
+    assert catalog.find(str(link)).target == link
+    with pytest.raises(CoreError, match="no GGUF file"):
+        at_path(str(link))
