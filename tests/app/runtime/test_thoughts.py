@@ -17,6 +17,7 @@ from app.runtime.prompts import prompt_of
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
+from app.ui.reading.chat_view import conversation
 from core.config import GenerationConfig
 from core.decoding.stats import joined
 from core.errors import CoreError
@@ -183,6 +184,20 @@ def test_the_talk_is_counted_without_a_servers_thought_once(
     kept = newest(session)
     assert session.book is not None and kept.stats.thought_tokens == 32 and len(kept.token_ids) == 3
     assert session.num_talk == kept.prompt_tokens + 3 - session.book.num_opening
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_the_chat_names_the_button_that_an_unfinished_thought_has(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    if remote:
+        cut_to_texts(engine, monkeypatch)
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm, hm")
+    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=2))
+    *_, said, footer = (one["content"][0]["text"] for one in conversation(session))
+    assert ("Continue goes on" in said) == (">Continue<" in footer) == (not remote)
+    assert ("Regenerate it" in said) == remote
 
 
 def test_a_trace_shows_thought_and_answer_in_their_order(
