@@ -235,7 +235,7 @@ class Engine:
         total, needed = len(prompt_ids) - 1, len(prompt_ids) + LONGEST_ROUND
         if needed > self.context:
             raise ContextTooSmall(needed, self.context, possible=self.info.most_context)
-        context, boundary = Context(list(prompt_ids)), boundary or self._levels.likely_boundary(total)
+        context, boundary = Context(list(prompt_ids)), min(boundary, total) or self._levels.likely_boundary(total)
         reused = self._rewind(min(self.cached_prefix(prompt_ids), total))
         voting = max(0, total - self._levels.chunks.query_window)  # queries from here on choose the chunks
         if reused > voting and self._levels.full.queries_start() > voting:  # those queries are gone: compute them again

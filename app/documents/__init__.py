@@ -5,10 +5,14 @@
 file is a DocumentError. Knows nothing of models, tokens or the app around it; imports no parser itself.
 """
 
-from app.documents.bundle import extract_documents, read_documents
-from app.documents.document import Chapter, Document, Extracting, Page
-from app.documents.errors import DocumentError
-from app.documents.readers import extract_document, read_document
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from app.documents.bundle import extract_documents, read_documents
+    from app.documents.document import Chapter, Document, Extracting, Page
+    from app.documents.errors import DocumentError
+    from app.documents.readers import extract_document, read_document
 
 __all__ = [
     "Chapter",
@@ -21,3 +25,17 @@ __all__ = [
     "read_document",
     "read_documents",
 ]
+MODULES = {  # where each is, if not in `app.documents.document`
+    "DocumentError": "errors",
+    "extract_document": "readers",
+    "extract_documents": "bundle",
+    "read_document": "readers",
+    "read_documents": "bundle",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: every parsing process imports this package, few of its modules."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"app.documents.{MODULES.get(name, 'document')}"), name)

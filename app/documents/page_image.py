@@ -83,11 +83,11 @@ def draw_page(
     )
 
 
-def draw_cover(file: Path, name: str, num_pages: int, limits: ParsingLimits = DRAWING_COVER) -> str:
+def draw_cover(file: Path, name: str, limits: ParsingLimits = DRAWING_COVER) -> str:
     """The first page as a small JPEG, a data URL; "" where it cannot be drawn within the limits, or is blank."""
     url = ""
     with suppress(DocumentError):
-        for message in worker_messages(DRAWER, file, name, limits, ["0", str(num_pages), "0"], _turns):
+        for message in worker_messages(DRAWER, file, name, limits, ["0", "0", "0"], _turns):
             if message and message["kind"] == "drawn":
                 url = message["image"]
     return url if url.startswith(COVER_START) and len(url) <= MAX_COVER_URL else ""

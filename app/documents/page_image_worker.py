@@ -38,10 +38,10 @@ def draw(stream: BinaryIO, index: int, num_pages: int, width: int) -> Iterator[M
     """The image of a page, `width` pixels wide unless that is too much.
 
     Args:
-        num_pages: how many the file has; where PDFium finds others, its page would be another one.
+        num_pages: how many the file has; where PDFium finds others, its page would be another one. Not for a cover.
     """
     document = pypdfium2.PdfDocument(stream)
-    if len(document) != num_pages:
+    if width and len(document) != num_pages:
         yield Failed(kind="failed", reason="damaged")
         return
     page = document[index]

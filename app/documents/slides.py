@@ -30,7 +30,7 @@ def extract_slides(file: Path, name: str, limits: ParsingLimits = LIMITS) -> Ite
     pictures = [
         index for index, slide in enumerate(slides) if slide["has_image"] and num_letters([slide["text"]]) < FEW_LETTERS
     ]
-    if pictures and num_letters([text]) < FEW_LETTERS * len(slides):
+    if len(pictures) > len(slides) / 2 and num_letters([text]) < FEW_LETTERS * len(slides):
         raise ScannedDocument(name, len(slides))
     if not text.strip():
         raise EmptyDocument(f"{name} holds no text.", hint="Choose a file with text in it.")

@@ -6,7 +6,8 @@ Pages call `Reading`; the functions below it run on the engine's thread.
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -171,7 +172,8 @@ def extract_one(
     if not ocr.recognise:
         upload.stage = "extracting"
     found: list[Document] = []
-    with closing(extract_documents(file, ocr=ocr)) as steps:
+    with ThreadPoolExecutor(1) as beside, closing(extract_documents(file, ocr=ocr)) as steps:
+        cover = beside.submit(cover_of, file, upload.name)  # it takes as long as a short text
         for step in steps:
             if upload.stop.is_set() and not ocr.recognise:
                 raise Interrupted(upload.name)
@@ -185,9 +187,15 @@ def extract_one(
     insert(upload, found[1:])
     if found[0].format == "pdf" and is_pdf(file):
         upload.file = file
-        if not found[0].cover:
-            found[0] = replace(found[0], cover=draw_cover(file, upload.name, len(found[0].pages)))
+        found[0] = replace(found[0], cover=cover.result())
     upload.name, upload.document, upload.stage = found[0].name, found[0], "extracted"
+
+
+def cover_of(file: Path, name: str) -> str:
+    """The first page of a PDF as a small picture; "" without one. Its problems are told by who reads the text."""
+    with suppress(CoreError, OSError):
+        return draw_cover(file, name) if is_pdf(file) else ""
+    return ""
 
 
 def is_pdf(file: Path) -> bool:

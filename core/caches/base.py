@@ -105,7 +105,7 @@ class KVShape(NamedTuple):
         Checks their shape: a copy would silently broadcast a single head over all.
 
         Raises:
-            UnsupportedModel: the shape is another.
+            UnsupportedModel: the shape is another, or a number is too large for the narrow type.
         """
         fits = (1, self.num_kv_heads, k.shape[2], self.head_dim)
         if k.shape != fits or v.shape != fits:
@@ -114,7 +114,14 @@ class KVShape(NamedTuple):
                 f"dimensions), its config.json says {fits}.",
                 hint="Choose another model.",
             )
-        return k.to(self.kv_dtype), v.to(self.kv_dtype)
+        if self.narrow is None:
+            return k, v
+        kept = k.to(self.narrow), v.to(self.narrow)
+        if not all(bool(torch.isfinite(numbers).all()) for numbers in kept):
+            raise UnsupportedModel(
+                "This model's keys or values are too large for 16 bits.", hint="Leave out --kv-bits 16."
+            )
+        return kept
 
     def allocate(self, num_rows: int, dtype: torch.dtype | None = None) -> Tensor:
         """Memory for one layer's keys or values, [1, H_kv, num_rows, D], uninitialised (untouched pages cost none).

@@ -115,7 +115,10 @@ class ChatText:
         self.switches = switches
         if self.marks is None:
             return
-        ends = [self.pieces(ROLES[:1], wish)[-1] for wish in (None, *switches)]
+        try:
+            ends = [self.pieces(ROLES[:1], wish)[-1] for wish in (None, *switches)]
+        except InvalidSetting:  # the first prompt will say so
+            return
         self._open_ends = [end for end in ends if self.marks.ends_open(end)]
         if not switches and self._open_ends:
             self.switches = {"on": {}}

@@ -4,6 +4,7 @@ A family is listed once the census (tests/core/models/census.py) has compared it
 through every cache; the census judges every causal family, so one that is listed and differs fails it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -174,7 +175,8 @@ def _state(config: object) -> Refusal | None:
     if _is_hybrid(config):
         if not kinds & RECURRENT or not attending_layers(config):
             return Refusal("has recurrent layers alone, or does not name them (layer_types)", FULL)
-        return None
+        least, most = getattr(config, "time_step_limit", None) or (0.0, math.inf)
+        return Refusal(CLAMPED.replace("min", "limit"), FULL) if least > 0 or most < math.inf else None
     if (why := HYBRIDS_REFUSED.get(getattr(config, "model_type", ""))) is not None:
         return Refusal(why, FULL)
     others = sorted(kind for kind in kinds if not kind.endswith("attention") or kind == "linear_attention")

@@ -102,9 +102,18 @@ def refuse_others(name: str, said: Mapping[str, Any], tensors: tuple[str, ...]) 
             hint=SAFETENSORS,
         )
     scaled = said.get(f"{family}.rope.scaling.type", "none") != "none"
+    # Without a type the factor counts too, by today's name and the one of 2023
+    scaled |= any(said.get(f"{family}.rope.{name}", 1) not in (0, 1) for name in ("scaling.factor", "scale_linear"))
     if scaled or any(tensor.startswith("rope_") for tensor in tensors):
         raise UnsupportedModel(
             f"{name} scales its positions, which is lost when a GGUF file is loaded (Llama 3.1 and later, YaRN).",
+            hint=SAFETENSORS,
+        )
+    heads = said.get(f"{family}.attention.head_count", 0) or 1
+    length = said.get(f"{family}.attention.key_length", said.get(f"{family}.embedding_length", 0) // heads)
+    if said.get(f"{family}.expert_count", 0) or said.get(f"{family}.rope.dimension_count", length) != length:
+        raise UnsupportedModel(
+            f"{name} is a variant of {family} that is not tested (experts, or positions in a part of each head).",
             hint=SAFETENSORS,
         )
 

@@ -14,6 +14,7 @@ class StateSize(NamedTuple):
 
     conv: int = 0  # the newest inputs of convolutions, in the type of computation
     recurrent: int = 0
+    layers: int = 0
 
     def nbytes(self, dtype: torch.dtype) -> int:
         """Bytes of all states, once."""
@@ -27,7 +28,7 @@ def state_size(config: object) -> StateSize:
     """The states of a hybrid whose configuration names the kind of each layer (`layer_types`)."""
     layers = sum(kind in RECURRENT for kind in getattr(config, "layer_types", None) or ())
     conv, recurrent = _of_layer(cast(Any, config))
-    return StateSize(layers * conv, layers * recurrent)
+    return StateSize(layers * conv, layers * recurrent, layers)
 
 
 def _of_layer(config: Any) -> tuple[int, int]:

@@ -201,10 +201,15 @@ def _check(kernel: SmallRows) -> None:
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    for num_new, dim in ((1, 64), (3, 64), (4, 72)):  # 2, 6 and 8 rows per KV head
-        q, k, v = random(1, 4, num_new, dim), random(1, 2, 700, dim), random(1, 2, 700, dim)
-        if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k, v, 0.125), atol=1e-5):
-            raise NoKernel("the compiled kernel gives wrong results on this processor")
+    # KV heads, keys, new rows, dimensions: 2, 6, 8 and 26 rows a head, keys cut into shares, a piece of a prompt
+    cases = ((2, 700, 1, 64), (2, 700, 3, 64), (2, 700, 4, 72), (3, 1300, 13, 64), (1, 300, 100, 64))
+    for kv_heads, keys, num_new, dim in cases:
+        q = random(1, 2 * kv_heads, num_new, dim)
+        k, v = random(1, kv_heads, keys, dim), random(1, kv_heads, keys, dim)
+        for kept in KEPT_AS:
+            k, v = k.to(kept), v.to(kept)
+            if not torch.allclose(kernel(q, k, v, 0.125), attend_reference(q, k.float(), v.float(), 0.125), atol=1e-5):
+                raise NoKernel("the compiled kernel gives wrong results on this processor")
     x, weight, norm = random(3, 163), random(21, 163), random(163)
     exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * norm.double()
     silu = (kernel.silu(10 * x), 10 * x.double() * (10 * x.double()).sigmoid())

@@ -109,7 +109,7 @@ class Basis:
             PlanRow(RETRIEVAL, retrieval_bytes(dims, self.config, dtype)),
             PlanRow("prefill buffers", prefill_bytes(dims, read, dtype, offloaded=offloaded)),
         ]
-        rows += state_rows(dims, dtype)
+        rows += state_rows(dims, dtype, self.device.value)
         if self.draft is not None:
             rows.append(PlanRow(DRAFT_WEIGHTS, weight_bytes(self.draft, dtype)))
             rows.append(PlanRow(STREAMING, streaming_bytes(self.draft, self.config, dtype)))

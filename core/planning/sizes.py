@@ -6,7 +6,7 @@ import torch
 
 from core.caches.query_log import QUERY_LOG, QUERY_SAMPLE_STRIDE
 from core.caches.retrieval import GROWTH
-from core.caches.running_state import STATE_COPIES
+from core.caches.running_state import MOST_INPUTS, MOST_STATE_MARKS, STATE_COPIES
 from core.caches.window_layer import SHORT, window_rows
 from core.config import EngineConfig
 from core.models.loader import ModelDims
@@ -59,9 +59,11 @@ def retrieval_bytes(target: ModelDims, config: EngineConfig, dtype: torch.dtype)
     return rows * kv_bytes_per_token(target, dtype) + numbers + windows * shape.window_layer_bytes
 
 
-def state_rows(target: ModelDims, dtype: torch.dtype) -> tuple[PlanRow, ...]:
-    """Running states of recurrent layers, as often as they are kept on the device."""
-    size = STATE_COPIES * target.state.nbytes(dtype)
+def state_rows(target: ModelDims, dtype: torch.dtype, device: str) -> tuple[PlanRow, ...]:
+    """Running states of recurrent layers, as often as the device keeps them, and inputs of a pass in two caches."""
+    copies = STATE_COPIES + (MOST_STATE_MARKS if device == "cpu" else 0)  # a GPU's marks lie in host memory
+    inputs = 2 * target.state.layers * MOST_INPUTS * target.hidden_size * dtype.itemsize
+    size = copies * target.state.nbytes(dtype) + inputs
     return (PlanRow(STATES, size),) if size else ()
 
 

@@ -241,6 +241,12 @@ def test_reading_stops_at_the_boundary_it_is_told_of(read_before: int, stops: li
     assert isinstance(last, Finished) and last.token_ids == answer(tiny_engine(), prompt, max_new_tokens=4).token_ids
 
 
+def test_a_boundary_behind_the_prompt_is_the_prompts_end() -> None:
+    engine, prompt = tiny_engine(prefill_chunk=100), random_prompt(250)
+    *_, last = engine.generate(prompt, GenerationConfig(max_new_tokens=4), boundary=1000)
+    assert isinstance(last, Finished) and last.token_ids == answer(tiny_engine(), prompt, max_new_tokens=4).token_ids
+
+
 def test_a_text_longer_than_the_context_is_refused_before_anything_is_read() -> None:
     engine = tiny_engine(context=512)
     answer(engine, random_prompt(100))

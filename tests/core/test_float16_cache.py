@@ -12,7 +12,7 @@ from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SpeculationConfig
 from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
@@ -129,3 +129,12 @@ def test_what_cannot_be_kept_is_refused() -> None:
     for settings in ({"kv_bits": 8}, {"kv_bits": 16, "num_gpus": 2}):
         with pytest.raises(InvalidSetting):
             EngineConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_numbers_too_large_for_16_bits_are_told_and_never_become_infinite() -> None:
+    shape = replace(loaded(tiny_config(), 3).dims, kv_dtype=HALF).shape(torch.float32, CPU)
+    k = torch.ones(1, shape.num_kv_heads, 2, shape.head_dim)
+    shape.check(k, 60_000 * k)
+    for pair in ((k, 70_000 * k), (-70_000 * k, k)):
+        with pytest.raises(UnsupportedModel, match="too large for 16 bits"):
+            shape.check(*pair)

@@ -102,7 +102,8 @@ def test_a_plan_counts_states_and_the_rows_of_layers_that_attend(family: str) ->
     for _ in engine.read(random_prompt(LENGTH)):
         pass
     assert full.state.nbytes == dims.state.nbytes(torch.float32) > 0
-    assert engine.plan.bytes_of("running states") == 5 * full.state.nbytes
+    inputs = 2 * dims.state.layers * 64 * dims.hidden_size * 4  # of a pass, in both caches
+    assert engine.plan.bytes_of("running states") == (5 + 4) * full.state.nbytes + inputs  # on a processor with marks
     assert full.shape.num_layers == engine.plan.num_layers == len(dims.attending)
     rows = 2 * full.shape.num_kv_heads * full.shape.head_dim * 4 * len(dims.attending)
     assert engine.info.kv_bytes_per_token == rows
@@ -151,6 +152,10 @@ def test_what_does_not_go_with_recurrent_layers_is_refused(tmp_path: Any) -> Non
     with pytest.raises(UnsupportedModel, match="can be moved"):
         KeyShift.of(target.module, target.shape)
     assert not is_divisible(tiny_family("falcon_h1")) and not target.dims.plain and not target.dims.layerwise
+    for family in ("bamba", "falcon_h1", "granitemoehybrid"):  # a token alone is not clamped in transformers
+        dims_of(tiny_family(family, time_step_limit=(0.0, float("inf"))), "x", weight_bytes=0)
+        with pytest.raises(UnsupportedModel, match="time_step_limit"):
+            dims_of(tiny_family(family, time_step_limit=(0.0, 0.05)), "x", weight_bytes=0)
     with pytest.raises(UnsupportedModel, match="recurrent layers alone"):
         dims_of(tiny_family("qwen3_next", layer_types=["linear_attention"] * 2), "x", weight_bytes=0)
     with pytest.raises(UnsupportedModel, match="layers of the type sliding_attention"):

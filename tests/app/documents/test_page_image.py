@@ -115,7 +115,7 @@ def test_a_file_that_opens_without_a_password_is_drawn(make_pdf: MakePdf, tmp_pa
 
 def test_a_cover_is_the_first_page_and_small(make_pdf: MakePdf) -> None:
     file = make_pdf(b"1 0 0 rg 0 0 595 421 re f", ["Two."])
-    url = draw_cover(file, "book.pdf", 2)
+    url = draw_cover(file, "book.pdf")
     assert url.startswith(COVER_START) and len(url) <= MAX_COVER_URL
     with Image.open(io.BytesIO(base64.b64decode(url.removeprefix(COVER_START)))) as image:
         assert image.format == "JPEG" and image.size == (198, COVER_SIZE[1])
@@ -126,19 +126,19 @@ def test_a_cover_is_the_first_page_and_small(make_pdf: MakePdf) -> None:
 
 def test_there_is_no_cover_of_what_cannot_be_drawn_or_is_blank(make_pdf: MakePdf, tmp_path: Path) -> None:
     whole = make_pdf(["One."], ["Two."])
-    assert draw_cover(whole, "book.pdf", 2) and draw_cover(whole, "book.pdf", 3) == ""
+    assert draw_cover(whole, "book.pdf")
     damaged = tmp_path / "cut.pdf"
     damaged.write_bytes(whole.read_bytes()[:300])
-    assert draw_cover(damaged, "cut.pdf", 2) == "" == draw_cover(tmp_path / "none.pdf", "none.pdf", 1)
+    assert draw_cover(damaged, "cut.pdf") == "" == draw_cover(tmp_path / "none.pdf", "none.pdf")
     blank = PdfWriter()
     blank.add_blank_page(595, 842)
     blank.write(tmp_path / "blank.pdf")
-    assert draw_cover(tmp_path / "blank.pdf", "blank.pdf", 1) == ""
+    assert draw_cover(tmp_path / "blank.pdf", "blank.pdf") == ""
 
 
 def test_a_cover_has_limits(make_pdf: MakePdf) -> None:
     fill = b"0 0 m 595 842 l 0 842 l h f " * 200_000
-    assert draw_cover(make_pdf(fill), "book.pdf", 1, replace(DRAWING_COVER, silence_seconds=0.3)) == ""
+    assert draw_cover(make_pdf(fill), "book.pdf", replace(DRAWING_COVER, silence_seconds=0.3)) == ""
 
 
 # -------------------- bad input, and limits

@@ -90,6 +90,15 @@ def test_slides_of_images_and_damaged_ones_are_named(tmp_path: Path) -> None:
         opened(tmp_path, [WORDS], {"ppt/presentation.xml": "<a/>"})
 
 
+def test_few_words_beside_pictures_are_text_unless_most_slides_are_pictures(tmp_path: Path) -> None:
+    picture, few, empty = slide("", "", "<p:pic><a:blip/></p:pic>"), slide("Ebb", "A gull."), slide("", "")
+    document = opened(tmp_path, [picture, few, empty, picture])
+    assert document.text.strip() == "Ebb\n\n• A gull."
+    assert document.warnings == ("Only images, which are not read: slides 1, 4.",)
+    with pytest.raises(ScannedDocument, match="3 pages are images"):
+        opened(tmp_path, [picture, few, picture])
+
+
 def test_a_workbook_is_refused_with_an_action(tmp_path: Path) -> None:
     (tmp_path / "a.xlsx").write_bytes(archive({"[Content_Types].xml": "<Types/>", "xl/workbook.xml": "<a/>"}))
     with pytest.raises(UnsupportedFormat, match="an Excel workbook") as caught:

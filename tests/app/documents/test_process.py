@@ -166,3 +166,10 @@ def test_a_page_in_one_of_the_web_s_encodings_is_read_in_it(tmp_path: Path) -> N
     text = "\u0414\u043e\u043b\u0433\u0438\u0439 \u0434\u0435\u043d\u044c \u0443 \u043c\u043e\u0440\u044f"
     page.write_bytes(f'<html><head><meta charset="KOI8-R"></head><body><p>{text}</p></body></html>'.encode("koi8-r"))
     assert read_document(page).text == text
+
+
+def test_a_parsing_process_imports_no_other_reader() -> None:
+    """Its start is half of the time that a short file takes."""
+    told = "import sys, app.documents.page_image_worker as _; print(*(m for m in sys.modules if m.startswith('app.')))"
+    done = subprocess.run([sys.executable, "-c", told], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert not {f"app.documents.{name}" for name in ("bundle", "readers", "ocr", "pdf")} & set(done.stdout.split())

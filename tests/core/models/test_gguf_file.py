@@ -97,6 +97,13 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
         ({"general__architecture": "gemma3"}, "family 'gemma3'"),
         ({"general__architecture": "llama", "split__count": 3}, "one of 3 parts"),
         ({"general__architecture": "qwen2", "qwen2__rope__scaling__type": "yarn"}, "scales its positions"),
+        ({"general__architecture": "llama", "llama__rope__scaling__factor": 8}, "scales its positions"),
+        ({"general__architecture": "llama", "llama__rope__scale_linear": 4}, "scales its positions"),
+        ({"general__architecture": "llama", "llama__expert_count": 8}, "variant of llama"),
+        (
+            {"general__architecture": "llama", "llama__attention__key_length": 16, "llama__rope__dimension_count": 8},
+            "variant of llama",
+        ),
         ({"general__name": "nothing"}, "damaged"),
     ],
 )
