@@ -96,7 +96,7 @@ class TriForce:
             self._text, self._ids = text, tuple(self.engine.text.encode(text))
         conversation = Conversation(self._ids)
         for earlier, answer in history:
-            ids = answer.token_ids
+            ids = () if answer.in_thought else answer.token_ids
             spoken = self.engine.text.without_thought(ids) if answer.stats.thought_tokens else ids
             conversation = conversation.ask(earlier).answered(spoken, self.engine.text.eos_ids)
         config = self._config(settings)

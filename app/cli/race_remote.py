@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from app.cli.ask import answer
+from app.cli.ask import answer, no_answer
 from app.cli.reading import generation_config, open_conversation, print_json, read_documents, whole_text
 from app.cli.report import race_lines
 from app.remote.connecting import connector
@@ -21,8 +21,10 @@ from core.decoding.registry import PLAIN
 from core.engine_api import TextEngine
 from core.errors import InvalidSetting
 from core.generation.events import Finished
+from core.generation.text import check_thinking
 
 TOLD = ("prefill_seconds", "decode_seconds", "tokens_per_second", "queue_seconds", "time_to_first_token_seconds")
+MOST = 1e12  # of these; a larger number is a server's mistake
 ONE_METHOD = "This server does not say how it decodes: one lane, with what was measured here."
 IN_SEQUENCE = "Lanes follow each other: turns on a server cannot be kept fair, and others may use it meanwhile."
 
@@ -37,9 +39,13 @@ def run_remote(args: argparse.Namespace) -> int:
         raise InvalidSetting(
             "A report is made of lanes in turns, which a server does not have.", hint="Leave out --report, use --json."
         )
+    for given, name in ((args.sequential, "--sequential"), (args.kv_bits is not None, "--kv-bits")):
+        if given:
+            raise InvalidSetting(f"{name} is for models of this machine.", hint="Leave it out with --remote.")
     documents = list(read_documents(args))
     engine, _ = connector(args)()
     with closing(engine):
+        check_thinking(args.thinking, engine.info.capabilities.thinking)
         names = lanes_of(engine, args.methods)
         print(IN_SEQUENCE if names != (REMOTE,) else ONE_METHOD, file=sys.stderr)
         conversation = open_conversation(engine, whole_text(documents))
@@ -50,7 +56,7 @@ def run_remote(args: argparse.Namespace) -> int:
             finished[theirs(name)] = result = answer(engine, conversation, args.question, config, shown=False)
             told[theirs(name)] = told_by_server(engine)
             if not args.json:
-                print(f"[{theirs(name)}]\n{result.text}\n", flush=True)
+                print(f"[{theirs(name)}]\n{result.text}\n{no_answer(result)}", flush=True)
         document = report(engine, finished, told, config)
     if args.json:
         print_json(document)
@@ -89,7 +95,7 @@ def told_by_server(engine: TextEngine) -> dict[str, float]:
     return {
         name: float(value)
         for name in TOLD
-        if isinstance(value := told.get(name), int | float) and not isinstance(value, bool)
+        if isinstance(value := told.get(name), int | float) and not isinstance(value, bool) and 0 <= value < MOST
     }
 
 
@@ -119,7 +125,9 @@ def equality(plain: Finished | None, others: Sequence[Finished], *, greedy: bool
     """Whether exact greedy texts are plain decoding's; where they part, only the server's logits could say why."""
     if not greedy or plain is None or not others:
         return {"verdict": "not_comparable", "because": "sampled texts differ" if not greedy else "one exact text"}
-    same = all(one.text == plain.text for one in others)
+    if any(one.in_thought for one in (plain, *others)):
+        return {"verdict": "not_comparable", "because": "a lane ended inside its thought"}
+    same = all((one.thought, one.text) == (plain.thought, plain.text) for one in others)
     if same:
         return {"verdict": "identical", "because": "compared as texts"}
     return {"verdict": "different", "because": "compared as texts: the server's logits cannot be seen from here"}

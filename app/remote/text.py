@@ -93,6 +93,10 @@ class RemoteText:
         """All: a server sends its thought beside the answer."""
         return tuple(token_ids)
 
+    def thought_over(self, prompt_ids: list[int], _written: Sequence[int]) -> list[int]:
+        """The same prompt: the server alone knows what its template opens."""
+        return prompt_ids
+
     def pieces(self, _roles: Sequence[str], _thinking: str | None = None) -> list[list[int]]:
         """Raises NotRemotely: the server applies its template itself."""
         raise NotRemotely("A remote server's chat format cannot be seen from here.", hint="Send it the messages.")

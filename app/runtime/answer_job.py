@@ -11,7 +11,7 @@ from app.remote.names import method_on
 from app.runtime.context_loader import recount
 from app.runtime.events import AnswerBegun, PagesLoaded, Pause, WorkerEvent
 from app.runtime.prompts import answer_ids, prompt_of
-from app.runtime.recording import Place, Recording, check_place, streamed_text
+from app.runtime.recording import Place, Recording, check_place, streamed_text, streamed_thought
 from app.runtime.retrieval_probe import RetrievalProbe
 from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
@@ -53,6 +53,8 @@ class AnswerJob:
         yield AnswerBegun(book.num_tokens, num_read_before)
         thinking = recording.config.thinking
         prompt = prompt_of(conversation, recording.past, question, engine, thinking)
+        if before is not None and before.finished.text:
+            prompt = engine.text.thought_over(prompt, written)
         try:
             yield from self.saved_books.fetch(session, [*prompt, *written], engine, cancel)
             # The rest of the book is read first, exactly up to the book's end: only that state can be saved on disk.
@@ -119,7 +121,7 @@ def only_new(event: Event, before: Exchange | None, num_before: int) -> Event:
         event,
         text=event.text[len(streamed_text(before)) :],
         token_ids=event.token_ids[num_before:],
-        thought=event.thought[len(before.finished.thought) :],
+        thought=event.thought.removeprefix(streamed_thought(before)),
     )
 
 

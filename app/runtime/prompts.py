@@ -14,8 +14,9 @@ def with_past(conversation: "Conversation", past: Sequence[Exchange], engine: "T
     """A conversation about a book, extended by earlier questions and answers."""
     for exchange in past:
         ids = answer_ids(exchange, engine)
-        if exchange.finished.stats.thought_tokens and ids == exchange.finished.token_ids:
-            ids = engine.text.without_thought(ids)
+        finished = exchange.finished
+        if (finished.thought or finished.stats.thought_tokens) and ids == finished.token_ids:
+            ids = () if finished.in_thought else engine.text.without_thought(ids)
         conversation = conversation.ask(exchange.question).answered(ids, engine.text.eos_ids)
     return conversation
 

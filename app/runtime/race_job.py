@@ -37,6 +37,7 @@ def run_race(
     wish = configs[0].thinking
     thinking = wish if wish in engine.info.capabilities.thinking else None
     prompt = conversation.until(0).ask(question).prompt_ids(engine.text, thinking)
+    end = len(conversation.opening_ids(engine.text, thinking)) - 1
     race = Race(
         question=question.strip(),
         lanes=tuple(Trace(question.strip(), config.method) for config in configs),
@@ -50,11 +51,11 @@ def run_race(
     yield RaceBegun(race)
     try:
         yield from saved_books.fetch(session, prompt, engine, cancel)
-        with closing(engine.race(prompt, configs, cancel, seconds=seconds, boundary=book.num_opening - 1)) as events:
+        with closing(engine.race(prompt, configs, cancel, seconds=seconds, boundary=end)) as events:
             for event in events:
                 race.apply(event)
                 if isinstance(event.event, PrefillProgress):
-                    session.num_read = max(session.num_read, min(event.event.kept_tokens, book.num_opening))
+                    session.num_read = max(session.num_read, min(event.event.kept_tokens, end + 1))
                     if cancel.is_set():
                         break  # nothing was written, so there is no race to show
                 yield event

@@ -78,6 +78,11 @@ def streamed_text(exchange: Exchange) -> str:
     return exchange.finished.text.rstrip(REPLACEMENT)
 
 
+def streamed_thought(exchange: Exchange) -> str:
+    """The thought of a cut answer as far as its continuation begins with it."""
+    return exchange.finished.thought.rstrip().rstrip(REPLACEMENT)
+
+
 class Recording:
     """Records the events of one answer.
 
@@ -108,6 +113,7 @@ class Recording:
         self._ids: list[int] = []
         self._text: list[str] = []
         self._thought: list[str] = []
+        self._stats = DecodeStats()  # of the newest round
         self._progress: PrefillProgress | None = None
         with session.lock:
             dialogue = session.dialogue or Dialogue.begin(
@@ -156,9 +162,10 @@ class Recording:
                 self._ids += [token.token_id for token in event.tokens]
                 self._text.append(event.text)
                 self._thought.append(event.thought)
+                self._stats = event.stats
                 if self._clock() - self._saved > PARTIAL_SECONDS:
                     self._saved = self._clock()
-                    self._record(self._so_far(event.stats))
+                    self._record(self._so_far())
             case Finished():
                 if len(event.token_ids) > len(self.written) or event.stats.thought_tokens:
                     self._record(event)
@@ -170,7 +177,7 @@ class Recording:
             return
         self._done = True
         if self._ids or any(self._thought):  # it was interrupted: the text so far is recorded
-            self._record(self._so_far(DecodeStats(new_tokens=len(self._ids))))
+            self._record(self._so_far())
         elif self._is_new:
             with self._session.lock:
                 left = self._conversations.without(self._newest, self.node.id).show(self._head_before)
@@ -209,7 +216,7 @@ class Recording:
         if self._kept:
             self._conversations.save(self._dialogue)
 
-    def _so_far(self, stats: DecodeStats) -> Finished:
+    def _so_far(self) -> Finished:
         progress, before = self._progress, self.before
         text = (streamed_text(before) if before else "") + "".join(self._text)
         thought = (before.finished.thought if before else "") + "".join(self._thought)
@@ -219,7 +226,7 @@ class Recording:
             in_thought=bool(thought and not text),
             token_ids=(*self.written, *self._ids),
             stop_reason="cancelled",
-            stats=stats,
+            stats=self._stats,
             prompt_tokens=progress.total_tokens + 1 if progress else 0,
             reused_tokens=progress.reused_tokens if progress else 0,
             prefill_seconds=progress.elapsed_seconds if progress else 0.0,
@@ -230,9 +237,11 @@ class Recording:
     def _exchange(self, finished: Finished) -> Exchange:
         before = self.before
         if before is not None:
-            old = before.finished
+            old, thought = before.finished, streamed_thought(before)
+            whole = finished.thought.startswith(thought)  # else another model, or a server, tells of the new part alone
             finished = replace(
                 finished,
+                thought=finished.thought if whole else "\n\n".join(filter(None, (thought, finished.thought))),
                 stats=joined(old.stats, finished.stats),
                 prompt_tokens=old.prompt_tokens,
                 reused_tokens=old.reused_tokens,

@@ -116,7 +116,9 @@ class Session:
         if last.digest != self.digest:  # no question since the library changed: use the count from its opening
             fit, end = self.uploads.fit, self.dialogue.tip if self.dialogue else ""
             return fit.talks.get(end, fit.talk) if fit else 0
-        said = len(last.finished.token_ids) - last.finished.stats.thought_tokens  # what the next prompt has of it
+        stats, said = last.finished.stats, len(last.finished.token_ids)
+        if said >= stats.new_tokens:  # else a server kept its thought, or another model wrote it
+            said -= stats.thought_tokens  # what the next prompt has of it
         return max(0, last.finished.prompt_tokens + said - self.book.num_opening)
 
     @property

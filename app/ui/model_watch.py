@@ -1,6 +1,7 @@
 """The model on the page: its state, and the methods it offers."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import gradio as gr
 
@@ -9,7 +10,15 @@ from app.runtime.events import Pause, Ready
 from app.runtime.worker import EngineWorker
 from app.ui.header import below, limits_note, masthead, notice
 from app.ui.parts import Parts
-from app.ui.reading.settings import AS_CHOSEN, AS_CHOSEN_CHOICE, AS_SET_UP, decoding_choices, thinking_choices, variants
+from app.ui.reading.settings import (
+    AS_CHOSEN,
+    AS_CHOSEN_CHOICE,
+    AS_SET_UP,
+    decoding_choices,
+    kept_method,
+    thinking_choices,
+    variants,
+)
 from app.ui.updates import Updates
 from core.decoding.registry import METHODS, default_method
 from core.generation.capabilities import EngineCapabilities
@@ -21,8 +30,12 @@ class ModelWatch:
     def __init__(self, worker: EngineWorker, parts: Parts) -> None:
         self._worker, self._parts = worker, parts
 
-    def watch_model(self, session_id: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
-        """Show the model's state, and again when loading has ended. `thinking`: as chosen so far."""
+    def watch_model(self, session_id: str, packed: str = "", thinking: str = AS_SET_UP) -> Iterator[Updates]:
+        """Show the model's state, and again when loading has ended. `packed`: as stored by the browser."""
+        yield from self._watch(session_id, kept_method(packed), thinking)
+
+    def _watch(self, session_id: str, method: str, thinking: str) -> Iterator[Updates]:
+        """`method`, `thinking`: as chosen so far."""
         for state in self._worker.states():
             if isinstance(state, Pause):
                 yield {self._parts.head: gr.skip()}
@@ -34,11 +47,11 @@ class ModelWatch:
                 updates[self._parts.note] = below(limits_note(state.info.limits))
                 updates |= self._thinking(state.info.capabilities, thinking)
             if isinstance(state, Ready) and state.info.capabilities.methods is not None:
-                updates |= self._own_methods(state.info.capabilities.methods)
+                updates |= self._own_methods(state.info.capabilities.methods, method)
             elif isinstance(state, Ready) and state.info.usual_method != default_method(has_draft=True):
                 has_draft, usual = state.info.has_draft, state.info.usual_method
                 choices = decoding_choices(has_draft=has_draft, usual=usual)
-                updates[self._parts.method] = gr.update(choices=choices, value=usual)
+                updates[self._parts.method] = staying(choices, method, usual)
                 offered = variants(has_draft=has_draft, usual=usual)
                 updates[self._parts.variant] = gr.update(choices=offered, value=AS_CHOSEN)
             yield updates
@@ -46,13 +59,12 @@ class ModelWatch:
     def model_changed(self, session_id: str, method: str, thinking: str = AS_SET_UP) -> Iterator[Updates]:
         """Another model may have been chosen: update its methods and the chosen one."""
         parts = self._parts
-        for updates in self.watch_model(session_id, thinking):
+        for updates in self._watch(session_id, method, thinking):
             state = self._worker.state
             if isinstance(state, Ready) and state.info.has_draft:
                 usual = state.info.usual_method
                 choices = decoding_choices(has_draft=True, usual=usual)
-                chosen = method if method in dict(choices).values() else usual
-                updates[parts.method] = gr.update(choices=choices, value=chosen)
+                updates[parts.method] = staying(choices, method, usual)
                 updates[parts.variant] = gr.update(choices=variants(has_draft=True, usual=usual))
             yield updates
 
@@ -68,10 +80,15 @@ class ModelWatch:
         choices = thinking_choices(can.thinking, can.thinks)
         return {self._parts.thinking: gr.update(choices=choices, value=value, visible=len(can.thinking) > 1)}
 
-    def _own_methods(self, methods: Sequence[str]) -> Updates:
+    def _own_methods(self, methods: Sequence[str], method: str) -> Updates:
         offered = [name for name in methods if theirs(name) in METHODS] or [REMOTE]
         choices = [(method_label(name), name) for name in offered]
         return {
-            self._parts.method: gr.update(choices=choices, value=choices[0][1]),
+            self._parts.method: staying(choices, method, choices[0][1]),
             self._parts.variant: gr.update(choices=[AS_CHOSEN_CHOICE], value=AS_CHOSEN),
         }
+
+
+def staying(choices: Sequence[tuple[str, str]], chosen: str, usual: str) -> Any:
+    """The choices; what was chosen stays if it is among them."""
+    return gr.update(choices=choices, value=chosen if chosen in dict(choices).values() else usual)

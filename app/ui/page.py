@@ -46,6 +46,7 @@ window.triforceSession = () => {
 </script>"""
 WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
 WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
+WITH_CHOSEN = "(_, __, thinking) => [window.triforceSession(), window.triforceChat.kept(), thinking]"
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 
 
@@ -98,7 +99,8 @@ def build_page(
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
-        loaded = entered.then(watch.watch_model, parts.watched, parts.of_model, api_name="watch_model", **stream)
+        watched = {"inputs": [session, kept, parts.thinking], "outputs": parts.of_model, **stream, "js": WITH_CHOSEN}
+        loaded = entered.then(watch.watch_model, api_name="watch_model", **watched)
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)

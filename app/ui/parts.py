@@ -52,11 +52,6 @@ class Parts:
         return [self.head, self.banner, self.method, self.variant, self.thinking, self.note]
 
     @property
-    def watched(self) -> list[gr.components.Component]:
-        """What decides how another model changes the page."""
-        return [self.session, self.thinking]
-
-    @property
     def after_answer(self) -> list[Block]:
         """Changed when an answer has ended, or was refused."""
         return [self.card, self.stop_reading, self.read_on, *self.of_talk]

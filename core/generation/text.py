@@ -75,6 +75,9 @@ class PromptText(Protocol):
     def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         """The tokens of an answer that begins with a thought, without it: what later prompts have."""
 
+    def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
+        """A prompt before an answer whose text has begun: it leaves no thought open that `written` does not end."""
+
 
 class ChatText:
     """One model's tokenizer and chat format."""
@@ -229,6 +232,13 @@ class ChatText:
         """The tokens of an answer that begins with a thought, without it: what later prompts have."""
         reader = self._reader(inside=self.marks is not None and self.marks.opened_before(token_ids))
         return tuple(token for token in token_ids if reader is None or reader.push(token) == "answer")
+
+    def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
+        """See `PromptText`."""
+        marks, reader = self.marks, self.thoughts(prompt_ids)
+        if not isinstance(marks, Tags) or reader is None or not reader.thinking or marks.closing in written:
+            return prompt_ids
+        return [*prompt_ids, marks.closing]
 
     def _reader(self, *, inside: bool) -> ThoughtReader | None:
         if self.marks is None:

@@ -86,6 +86,9 @@ class FakeText:
     def without_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(token for token in token_ids if token < THOUGHT_IDS)
 
+    def thought_over(self, prompt_ids: list[int], written: Sequence[int]) -> list[int]:
+        return prompt_ids
+
     def prompt(self, book_ids: Sequence[int], turns: Sequence[Turn], thinking: str | None = None) -> list[int]:
         ids = self.opening(book_ids)
         for turn in turns:

@@ -59,7 +59,8 @@ class Prompts:
         for message, piece in zip(asked, pieces[1:], strict=True):
             ids += self._ids(message, text)
             ids += piece
-        return Prompt(ids, tuple(self._ids(messages[-1], text)) if request.continues else ())
+        written = self._ids(messages[-1], text) if request.continues else []
+        return Prompt(text.thought_over(ids, written) if written else ids, tuple(written))
 
     def wrote(self, finished: Finished, text: "PromptText") -> None:
         """Remember the tokens of an answer without its thought, if they decode to exactly its text."""

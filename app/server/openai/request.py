@@ -217,7 +217,7 @@ def _thinking(body: Mapping[str, Any]) -> tuple[str, ...]:
     effort = options.get("reasoning_effort", body.get("reasoning_effort"))
     if effort is None:
         return ()
-    if effort not in EFFORTS:
+    if not isinstance(effort, str) or effort not in EFFORTS:
         raise BadRequest(f"reasoning_effort must be one of {', '.join(EFFORTS)}.", param="reasoning_effort")
     return EFFORTS[effort]
 

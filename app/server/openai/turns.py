@@ -20,7 +20,7 @@ from app.runtime.worker import EngineWorker
 from app.server.openai.errors import Failed, Overloaded, request_error
 from app.server.openai.prompts import Prompts
 from app.server.openai.request import ChatRequest
-from core.errors import CoreError
+from core.errors import CoreError, InvalidSetting
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
 
 if TYPE_CHECKING:
@@ -184,8 +184,13 @@ def wish_of(request: ChatRequest, offered: Sequence[str]) -> str | None:
     from core.generation.text import check_thinking  # already imported with the engine
 
     known = next((wish for wish in request.thinking if wish in offered), None)
-    if known is None and request.thinking and not (request.thinking[-1] == "off" and not offered):
-        check_thinking(request.thinking[0], offered)
+    ignorable = not offered and request.thinking != ("on",)  # an effort, or "off", where there is nothing to turn
+    if known is None and request.thinking and not ignorable:
+        try:
+            check_thinking(request.thinking[0], offered)
+        except InvalidSetting as error:
+            fields = "reasoning_effort and chat_template_kwargs"
+            raise InvalidSetting(error.problem, hint=f"Leave out {fields}.") from error
     return known
 
 

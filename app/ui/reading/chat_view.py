@@ -24,6 +24,7 @@ IN_THOUGHT: dict[StopReason, str] = {
     "context_full": "*(Still thinking when the context was full.)*",
     "cancelled": "*(Stopped while it was thinking.)*",
 }
+NO_CONTINUE = "*(Still thinking at the limit of new tokens. Regenerate it with more new tokens; Settings have them.)*"
 ENDED_THINKING = "*(The model ended its answer inside its thought.)*"
 
 
@@ -141,7 +142,9 @@ def _said(text: str, inserted: Mapping[int, str] | None = None, *, of: Finished 
     if text.strip():
         return message("assistant", text, inserted=inserted)
     if of is not None and of.in_thought:
-        return message("assistant", IN_THOUGHT.get(of.stop_reason, ENDED_THINKING), raw=True)
+        told = IN_THOUGHT.get(of.stop_reason, ENDED_THINKING)
+        at_limit = of.stop_reason == "max_new_tokens"
+        return message("assistant", NO_CONTINUE if at_limit and not of.token_ids else told, raw=True)
     return message("assistant", BLANK_ANSWER if text else EMPTY_ANSWER, raw=True)
 
 

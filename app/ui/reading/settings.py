@@ -257,4 +257,13 @@ def recalled(own: Fields, method: gr.Radio, packed: str) -> dict[gr.components.C
     return found
 
 
+def kept_method(packed: str) -> str:
+    """The choice under Decoding as stored by the browser; "": none."""
+    try:
+        name, *_ = json.loads(packed or "null")
+    except (ValueError, TypeError, RecursionError):
+        return ""
+    return str(name)
+
+
 KEEP = "(...fields) => window.triforceChat.keep(fields)"

@@ -105,10 +105,14 @@ def test_a_foreign_server_has_one_lane_and_that_is_said(foreign: FakeServer, rac
     assert code == 1 and "its methods cannot be chosen" in log and log.count("\n") == 1
 
 
-def test_texts_that_part_are_told_and_not_judged(foreign: FakeServer, race: Race) -> None:
+def offers_two_methods(server: FakeServer) -> None:
     card = {"id": "big", "object": "model", "owned_by": "triforce-reader", "max_model_len": 4096}
     methods = ["triforce", "autoregressive"]
-    foreign.tells("/v1/models", json_reply({"object": "list", "data": [{**card, "triforce": {"methods": methods}}]}))
+    server.tells("/v1/models", json_reply({"object": "list", "data": [{**card, "triforce": {"methods": methods}}]}))
+
+
+def test_texts_that_part_are_told_and_not_judged(foreign: FakeServer, race: Race) -> None:
+    offers_two_methods(foreign)
     told = event(choices=[], triforce={"exact": True, "tokens_per_second": "many", "decode_seconds": 0.5})
     foreign.answers(*(stream(says(text), says("", "stop"), told, used(50, 4, 48), DONE) for text in ("one", "two")))
     code, report, _ = race(foreign.url)
@@ -116,6 +120,33 @@ def test_texts_that_part_are_told_and_not_judged(foreign: FakeServer, race: Race
     assert report["methods"]["triforce"]["server"] == {"decode_seconds": 0.5}, "what is no number is left out"
     code, report, _ = race(foreign.url, "--temperature", "0.7")
     assert report["equality"]["verdict"] == "not_comparable"
+
+
+def test_lanes_that_only_thought_or_thought_otherwise_are_not_identical(foreign: FakeServer, race: Race) -> None:
+    offers_two_methods(foreign)
+    huge = event(choices=[], triforce={"exact": True, "tokens_per_second": 10**400, "decode_seconds": 0.5})
+
+    def thinks(thought: str, *rest: bytes) -> Any:
+        said = event(choices=[{"index": 0, "delta": {"reasoning_content": thought}, "finish_reason": None}])
+        return stream(said, *rest, huge, used(50, 4, 48), DONE)
+
+    foreign.answers(*(thinks(thought, says("", "length")) for thought in ("Hm", "Oh")))
+    code, report, _ = race(foreign.url)
+    assert code == 0 and report["equality"]["verdict"] == "not_comparable"
+    assert report["methods"]["triforce"]["server"] == {"decode_seconds": 0.5}, "no server is that fast"
+    foreign.answers(*(thinks(thought, says("Yes."), says("", "stop")) for thought in ("Hm", "Oh")))
+    assert race(foreign.url)[1]["equality"]["verdict"] == "different"
+
+
+def test_options_of_this_machine_are_refused(foreign: FakeServer, race: Race) -> None:
+    offers_two_methods(foreign)
+    for options, told in (
+        (["--sequential"], "--sequential"),
+        (["--kv-bits", "16"], "--kv-bits"),
+        (["--thinking", "off"], "no switch for thinking"),
+    ):
+        code, _, log = race(foreign.url, *options)
+        assert code == 1 and told in log and foreign.chats == []
 
 
 def test_what_a_server_cannot_do_is_one_line(foreign: FakeServer, race: Race, tmp_path: Path) -> None:

@@ -1,20 +1,32 @@
 """Thoughts in conversations: kept, left out of later prompts, of quotations and of the text that is exported."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from app.conversations.exchange import Exchange
 from app.conversations.export import as_json, as_markdown
 from app.conversations.figures import figures
 from app.conversations.schema import dump, load
+from app.runtime.prompts import prompt_of
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
+from app.ui.reading.chat_view import conversation
 from core.config import GenerationConfig
 from core.decoding.stats import joined
+from core.errors import CoreError
 from core.generation.capabilities import ALL
-from core.generation.events import Finished
-from tests.app.fakes import THOUGHT_IDS, FakeEngine, opened, write_book
+from core.generation.events import Event, Finished
+from core.generation.session import Conversation
+from core.generation.text import ChatText, Turn
+from tests.app.fakes import THOUGHT_IDS, FakeEngine, finished, opened, write_book
+from tests.thinkers import ALWAYS, tokenizer
 
 CONFIG = GenerationConfig()
 
@@ -86,6 +98,106 @@ def test_the_wish_is_followed_and_an_answer_goes_on_as_it_was_begun(
     engine.info.capabilities = ALL  # as after a change of model
     asked(worker, session.id, "Again?", replace(CONFIG, thinking="off"))
     assert engine.configs[-1].thinking is None
+
+
+def cut_to_texts(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+    """As a server answers: the thought is not among the tokens. `fails`: the answer breaks off before its end."""
+    generate = engine.generate
+
+    def cut(*args: Any, **named: Any) -> Iterator[Event]:
+        for event in generate(*args, **named):
+            if not isinstance(event, Finished):
+                yield event
+            elif fails:
+                raise CoreError("Broken off.", hint="Ask again.")
+            else:
+                yield replace(event, token_ids=engine.text.without_thought(event.token_ids))
+
+    monkeypatch.setattr(engine, "generate", cut)
+
+
+def newest(session: Session) -> Finished:
+    assert session.dialogue is not None
+    return session.dialogue.exchanges[-1].finished
+
+
+def test_an_answer_that_fails_inside_its_thought_leaks_nothing(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm, hm")
+    with monkeypatch.context() as patch:
+        cut_to_texts(engine, patch, fails=True)
+        with pytest.raises(CoreError, match="Broken off"):
+            asked(worker, session.id, "How was it?")
+    kept = newest(session)
+    assert (kept.thought, kept.in_thought, kept.stats.thought_tokens) == ("Hm, hm ", True, 3)
+    assert kept.stats.decode_seconds > 0
+    asked(worker, session.id, "Again?")
+    assert not any(token >= THOUGHT_IDS for token in engine.prompts[-1])
+
+
+def test_an_unfinished_thought_that_the_template_opened_is_in_no_later_prompt() -> None:
+    text = ChatText(tokenizer(ALWAYS), frozenset())
+    engine: Any = SimpleNamespace(text=text, info=SimpleNamespace(model="always"), knows=lambda _: True)
+    end = replace(finished("", num_prompt=5), token_ids=tuple(text.encode("Hm, hm")), thought="Hm, hm", in_thought=True)
+    past = [Exchange("How?", end, model="always")]
+    empty = text.prompt([], [Turn("How?", ()), Turn("Sure?")])
+    assert prompt_of(Conversation(()), past, "Sure?", engine) == empty
+
+
+def test_another_model_goes_on_with_the_text_and_the_old_thought_stays(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.text, "thought_over", lambda prompt, _: [*prompt, 7])
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm. </think> It was dark.")
+    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=5))
+    assert engine.prompts[-1][-1] != 7
+    engine.info.model = "another"
+    engine.enqueue("<think> Oh. </think> dark.")
+    list(worker.go_on(session.id, CONFIG))
+    assert engine.prompts[-1][-1] == 7, "the text has begun, so no thought is open"
+    kept = newest(session)
+    assert kept.thought == "Hm.\n\nOh."
+    assert session.num_talk > 0
+
+
+def test_a_thought_goes_on_under_the_template_that_opened_it(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.text, "thought_over", lambda prompt, _: [*prompt, 7])
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm, hm")
+    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=2))
+    list(worker.go_on(session.id, replace(CONFIG, max_new_tokens=1)))
+    assert engine.prompts[-1][-1] != 7 and newest(session).thought == "Hm,"
+
+
+def test_the_talk_is_counted_without_a_servers_thought_once(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_to_texts(engine, monkeypatch)
+    session = reader(worker, tmp_path)
+    engine.enqueue(f"<think> {'Hm, ' * 30}</think> It was dark.")
+    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=99))
+    kept = newest(session)
+    assert session.book is not None and kept.stats.thought_tokens == 32 and len(kept.token_ids) == 3
+    assert session.num_talk == kept.prompt_tokens + 3 - session.book.num_opening
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_the_chat_names_the_button_that_an_unfinished_thought_has(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    if remote:
+        cut_to_texts(engine, monkeypatch)
+    session = reader(worker, tmp_path)
+    engine.enqueue("<think> Hm, hm")
+    asked(worker, session.id, "How was it?", replace(CONFIG, max_new_tokens=2))
+    *_, said, footer = (one["content"][0]["text"] for one in conversation(session))
+    assert ("Continue goes on" in said) == (">Continue<" in footer) == (not remote)
+    assert ("Regenerate it" in said) == remote
 
 
 def test_a_trace_shows_thought_and_answer_in_their_order(

@@ -19,7 +19,7 @@ from core.errors import UnknownModel
 from core.generation.text import ChatText
 from core.models.hub import catalog
 from core.models.loader import load_tokenizer
-from tests.app.fakes import GRADIO_WARNINGS, MACHINE, FakeEngine, write_book
+from tests.app.fakes import GRADIO_WARNINGS, MACHINE, FakeEngine, FakeInfo, write_book
 from tests.core.toys import tiny_engine
 
 pytestmark = GRADIO_WARNINGS
@@ -244,6 +244,25 @@ def test_a_model_that_does_not_load_is_explained_in_the_page(serve: ServeOn) -> 
     client.close()
     worker.close()
     assert "No model" in head and "There is no model &#x27;x&#x27;." in banner and "Use harbour." in banner
+
+
+@pytest.mark.parametrize(
+    ("usual", "packed", "shown"),
+    [
+        ("lookup", '["autoregressive"]', "autoregressive"),
+        ("lookup", '["triforce"]', "lookup"),
+        ("autoregressive", '["triforce"]', "triforce"),
+        ("autoregressive", "", "autoregressive"),
+        ("lookup", "{", "lookup"),
+        ("lookup", "[]", "lookup"),
+    ],
+)
+def test_a_reload_keeps_the_chosen_decoding(
+    served: Client, monkeypatch: pytest.MonkeyPatch, usual: str, packed: str, shown: str
+) -> None:
+    monkeypatch.setattr(FakeInfo, "usual_method", usual)
+    method = run(served, enter(served), packed, api="/watch_model")[-1][2]
+    assert method["value"] == shown
 
 
 def test_the_page_is_served_while_the_model_loads(serve: ServeOn) -> None:

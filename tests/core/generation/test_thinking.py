@@ -99,6 +99,25 @@ def test_a_template_that_always_thinks_begins_inside_the_thought(tmp_path: Path)
         always.answer(BOOK, "Who?", thinking="off")
 
 
+def test_a_text_goes_on_as_an_answer_where_the_template_opens_a_thought(tmp_path: Path) -> None:
+    always = TriForce.from_pretrained(str(save_thinker(tmp_path, ALWAYS)), context=1024)
+    text = always.engine.text
+    prompt, said = text.prompt(text.encode(BOOK), [Turn("Who?")]), text.encode("The light was dark and")
+    config = always._config({"max_new_tokens": 4})
+    *_, end = always.engine.generate(text.thought_over(prompt, said), config, written=said)
+    assert isinstance(end, Finished)
+    assert end.text.startswith("The light was dark and") and (end.thought, end.in_thought) == ("", False)
+    whole = always.answer(BOOK, "Who?", max_new_tokens=40)
+    assert text.thought_over(prompt, whole.token_ids) == prompt, "what was written ends the thought itself"
+    plain = text_of(PLAIN)
+    assert plain.thought_over([1, 2], said) == [1, 2]
+    cut = always.answer(BOOK, "Who?", max_new_tokens=3)
+    again = always.answer(BOOK, "Again?", max_new_tokens=40, history=[("Who?", cut)])
+    assert cut.in_thought and again.prompt_tokens == len(
+        text.prompt(text.encode(BOOK), [Turn("Who?", ()), Turn("Again?")])
+    )
+
+
 def test_a_template_without_the_switch_refuses_it() -> None:
     text = text_of(PLAIN)
     assert text.capabilities.thinking == ()

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from app.ui.race.view import RaceView, replay_points, verdict_line
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS
 from core.errors import CoreError, InvalidSetting
+from core.generation.capabilities import ALL
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.fakes import FakeEngine, opened, write_book
 
@@ -52,6 +54,17 @@ def text_of(html: str) -> str:
 
 
 # -------------------- the worker
+
+
+def test_the_boundary_is_the_end_of_the_opening_that_the_wish_makes(
+    worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.info.capabilities = replace(ALL, thinking=("on", "off"))
+    opening = engine.text.opening
+    monkeypatch.setattr(engine.text, "opening", lambda ids, wish=None: [*([9] * 5 if wish else []), *opening(ids)])
+    raced(worker, session_id, [replace(one, thinking="off") for one in PAIR])
+    book = worker.sessions.get(session_id).book
+    assert book is not None and engine.race_boundaries == [book.num_opening - 1 + 5]
 
 
 def test_a_race_reads_nothing_of_the_book_again_and_finds_equal_texts(
