@@ -1,4 +1,4 @@
-"""The commands on a saved checkpoint of a model with recurrent layers: the texts are transformers' own."""
+"""The commands on saved checkpoints: windows, sinks, experts, recurrent layers. The texts are transformers' own."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def text_of(stock: nn.Module, prompt: list[int]) -> list[int]:
     return cast("list[int]", cast(Any, stock).generate(ids, **options)[0].tolist()[len(prompt) :])
 
 
-@pytest.mark.parametrize("family", ["qwen3_next", "falcon_h1"])
+@pytest.mark.parametrize("family", ["gemma3_text", "gpt_oss", "phi3", "qwen3_moe", "qwen3_next", "falcon_h1"])
 def test_ask_and_race_write_what_transformers_writes(
     family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
