@@ -3,6 +3,7 @@
 transformers builds the module without memory (torch's meta device), so the count is exact for every family.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,10 @@ def size_of(config: PreTrainedConfig, name: str) -> ModelSize:
     dims = dims_of(config, name, weight_bytes=0)
     try:
         with torch.device("meta"):
-            module = cast(nn.Module, cast(Any, AutoModelForCausalLM).from_config(config))
+            # In the default type: transformers makes that of the model the default of all threads meanwhile, and the
+            # engine may be computing in another one
+            alone = copy.deepcopy(config)
+            module = cast(nn.Module, cast(Any, AutoModelForCausalLM).from_config(alone, dtype=torch.float32))
     except (*MISREAD, RuntimeError) as error:
         raise UnsupportedModel(
             f"{name} is no text model that can be planned for.", hint="Choose a decoder-only text model."

@@ -94,7 +94,7 @@ class SmallRows:
         assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
         rows = num_new * (heads // kv_heads)
         folded = q.reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
-        out = torch.empty(kv_heads, rows, dim)
+        out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)  # whatever the default is at this moment
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
         threads = self._threads.now()
         cuts = _cuts(kv_heads, rows, total, threads)
@@ -106,7 +106,7 @@ class SmallRows:
     def linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [..., I] times the transpose of weight [O, I], O >= 8; both float32 on CPU, weight contiguous, few rows."""
         rows = x.contiguous()
-        out = torch.empty(*x.shape[:-1], weight.shape[0])
+        out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=torch.float32)
         sizes = (x.numel() // x.shape[-1], x.shape[-1], weight.shape[0])
         self._call_linear(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, self._threads.now())
         return out

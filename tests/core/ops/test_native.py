@@ -366,3 +366,16 @@ def test_the_loader_replaces_what_sums_in_another_order(kernel: SmallRows) -> No
     for kind, few_rows in (("Linear", FewRowsLinear), ("RMSNorm", FewRowsNorm), ("SiLU", FewRowsSiLU)):
         assert any(isinstance(part, few_rows) for part in parts)
         assert not any(kind in type(part).__name__ and not isinstance(part, few_rows) for part in parts)
+
+
+def test_results_are_float32_whatever_the_default_type_is(kernel: SmallRows) -> None:
+    """Another thread may be making a model in 16 bits."""
+    q, k, v = tensors(4, 2, 300, 5, 64)
+    x, weight = torch.randn(3, 64), torch.randn(40, 64)
+    before = kernel(q, k, v, 0.3), kernel.linear(x, weight)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        after = kernel(q, k, v, 0.3), kernel.linear(x, weight)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(one.dtype == torch.float32 and torch.equal(one, other) for one, other in zip(after, before, strict=True))
