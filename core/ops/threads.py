@@ -16,7 +16,7 @@ import psutil
 import torch
 
 LOOK_SECONDS = 0.25  # between two looks; the system counts in hundredths of a second
-# Cores: a thread is kept if others leave this much less than a core for it. A program that wants a whole core beside ours
+# Cores: a thread is kept if others leave this much less than a core for it. A program that wants a whole core beside us
 # gets two thirds of one while we use all of two; that must cost a thread, and a browser's bursts must not.
 SPARE = 0.4
 
