@@ -207,6 +207,8 @@ def dims_of(model_config: PreTrainedConfig, name: str, *, weight_bytes: int) -> 
         raise UnsupportedModel(f"{name} is not a decoder-only text model{what}.", hint=DECODERS)
     if (refused := refusal(model_config)) is not None:
         raise UnsupportedModel(f"{name} {refused.problem}.", hint=refused.hint)
+    if not isinstance(config.dtype or torch.float32, torch.dtype):
+        raise UnsupportedModel(f"{name} names no type of its numbers that is known.", hint=DECODERS)
     heads = int(config.num_attention_heads)
     family = FAMILIES[config.model_type]
     reaches = () if family.recurrent else reaches_of(config, everywhere=family.windows == "all")

@@ -62,6 +62,7 @@ def asks(reader: Reader, engine: FakeEngine, question: str, answer: str) -> None
     reader.asks(question)
     reader.sees("#chat", answer)
     reader.sees("#strip", "Answer complete")
+    reader.page.wait_for_timeout(400)  # the end of a quick answer is told twice within 0.3 s, with an empty box
 
 
 def test_ask_stop_continue_regenerate_edit_and_reload(
