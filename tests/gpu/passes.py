@@ -38,6 +38,7 @@ def moved(model: LoadedModel, device: torch.device) -> LoadedModel:
 def toy(device: torch.device, offload: Offload | None, cpu_attention_share: float = 0.0) -> Engine:
     """A random target and a draft that often agrees, with small caches."""
     config = EngineConfig(
+        methods=("triforce",),
         context=2048,
         prefill_chunk=256,
         cpu_attention_share=cpu_attention_share,
@@ -142,7 +143,7 @@ def weighed(found: list[dict[str, Any]]) -> Iterator[None]:
 def graphs(here: Here) -> None:
     """What a recording costs, what lending gives back while some are kept, where a failed one leaves the stream."""
     tokens, new = here.sized((8192, 96), (1024, 12))
-    config = EngineConfig(context=tokens + ROOM, device=here.device, graphs=here.cuda)
+    config = EngineConfig(methods=("triforce",), context=tokens + ROOM, device=here.device, graphs=here.cuda)
     recordings: list[dict[str, Any]] = []
     with weighed(recordings) if here.cuda else nullcontext():
         engine = Engine.load(config)
@@ -223,6 +224,7 @@ def waits(here: Here) -> None:
     for placement in ("resident", "offloaded"):
         limit = None if placement == "resident" else here.sized(24.0, 1.0)
         config = EngineConfig(
+            methods=("triforce",),
             context=tokens + ROOM,
             device=here.device,
             placement=placement,

@@ -55,6 +55,7 @@ def big(here: Here) -> None:
     model = here.sized(MODEL, TINY_MODEL)
     for tokens in here.sized((61440, 122880), (1024, 1536)):
         config = EngineConfig(
+            methods=("triforce",),
             model=model,
             device=here.device,
             context=-(-(tokens + ROOM) // 64) * 64,
@@ -107,6 +108,7 @@ def resident(here: Here) -> None:
     """All on the device at 32K: recorded against recorded, and both once more as they are launched one by one."""
     tokens = here.sized(32768, 1024)
     config = EngineConfig(
+        methods=("triforce",),
         model=here.sized(MODEL, TINY_MODEL),
         device=here.device,
         context=-(-(tokens + ROOM) // 64) * 64,

@@ -95,7 +95,7 @@ def engine_of(config: EngineConfig, dtype: torch.dtype | None = None) -> Iterato
 def load(here: Here) -> None:
     """The bundled pair loads on the device, and its greedy text is the processor's in float32, but for near ties."""
     tokens, new = here.sized((2048, 64), (1024, 24))
-    config = EngineConfig(context=tokens + ROOM, device="cpu")
+    config = EngineConfig(methods=("triforce",), context=tokens + ROOM, device="cpu")
     greedy = GenerationConfig(max_new_tokens=new, method="autoregressive")
     with engine_of(config, torch.float32) as reference:
         prompt = prompt_of(reference, tokens)
@@ -132,7 +132,7 @@ def compare_halves(
     add: Callable[[str, object], None],
 ) -> None:
     """Greedy texts of the bundled pair in 16 bit beside the one in float32."""
-    config = EngineConfig(context=-(-(tokens + ROOM) // 64) * 64, device=device)
+    config = EngineConfig(methods=("triforce",), context=-(-(tokens + ROOM) // 64) * 64, device=device)
     greedy = GenerationConfig(max_new_tokens=new, method="autoregressive")
     with engine_of(config, torch.float32) as reference:
         prompt = prompt_of(reference, tokens)
@@ -149,7 +149,7 @@ def compare_halves(
 def bits(here: Here) -> None:
     """Quantised weights, and 4-bit ones for drafting: TriForce writes what plain decoding writes."""
     tokens, new = here.sized((8192, 64), (1024, 12))
-    config = EngineConfig(context=tokens + ROOM, device=here.device)
+    config = EngineConfig(methods=("triforce",), context=tokens + ROOM, device=here.device)
     greedy = GenerationConfig(max_new_tokens=new, method="autoregressive")
     changed = {"16": config, "drafting 4": replace(config, self_draft_bits=4)}
     if importlib.util.find_spec("bitsandbytes"):
