@@ -35,6 +35,8 @@ def test_the_system_is_shown_and_its_report_is_copied(
     goes_to(reader, "System")
     reader.sees("#system-view", "The model is loaded")
     reader.sees("#system-view .memory", "target weights")
+    place = reader.page.locator("#system-view .parts .key").first.evaluate("key => getComputedStyle(key).position")
+    assert place == "static", "the marks on images of pages have their own rules"
     parts = reader.page.locator("#system-view .memory svg .fill")
     boxes = [parts.nth(number).bounding_box() for number in range(parts.count())]
     assert (

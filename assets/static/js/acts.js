@@ -17,7 +17,7 @@
   const visible = (sheet) => sheet && sheet.offsetWidth > 0;
 
   acts.pixels = (element) => {
-    const sheet = [element?.querySelector(".sheet"), ...document.querySelectorAll(".sheet")].find(visible);
+    const sheet = [element?.querySelector(".paper > .sheet"), ...document.querySelectorAll(".paper > .sheet")].find(visible);
     const beside = innerWidth > 1100 ? Math.max(380, Math.min(640, 0.36 * innerWidth)) - 36 : innerWidth - 52; // as in library.css
     return Math.min(MOST_PIXELS, Math.round((sheet?.offsetWidth || ZOOMS[zoom] * beside) * devicePixelRatio));
   };
