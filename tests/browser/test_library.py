@@ -69,6 +69,7 @@ def test_a_dropped_folder_opens_as_its_files_in_natural_order(
     visit: Callable[[], Reader],  # noqa: F811
 ) -> None:
     reader = visit()
+    reader.page.wait_for_selector("#drop button")
     reader.page.evaluate(FOLDER_DROPPED, STORY)
     reader.sees("#book", "3 documents, read in this order")
     goes_to(reader, "Library")
