@@ -47,6 +47,7 @@ window.triforceSession = () => {
 WITH_SESSION = "(id, ...rest) => [window.triforceSession(), ...rest]"
 WITH_KEPT = "() => [window.triforceSession(), window.triforceChat.kept()]"
 WITH_CHOSEN = "(_, __, thinking) => [window.triforceSession(), window.triforceChat.kept(), thinking]"
+SEND = "(id, question, ...rest) => [window.triforceSession(), window.triforceChat.send(question), ...rest]"
 PROPOSE = "(own, proposed) => window.triforceRace.propose(own, proposed)"
 
 
@@ -199,7 +200,9 @@ def wire_answers(
     """Events of questions and answers, and of the list of conversations."""
     parts, own, answers = handlers.parts, side.own, Answers(worker, handlers)
     session, box, settings = parts.session, parts.box, side.settings
-    asked = [box.submit(answers.ask, [session, box, *settings], parts.of_answer, api_name="ask", **stream)]
+    sent = {**stream, "js": SEND}
+    asked = [box.submit(answers.ask, [session, box, *settings], parts.of_answer, api_name="ask", **sent)]
+    asked[0].failure(None, box, box, js="(typed) => window.triforceChat.unsent(typed)", api_visibility="private")
     for button in parts.suggestions:
         clicked = [session, button, *settings]
         asked.append(button.click(answers.ask, clicked, parts.of_answer, api_visibility="private", **stream))

@@ -62,7 +62,6 @@ def asks(reader: Reader, engine: FakeEngine, question: str, answer: str) -> None
     reader.asks(question)
     reader.sees("#chat", answer)
     reader.sees("#strip", "Answer complete")
-    reader.page.wait_for_timeout(400)  # the end of a quick answer is told twice within 0.3 s, with an empty box
 
 
 def test_ask_stop_continue_regenerate_edit_and_reload(
@@ -231,3 +230,49 @@ def test_a_phone_shows_figures_and_list_without_sideways_scrolling(
     for part in reader.page.locator("#chat .foot, #conv-list .menu").all():
         bounds = part.bounding_box()
         assert bounds and bounds["x"] >= 0 and bounds["x"] + bounds["width"] <= width
+
+
+def test_the_box_is_empty_at_once_and_what_is_typed_next_stays(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = reads(visit, tmp_path)
+    box = reader.page.locator("#question textarea")
+    for number in range(4):
+        engine.enqueue(f"Answer {number}.")
+        box.fill(f"Question {number}?")
+        box.press("Enter")
+        playwright.expect(box).to_have_value("")
+        box.fill("typed while the answer comes")
+        reader.sees("#chat", f"Answer {number}.")
+        reader.sees("#strip", "Answer complete")
+        reader.page.wait_for_timeout(400)
+        assert box.input_value() == "typed while the answer comes"
+
+
+def test_a_question_that_never_reached_the_server_comes_back(
+    visit: Callable[[], Reader],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    reader = reads(visit, tmp_path)
+    reader.page.route("**/queue/join*", lambda route: route.abort())
+    reader.asks("Is anyone there?")
+    playwright.expect(reader.page.locator("#question textarea")).to_have_value("Is anyone there?")
+
+
+def test_enter_during_an_answer_takes_nothing_from_the_box(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = reads(visit, tmp_path)
+    engine.enqueue("One two | three.")
+    reader.asks("Count!")
+    reader.sees("#chat", "One two")
+    reader.asks("And then?")
+    reader.page.wait_for_timeout(500)
+    assert reader.page.locator("#question textarea").input_value() == "And then?"
+    engine.writing.set()
+    reader.sees("#chat", "three.")
+    assert reader.page.locator("#question textarea").input_value() == "And then?"

@@ -89,7 +89,7 @@ class Answers:
         parts = self._parts
         current = self._worker.sessions.get(session_id)
         number = current.num_cleared
-        box = gr.update(submit_btn=False, stop_btn=True) | ({} if question is None else {"value": ""})
+        box = gr.update(submit_btn=False, stop_btn=True)
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
         began, intervals = time.monotonic(), self._intervals()
         figures = Metronome(intervals.figures)
@@ -99,7 +99,7 @@ class Answers:
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
                 written[parts.strip] = strip.html()
             if time.monotonic() - began < FRAME_SECONDS:
-                written[parts.box] = box  # else the box may keep the question and show no way to stop
+                written[parts.box] = box  # else the box may show no way to stop
             if current.num_cleared == number:  # otherwise the page shows another conversation by now
                 yield written | parts.where.follow(current, batch)
         if current.num_cleared != number:
@@ -107,8 +107,7 @@ class Answers:
             return
         if not chat.answered:
             current.editing = editing
-        quick = question is not None and time.monotonic() - began < FRAME_SECONDS  # see `written[parts.box]`
-        left = question if not chat.answered else "" if quick else None
+        left = None if chat.answered else question
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(left)}
         updates[parts.chat] = conversation(current)
         yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}

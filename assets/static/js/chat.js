@@ -143,6 +143,23 @@
     else dialog?.showModal();
   }
 
+  // -------------------- the question box: empty as soon as its question is sent, whatever is typed next stays
+
+  let sent = "";
+
+  function send(question) {
+    sent = question;
+    const box = find("#question textarea");
+    if (box) {
+      box.value = "";
+      box.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    return question;
+  }
+
+  // The question never reached the server: back into the box, unless something new is there.
+  const unsent = (typed) => typed || sent;
+
   const shown = (element) => element && element.offsetParent !== null;
 
   document.addEventListener("keydown", (event) => {
@@ -189,5 +206,5 @@
     }
   }
 
-  window.triforceChat = { take: () => asked, deliver, keep, kept };
+  window.triforceChat = { take: () => asked, deliver, send, unsent, keep, kept };
 })();
