@@ -307,6 +307,21 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"
     )
+    parser.add_argument(
+        "--peers",
+        type=name_list,
+        metavar="A,B",
+        help="for --suite peers: some of transformers,llama.cpp,openvino,onnxruntime (default: all)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="F.jsonl",
+        help="for --suite peers and ablation: keep each run here; the same command goes on where one was ended",
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="N", help="for --suite peers and ablation: start nothing after N minutes"
+    )
     parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
 

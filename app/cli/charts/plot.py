@@ -159,9 +159,9 @@ SUITES = {
         bars=speed_bars,
     ),
     "peers": Suite(
-        "Plain decoding beside transformers",
+        "Beside other programs",
         style=Style(TIME),
-        key="On the bars: time as a multiple of ours",
+        key="On the bars: time as a multiple of our plain decoding's",
         label=lambda row: "",
         bars=peer_bars,
     ),
