@@ -322,6 +322,17 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--minutes", type=float, metavar="N", help="for --suite peers and ablation: start nothing after N minutes"
     )
+    parser.add_argument(
+        "--counts",
+        action="store_true",
+        help="for --suite ablation: acceptance and tokens a pass alone, in fixed rounds; another load changes nothing",
+    )
+    parser.add_argument(
+        "--parts",
+        type=name_list,
+        metavar="A,B",
+        help="for --suite ablation: only these, as in its table's first column",
+    )
     parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
     parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
 

@@ -6,11 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from app.cli import bench_kernels, bench_offload, bench_peers, page_cost
-from app.cli.bench_report import bench_config, finish, follow, settings, speed_shape, tell
+from app.cli.bench_report import bench_config, commit, finish, follow, settings, speed_shape, tell
 from app.cli.charts import plot
 from core.bench import recall
-from core.bench.ablation import Ablation
+from core.bench.ablation import Ablation, chosen
 from core.bench.busy import run_busy
+from core.bench.checkpoint import Checkpoint
 from core.bench.speed import run_speed
 from core.config import EngineConfig
 from core.decoding.registry import COMPARED, EXACT_METHODS, check_method
@@ -89,9 +90,21 @@ def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str,
         engine = Engine.load(config)
         return engine.info, engine.config, *start_suite(args, engine)
     contexts = args.contexts or DEFAULT_ABLATION_CONTEXTS
-    shape = speed_shape(args) | {"books": args.books}
+    shape = speed_shape(args) | {"books": args.books, "counted": args.counts}
+    chosen(args.parts or ())
     ablation = Ablation(config, max(contexts) + shape["max_new_tokens"])
-    return ablation.info, ablation.config, shape, ablation.rows(contexts, **shape, progress=tell)
+    depends = {"suite": args.suite, "config": asdict(ablation.config), "commit": commit(), **shape}
+    more = {"parts": args.parts or (), "minutes": args.minutes, "progress": tell}
+    measured = ablation.rows(contexts, **shape, checkpoint=Checkpoint(args.checkpoint, depends), **more)
+    return ablation.info, ablation.config, shape, _whole(ablation, measured)
+
+
+def _whole(ablation: Ablation, measured: Iterator[Any]) -> Iterator[Any]:
+    """The rows; ends like Ctrl-C if the minutes were over before the last one."""
+    yield from measured
+    if ablation.out_of_time:
+        tell("The minutes are over. With --checkpoint the same command goes on where it ended.")
+        raise KeyboardInterrupt
 
 
 def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Any]]:

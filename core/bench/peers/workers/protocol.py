@@ -1,4 +1,4 @@
-"""A worker's side of the protocol, for any Python from 3.11 up: one request in, one answer out. Standard library only."""
+"""A worker's side of the protocol, for any Python from 3.11 up: one request in, one answer out. Standard library."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Clock:
 
 
 def peak_memory_bytes() -> int:
-    """Most memory that this process has held; 0 where the system does not tell. Not getrusage: it counts the parent's."""
+    """Most memory that this process has held; 0 if unknown. Not getrusage: that counts the parent's, too."""
     status = Path("/proc/self/status")
     if not status.is_file():
         return 0
