@@ -27,7 +27,7 @@ from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.memory_plan import Plan
 from core.planning.planner import make_plan
 
-SHIPPED, PUBLISHED = "as shipped", "as published"
+SHIPPED, PUBLISHED, PLUS = "as shipped", "as published", "published plus"
 ROOM = 256  # tokens beyond the answer: rounds may be longer than needed
 SELDOM = 1 << 20  # tokens after which chunks are chosen again: never within an answer
 
@@ -86,7 +86,7 @@ PAPER = Variant(
 def _added(name: str, *left_out: str, **changes: Any) -> Variant:
     """The paper's composition with one addition; `left_out`: settings that are as shipped again."""
     kept = {key: value for key, value in PAPER.retrieval.items() if key not in left_out}
-    return replace(PAPER, part=f"{PUBLISHED}, with", name=name, retrieval=kept, **changes)
+    return replace(PAPER, part=PLUS, name=name, retrieval=kept, **changes)
 
 
 VARIANTS = (
@@ -246,7 +246,7 @@ class Ablation:
             return "There is no draft model."
         if config is None:
             return "It does not go with the other settings."
-        if counted and variant.part.startswith(PUBLISHED) and variant.speculation == ADAPTIVE:
+        if counted and variant.part == PLUS and variant.speculation == ADAPTIVE:
             return "Counts are compared in fixed rounds."
         same = config == self.config and (variant.retrieval or variant.draft)
         return "The settings say so already." if same else ""

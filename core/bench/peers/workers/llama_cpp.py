@@ -60,7 +60,7 @@ def _convert(folder: Path, file: Path) -> None:
         turned = next((number for key, number in heads.items() if f"{key}.weight" in name), None)
         kept = rows if turned is None else interleaved(rows, turned)
         width = np.float32 if kept.ndim == 1 else np.float16
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")), np.ascontiguousarray(kept.astype(width)))
+        writer.add_tensor(names.get_name(name, (".weight", ".bias")) or name, np.ascontiguousarray(kept.astype(width)))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
