@@ -64,9 +64,11 @@ def _torch(recipe: Recipe) -> list[str]:
 
 
 def _run(command: Sequence[str], log: Path, recipe: Recipe) -> str:
-    variables = {"CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1), **recipe.variables}
+    level = {"CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))}
     with log.open("a", encoding="utf-8") as errors:
-        written, code = run_killable(command, given="", log=errors, seconds=BUILD_SECONDS, variables=variables)
+        written, code = run_killable(
+            command, given="", log=errors, seconds=BUILD_SECONDS, variables={**level, **recipe.variables}
+        )
     if code:
         said = log.read_text(encoding="utf-8", errors="replace")
         complaints = [line for line in said.splitlines() if line.startswith("ERROR:")]

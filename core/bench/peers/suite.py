@@ -25,6 +25,7 @@ class PeerRow:
     """One lane at one context length. Medians are over the runs."""
 
     context: int  # wanted prompt tokens
+    program: str
     method: str  # the lane
     prompt_tokens: int
     new_tokens: int
@@ -143,8 +144,7 @@ class Peers:
                     runs[turn][lane.name] = found
                 if self.out_of_time:
                     break
-            names = [lane.name for lane in self._lanes]
-            yield from compare(context, names, len(given["prompt"]), runs)
+            yield from compare(context, self._lanes, len(given["prompt"]), runs)
             if self.out_of_time:
                 return
 
@@ -189,11 +189,12 @@ class Peers:
 
 
 def compare(
-    context: int, names: Sequence[str], prompt_tokens: int, turns: Sequence[Mapping[str, dict[str, Any]]]
+    context: int, lanes: Sequence[Lane], prompt_tokens: int, turns: Sequence[Mapping[str, dict[str, Any]]]
 ) -> Iterator[PeerRow]:
     """The rows of one context: each lane's runs beside our plain decoding's in the same turns."""
     reference = next((turn[BASELINE]["tokens"] for turn in turns if BASELINE in turn), None)
-    for name in names:
+    for lane in lanes:
+        name = lane.name
         runs = [turn[name] for turn in turns if name in turn]
         if not runs:
             continue
@@ -208,6 +209,7 @@ def compare(
         differ = [place for place, (a, b) in enumerate(zip(tokens, ours, strict=False)) if a != b]
         yield PeerRow(
             context=context,
+            program=lane.program,
             method=name,
             prompt_tokens=prompt_tokens,
             new_tokens=len(tokens),
