@@ -104,7 +104,7 @@ class Peers:
                 self._work(program).mkdir(parents=True, exist_ok=True)
                 answer = self._ask(python, program, {"do": "prepare"}, CONVERT_SECONDS)
                 self._pythons[program.name], versions[program.name] = python, answer["version"]
-            except NotMeasured as error:
+            except (NotMeasured, OSError) as error:
                 self._skip(None, program.name, str(error))
         return versions
 
@@ -157,8 +157,6 @@ class Peers:
     def _run(self, context: int, lane: Lane, turn: int, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """One run; None if it failed, which is told and noted."""
         self._tell(f"{context:,} tokens, turn {turn + 1}: {lane.name}")
-        if any(skipped.context == context and skipped.method == lane.name for skipped in self.skipped):
-            return None
         if lane.needs_draft and self._weights.draft is None:
             self._skip(context, lane.name, "there is no draft model")
             return None
