@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     }
     checkpoint = Checkpoint(args.checkpoint, depends)
     peers = Peers(weights, data_dir(args.data_dir) / "peers", threads=threads, only=args.peers or (), tell=tell)
-    programs = peers.prepare(sys.executable)
+    programs = peers.prepare(sys.executable, offline=args.offline)
     measured = peers.rows(args.contexts or DEFAULT_CONTEXTS, **shape, checkpoint=checkpoint, minutes=args.minutes)
     try:
         rows, complete = follow(measured, args)

@@ -18,11 +18,12 @@ GPU_PACKAGES = ("nvidia-", "cuda-", "triton")
 BUILD_SECONDS = 3600.0
 
 
-def environment(recipe: Recipe, folder: Path, tell: Callable[[str], object]) -> Path:
+def environment(recipe: Recipe, folder: Path, tell: Callable[[str], object], *, offline: bool = False) -> Path:
     """The Python of an environment, made if it is not there yet.
 
     Args:
         folder: the environment's own; what is in it may be replaced.
+        offline: make none, as that needs the network.
     Raises:
         NotMeasured: it cannot be made.
     """
@@ -30,6 +31,8 @@ def environment(recipe: Recipe, folder: Path, tell: Callable[[str], object]) -> 
     stamp, digest = folder / "recipe.sha256", _digest(recipe)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == digest and python.exists():
         return python
+    if offline:
+        raise NotMeasured("its environment is not made yet, and --offline asks no network")
     tell(f"Making the environment {folder}. This happens once.")
     shutil.rmtree(folder, ignore_errors=True)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -91,7 +91,7 @@ class Peers:
         self.skipped: list[Skipped] = []
         self.out_of_time = False
 
-    def prepare(self, own_python: str) -> dict[str, str]:
+    def prepare(self, own_python: str, *, offline: bool = False) -> dict[str, str]:
         """Make environments and convert the model; the versions of the programs. What fails is skipped."""
         versions = dict[str, str]()
         for program in self._programs.values():
@@ -100,7 +100,7 @@ class Peers:
                 if program.recipe is None:
                     self._pythons[program.name] = own_python
                     continue
-                python = environment(program.recipe, place / "environment", self._tell)
+                python = environment(program.recipe, place / "environment", self._tell, offline=offline)
                 self._work(program).mkdir(parents=True, exist_ok=True)
                 answer = self._ask(python, program, {"do": "prepare"}, CONVERT_SECONDS)
                 self._pythons[program.name], versions[program.name] = python, answer["version"]

@@ -51,7 +51,10 @@ def test_it_is_made_once_from_pinned_packages(tmp_path: Path, monkeypatch: pytes
     assert install[-5:] == [torch, "--retries", "1", "--extra-index-url", "https://wheels.example/cpu", "one==1.0"][-5:]
     assert torch in install and remove[-1] == "spare" and runs.variables["CMAKE_ARGS"] == "-DX=1" and len(said) == 1
     assert environment(RECIPE, tmp_path / "peer" / "environment", said.append) == python
+    assert environment(RECIPE, tmp_path / "peer" / "environment", said.append, offline=True) == python
     assert len(runs.commands) == 4, "it is there already"
+    with pytest.raises(NotMeasured, match="not made yet"):
+        environment(RECIPE, tmp_path / "other", said.append, offline=True)
     environment(Recipe(packages=("one==1.1",)), tmp_path / "peer" / "environment", said.append)
     assert len(runs.commands) == 7 and not any("torch" in word for word in runs.commands[5]), (
         "another recipe, made anew"

@@ -92,7 +92,7 @@ def gone(process: int) -> bool:
 
 
 def test_a_program_that_cannot_be_made_is_left_out(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(recipe: Recipe, folder: Path, tell: object) -> Path:
+    def refuse(recipe: Recipe, folder: Path, tell: object, *, offline: bool) -> Path:
         if recipe.packages == ("none",):
             raise NotMeasured("no compiler was found")
         return Path(sys.executable)
