@@ -91,6 +91,7 @@ def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str,
         return engine.info, engine.config, *start_suite(args, engine)
     contexts = args.contexts or DEFAULT_ABLATION_CONTEXTS
     shape = speed_shape(args) | {"books": args.books, "counted": args.counts}
+    shape["repeats"] = 1 if args.counts else args.repeats  # counts are the same in every run
     chosen(args.parts or ())
     ablation = Ablation(config, max(contexts) + shape["max_new_tokens"])
     depends = {"suite": args.suite, "config": asdict(ablation.config), "commit": commit(), **shape}

@@ -182,7 +182,7 @@ class Ablation:
         """Measure. Rows come variant by variant, plain decoding first; `progress` gets what is left out, and why.
 
         Args:
-            counted: with fixed rounds, once, and without times. parts: of the variants; all if empty.
+            counted: with fixed rounds, and without times. parts: of the variants; all if empty.
             checkpoint: rows in it are not measured again. minutes: no variant starts after them.
         """
         shape = {"books": books, "repeats": repeats, "max_new_tokens": max_new_tokens, "seed": seed}
@@ -213,15 +213,13 @@ class Ablation:
         self, variant: Variant, config: EngineConfig, context: int, shape: dict[str, int], *, counted: bool
     ) -> list[AblationRow]:
         """Plain decoding and the variant, on the same engine."""
-        changed = {"repeats": 1} if counted else {}
-        if variant.is_oracle:
-            changed["repeats"] = max(2, changed.get("repeats", shape["repeats"]))  # the first run only takes notes
+        repeats = max(shape["repeats"], 2) if variant.is_oracle else shape["repeats"]  # its first run only takes notes
         engine = self._engine(config)
         plain, row = run_speed(
             engine,
             (context,),
             (variant.method,),
-            **{**shape, **changed},
+            **{**shape, "repeats": repeats},
             speculation=COUNTED if counted and variant.part != "rounds" else variant.speculation,
             sampling=SamplingParams(temperature=variant.temperature),
         )
