@@ -15,6 +15,7 @@ from app.cli.argument_types import (
     page_range,
     port_number,
 )
+from app.cli.bench_arguments import add_bench_options
 from app.document_formats import EACH
 
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
@@ -280,35 +281,6 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
     add_thinking_option(parser)
-
-
-def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    """`bench`: which measurement, at which lengths, and where the results are written."""
-    parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
-    parser.add_argument("--methods", type=name_list, metavar="A,B")
-    parser.add_argument(
-        "--suite",
-        choices=("speed", "recall", "offload", "ablation", "peers", "page", "busy", "kernels"),
-        default="speed",
-        help="page: decoding through the page beside the engine alone; busy: beside other programs; kernels: attention "
-        "alone (default: speed)",
-    )
-    parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
-    parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
-    parser.add_argument("--questions", type=int, default=100, metavar="N", help="of each skill, for --suite recall")
-    parser.add_argument(
-        "--skills",
-        type=name_list,
-        metavar="A,B",
-        help="for --suite recall: some of fact,absent,list,quote,recite,quote_any",
-    )
-    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache (default: 1024)")
-    parser.add_argument(
-        "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"
-    )
-    parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
-    parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
 
 
 def add_keeping_option(parser: argparse.ArgumentParser) -> None:

@@ -5,20 +5,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from app.cli import bench_kernels, bench_offload, page_cost
-from app.cli.bench_report import bench_config, finish, follow, settings, speed_shape, tell
+from app.cli import bench_kernels, bench_offload, bench_peers, page_cost
+from app.cli.bench_report import bench_config, commit, finish, follow, settings, speed_shape, tell
 from app.cli.charts import plot
 from core.bench import recall
-from core.bench.ablation import Ablation
+from core.bench.ablation import Ablation, chosen
 from core.bench.busy import run_busy
-from core.bench.peers import run_peers
+from core.bench.checkpoint import Checkpoint
 from core.bench.speed import run_speed
 from core.config import EngineConfig
 from core.decoding.registry import COMPARED, EXACT_METHODS, check_method
 from core.engine import Engine
 from core.engine_info import EngineInfo
 from core.errors import InvalidSetting
-from core.models.hub.catalog import WIDENED, find
+from core.models.hub.catalog import WIDENED
 from core.planning.hardware import this_machine
 
 DEFAULT_CONTEXTS = (4096, 8192, 16384, 32768)
@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
         return bench_offload.run(args)
     if args.suite == "kernels":
         return bench_kernels.run(args)
+    if args.suite == "peers":
+        return bench_peers.run(args)
     info, config, shape, measured = start(args)
     rows, complete = follow(measured, args)
     told = settings(args, info.model, info.plan, config.self_draft_bits) | {
@@ -88,9 +90,22 @@ def start(args: argparse.Namespace) -> tuple[EngineInfo, EngineConfig, dict[str,
         engine = Engine.load(config)
         return engine.info, engine.config, *start_suite(args, engine)
     contexts = args.contexts or DEFAULT_ABLATION_CONTEXTS
-    shape = speed_shape(args) | {"books": args.books}
+    shape = speed_shape(args) | {"books": args.books, "counted": args.counts}
+    shape["repeats"] = 1 if args.counts else args.repeats  # counts are the same in every run
+    chosen(args.parts or ())
     ablation = Ablation(config, max(contexts) + shape["max_new_tokens"])
-    return ablation.info, ablation.config, shape, ablation.rows(contexts, **shape, progress=tell)
+    depends = {"suite": args.suite, "config": asdict(ablation.config), "commit": commit(), **shape}
+    more = {"parts": args.parts or (), "minutes": args.minutes, "progress": tell}
+    measured = ablation.rows(contexts, **shape, checkpoint=Checkpoint(args.checkpoint, depends), **more)
+    return ablation.info, ablation.config, shape, _whole(ablation, measured)
+
+
+def _whole(ablation: Ablation, measured: Iterator[Any]) -> Iterator[Any]:
+    """The rows; ends like Ctrl-C if the minutes were over before the last one."""
+    yield from measured
+    if ablation.out_of_time:
+        tell("The minutes are over. With --checkpoint the same command goes on where it ended.")
+        raise KeyboardInterrupt
 
 
 def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any], Iterator[Any]]:
@@ -108,7 +123,5 @@ def start_suite(args: argparse.Namespace, engine: Engine) -> tuple[dict[str, Any
         return shape, page_cost.run_page(engine, contexts, args.methods or COMPARED, **shape)
     if args.suite == "busy":
         return shape, run_busy(engine, args.contexts or DEFAULT_PAGE_CONTEXTS, args.methods or COMPARED, **shape)
-    if args.suite == "peers":
-        return shape, run_peers(engine, find(engine.config.model).target, contexts, **shape)
     shape["books"] = args.books
     return shape, run_speed(engine, contexts, args.methods or EXACT_METHODS, **shape)

@@ -52,6 +52,10 @@ COLUMNS = {  # column of a row -> its heading, the format of its values
     "near_ties": ("near", "{}"),
     "compared": ("of", "{}"),
     "same_tokens": ("same", "{}"),
+    "equal_tokens": ("equal", "{}"),
+    "first_token_seconds": ("first s", "{:.2f}"),
+    "memory_gib": ("GiB", "{:.2f}"),
+    "runs": ("runs", "{}"),
     "memory_over_kv": ("memory/KV", "{:.2f}"),
     "prefill_seconds": ("prefill s", "{:.1f}"),
 }

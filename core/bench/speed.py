@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from core.config import GenerationConfig, SpeculationConfig
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.registry import PLAIN, plain_first
 from core.decoding.stats import LevelStats
 from core.engine import Engine
@@ -24,7 +24,7 @@ from core.synthetic.book import Book, Question, write_book
 
 WORDS_PER_TOKEN = 0.8  # about the bundled tokenizer's value: if it is too small, a longer book is written
 QUESTION_ROOM = 48  # tokens of question and chat template
-ADAPTIVE = SpeculationConfig()
+ADAPTIVE, GREEDY = SpeculationConfig(), SamplingParams()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,7 @@ def run_speed(
     max_new_tokens: int,
     seed: int,
     speculation: SpeculationConfig = ADAPTIVE,
+    sampling: SamplingParams = GREEDY,
 ) -> Iterator[SpeedRow]:
     """Measure. Rows come context by context, as soon as a context is done; plain decoding is always measured.
 
@@ -90,6 +91,7 @@ def run_speed(
         books: books read at each length; acceptance, and so the speedup, differs from text to text.
         repeats: runs of each method on each book.
         speculation: shape of rounds.
+        sampling: how tokens are drawn; texts are compared only if greedy.
     """
     methods = plain_first(methods)
     loaded = used_memory_bytes(_device(engine))
@@ -99,10 +101,12 @@ def run_speed(
             before = used_memory_bytes(_device(engine))
             prompt = _prompt(engine.text, context, seed + number)
             loaded += used_memory_bytes(_device(engine)) - before  # memory left by writing a book does not count
-            config = GenerationConfig(max_new_tokens=max_new_tokens, seed=seed, speculation=speculation)
+            config = GenerationConfig(
+                max_new_tokens=max_new_tokens, seed=seed, speculation=speculation, sampling=sampling
+            )
             read.append(_read(engine, prompt, [replace(config, method=method) for method in methods], repeats, loaded))
         for method in methods:
-            yield _row(context, method, read, engine.info.kv_bytes_per_token)
+            yield _row(context, method, read, engine.info.kv_bytes_per_token, compared=sampling.greedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ def _read(
     return _Read(runs, prefill_seconds, peak - loaded, peak)
 
 
-def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: int) -> SpeedRow:
+def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: int, *, compared: bool) -> SpeedRow:
     last = [book.runs[method][-1] for book in read]  # greedy, so every repeat has the same counts
     plain = [book.runs[PLAIN][-1] for book in read]
     medians = [book.ms(method) for book in read]
@@ -173,7 +177,7 @@ def _row(context: int, method: str, read: Sequence[_Read], kv_bytes_per_token: i
         kv_bytes=max(kv_bytes),
         memory_over_kv=max(book.added_bytes / size for book, size in zip(read, kv_bytes, strict=True)),
         identical_to_autoregressive=all(a.token_ids == b.token_ids for a, b in zip(last, plain, strict=True))
-        if last[0].exact
+        if last[0].exact and compared
         else None,
     )
 

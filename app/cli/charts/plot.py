@@ -28,7 +28,7 @@ MOST_LABELLED_BARS = 16  # in a panel where each pair of bars has a name below
 ALONE, PAGE = "the engine alone", "through the page"
 COLOURS = {
     **{method.name: bars.THEME[method.colour] for method in METHODS.values()},
-    "ours, plain": bars.INK_FAINT,
+    "ours": bars.ACCENT,
     ALONE: bars.INK_FAINT,
     PAGE: bars.ACCENT,
 }
@@ -109,7 +109,7 @@ def speed_bars(row: dict[str, Any]) -> list[Bar]:
 
 def peer_bars(row: dict[str, Any]) -> list[Bar]:
     """Time per token, and its ratio to this program's plain decoding."""
-    return some(row["method"], row["ms_per_token"], times(row["ratio_to_ours"], 2))
+    return some(row.get("program", row["method"]), row["ms_per_token"], times(row["ratio_to_ours"], 2))
 
 
 def page_bars(row: dict[str, Any]) -> list[Bar]:
@@ -131,6 +131,12 @@ def ablation_bars(row: dict[str, Any]) -> list[Bar]:
     return some(row["method"], ms, note + ("" if acceptance is None else f", level 2: {acceptance:.2f}"))
 
 
+def count_bars(row: dict[str, Any]) -> list[Bar]:
+    """Tokens per full pass, and the acceptance of level 2."""
+    acceptance = row["acceptance_level2"]
+    return some(row["method"], row["tokens_per_full_pass"], "" if acceptance is None else f"level 2: {acceptance:.3f}")
+
+
 def some(
     series: str,
     value: float | None,
@@ -147,6 +153,11 @@ def times(ratio: float | None, digits: int = 1) -> str:
     return "" if ratio is None else f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.{digits}f}x"
 
 
+def variant_label(row: dict[str, Any]) -> str:
+    """The part that an ablation changed, and to what."""
+    return f"{row['part']}: {row['variant']}" if row["variant"] else str(row["part"])
+
+
 TIME = "ms per token (lower is better)"
 OVER_PLAIN = "On the bars: speedup over plain decoding"
 SUITES = {
@@ -159,10 +170,10 @@ SUITES = {
         bars=speed_bars,
     ),
     "peers": Suite(
-        "Plain decoding beside transformers",
-        style=Style(TIME),
-        key="On the bars: time as a multiple of ours",
-        label=lambda row: "",
+        "Beside other programs",
+        style=Style(TIME, most_bars=None, sideways=True),
+        key="On the bars: time as a multiple of our plain decoding's",
+        label=itemgetter("method"),
         bars=peer_bars,
     ),
     "offload": Suite(
@@ -191,15 +202,28 @@ SUITES = {
         "Time per token, one part changed at a time",
         style=Style(TIME, most_bars=None, sideways=True),
         key="Level 2: the share of guesses that the full cache accepts",
-        label=lambda row: f"{row['part']}: {row['variant']}" if row["variant"] else row["part"],
+        label=variant_label,
         bars=ablation_bars,
+    ),
+    "counts": Suite(  # of an ablation without times
+        "Tokens per full pass, one part changed at a time",
+        style=Style("tokens per full pass (higher is better)", most_bars=None, sideways=True),
+        key="Level 2: the share of guesses that the full cache accepts. Fixed rounds",
+        label=variant_label,
+        bars=count_bars,
     ),
 }
 
 
+def suite_of(document: dict[str, Any]) -> Suite:
+    """How a document is drawn."""
+    config = document["config"]
+    return SUITES["counts" if config.get("counted") else config["suite"]]
+
+
 def chart_of(document: dict[str, Any]) -> Chart:
     """The chart of a document: its bars, context by context, and its text."""
-    suite = SUITES[document["config"]["suite"]]
+    suite = suite_of(document)
     groups: dict[tuple[int, str], list[Bar]] = {}
     for row in document["rows"]:
         groups.setdefault((row["context"], suite.label(row)), []).extend(suite.bars(row))
@@ -241,7 +265,7 @@ def subject(document: dict[str, Any]) -> str:
 
 def remarks(document: dict[str, Any], *, spread: bool) -> str:
     """Explains the numbers at the bars, the thin lines and the measurement."""
-    suite, config = SUITES[document["config"]["suite"]], document["config"]
+    suite, config = suite_of(document), document["config"]
     said = [suite.key]
     if spread:
         said.append(suite.spread)

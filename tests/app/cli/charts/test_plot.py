@@ -177,14 +177,18 @@ def test_bars_of_speed_are_the_rows_numbers_with_their_speedup() -> None:
 
 
 def test_bars_of_peers_tell_their_ratio_to_ours() -> None:
-    document = recorded("peers")
-    (axes,) = draw(document).axes
-    assert drawn(axes)["ours, plain"] == [r["ms_per_token"] for r in document["rows"] if r["method"] == "ours, plain"]
-    assert notes(axes) == ["1.00x", "1.00x", "1.16x", "1.04x", "1.66x", "2.42x"]
-    colours = {
-        container.patches[0].get_facecolor() for container in axes.containers if isinstance(container, BarContainer)
-    }
-    assert len(colours) == 3, "peers that the palette does not know have colours of their own"
+    lanes = {"ours, plain": ("ours", 10.0, 1.0), "ours, TriForce": ("ours", 5.0, 0.5), "A f16": ("A", 12.0, 1.2)}
+    rows = [
+        {"context": context, "program": program, "method": lane, "ms_per_token": ms, "ratio_to_ours": ratio}
+        for context in (8192, 32768)
+        for lane, (program, ms, ratio) in lanes.items()
+    ]
+    for axes in draw(document_of("peers", [*rows, {**rows[0], "method": "slow", "ms_per_token": None}])).axes:
+        assert drawn(axes) == {"ours": [10.0, 5.0], "A": [12.0]}
+        assert sorted(notes(axes)) == ["0.50x", "1.00x", "1.20x"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == list(lanes)
+        colours = {bar.patches[0].get_facecolor() for bar in axes.containers if isinstance(bar, BarContainer)}
+        assert len(colours) == 2, "peers that the palette does not know have colours of their own"
 
 
 def test_bars_of_the_page_stand_alone_beside_through_the_page() -> None:
@@ -252,6 +256,10 @@ def test_what_was_not_measured_has_no_bar() -> None:
     assert drawn(axes) == {"autoregressive": [10.0]} and names(axes) == ["8,192 tokens"]
     assert not plot.chart_of(document_of("recall", [recall_row(8192, "h2o", "all", None)])).groups
     assert not plot.chart_of(document_of("ablation", [ablation_row(8192, "x", "triforce", None)])).groups
+    counts = [{**ablation_row(8192, "x", "triforce", None), "tokens_per_full_pass": 6.5}]
+    (axes,) = draw(document_of("ablation", counts, counted=True)).axes
+    assert drawn(axes) == {"triforce": [6.5]} or drawn(axes) == {"TriForce": [6.5]}
+    assert notes(axes) == ["level 2: 0.930"] and "tokens per full pass" in axes.get_xlabel()
 
 
 def test_the_machine_is_told_in_words() -> None:

@@ -1,0 +1,61 @@
+"""The options of `bench`. Standard library only, as `arguments`."""
+
+import argparse
+from pathlib import Path
+
+from app.cli.argument_types import int_list, name_list
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    """`bench`: which measurement, at which lengths, and where the results are written."""
+    parser.add_argument("--contexts", type=int_list, metavar="N,N", help="prompt lengths in tokens")
+    parser.add_argument("--methods", type=name_list, metavar="A,B")
+    parser.add_argument(
+        "--suite",
+        choices=("speed", "recall", "offload", "ablation", "peers", "page", "busy", "kernels"),
+        default="speed",
+        help="page: decoding through the page beside the engine alone; busy: beside other programs; kernels: attention "
+        "alone (default: speed)",
+    )
+    parser.add_argument("--books", type=int, default=3, metavar="N", help="read N books at each length (default: 3)")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="medians of N runs a book (default: 3)")
+    parser.add_argument("--max-new-tokens", type=int, default=None, metavar="N", help="tokens decoded in each run")
+    parser.add_argument("--questions", type=int, default=100, metavar="N", help="of each skill, for --suite recall")
+    parser.add_argument(
+        "--skills",
+        type=name_list,
+        metavar="A,B",
+        help="for --suite recall: some of fact,absent,list,quote,recite,quote_any",
+    )
+    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache (default: 1024)")
+    parser.add_argument(
+        "--placements", type=name_list, metavar="A,B", help="for --suite offload: some of resident,split,offloaded"
+    )
+    parser.add_argument(
+        "--peers",
+        type=name_list,
+        metavar="A,B",
+        help="for --suite peers: some of transformers,llama.cpp,openvino,onnxruntime (default: all)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="F.jsonl",
+        help="for --suite peers and ablation: keep each run here; the same command goes on where one was ended",
+    )
+    parser.add_argument(
+        "--minutes", type=float, metavar="N", help="for --suite peers and ablation: start nothing after N minutes"
+    )
+    parser.add_argument(
+        "--counts",
+        action="store_true",
+        help="for --suite ablation: acceptance and tokens a pass alone, in fixed rounds; another load changes nothing",
+    )
+    parser.add_argument(
+        "--parts",
+        type=name_list,
+        metavar="A,B",
+        help="for --suite ablation: only these, as in its table's first column",
+    )
+    parser.add_argument("--plot", type=Path, metavar="F.png", help="draw the results (.png, .svg, .pdf)")
+    parser.add_argument("--out", type=Path, metavar="F.json", help="keep the results in a file")
