@@ -29,7 +29,8 @@ def run(args):
     return 0
 """
 COPIED = (
-    "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/terminal.py",
+    "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/command_options.py",
+    "app/cli/terminal.py",
     "app/document_formats.py", "app/cli/check.py", "app/cli/environment.py",
     "core/errors.py", "core/planning/nvidia.py",
 )  # fmt: skip

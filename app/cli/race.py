@@ -10,6 +10,7 @@ from pathlib import Path
 from app.cli.ask import answer
 from app.cli.race_remote import run_remote
 from app.cli.reading import (
+    check_folder,
     generation_config,
     open_conversation,
     print_json,
@@ -32,7 +33,7 @@ from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, PLAIN, check_method, default_method
 from core.engine import Engine
 from core.engine_info import EngineInfo, Equality
-from core.errors import EmptyQuestion, InvalidSetting
+from core.errors import EmptyQuestion, InvalidSetting, NotPossibleHere
 from core.generation.events import Finished, LaneEvent
 from core.generation.session import Conversation
 from core.generation.text import check_thinking
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.question.strip():
         raise EmptyQuestion
     check_report(args.report, sequential=args.sequential)
+    check_folder(args)
     documents = list(read_documents(args))
     engine = Engine.load(engine_config(args))
     if args.methods is None:
@@ -196,7 +198,7 @@ def write_report(race: Race, engine: Engine, prompt: list[int], file: Path) -> N
             json.dumps(report_json(race, setting), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
     except OSError as error:
-        raise InvalidSetting(
+        raise NotPossibleHere(
             f"The report cannot be written ({error.strerror}).", hint="Choose another place for --report."
         ) from error
     print(f"Report: {file} and {figures}", file=sys.stderr)

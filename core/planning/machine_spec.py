@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from core.config import MOST_GPUS
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, NotPossibleHere
 from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
@@ -117,8 +117,8 @@ def make_rig(
         assumed.append(f"{count} x {name} with {gib:g} GiB" if assume is not None else f"{count} x {name}")
     elif num_gpus is not None and num_gpus > len(here.gpus):
         if here.unused_gpu is not None:
-            raise InvalidSetting(here.unused_gpu.because, hint=here.unused_gpu.hint)
-        raise InvalidSetting(
+            raise NotPossibleHere(here.unused_gpu.because, hint=here.unused_gpu.hint)
+        raise NotPossibleHere(
             f"This machine has {gpus_in_words(len(here.gpus))}.",
             hint="Add --gpu-memory N to plan for a machine with more.",
         )
