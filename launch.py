@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
         return code
     except Situation as situation:
         print("error:", " ".join(str(situation).split()), file=sys.stderr)
-        if getattr(args, "json", False):
+        if getattr(args, "json", False) and not getattr(situation.__cause__, "has_results", False):
             print(error_document(situation.problem, situation.hint, code=situation.code), flush=True)
         return situation.code
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ MOST_QUESTION_BYTES = 1 << 20
 
 
 def question(text: str) -> str:
-    """An argparse type: a question, `@FILE` for one in a file, `@-` for one on stdin, `@@...` for one that begins so."""
+    """An argparse type: a question, `@FILE` for one in a file, `@-` for one on stdin, `@@...` if it begins so."""
     if text.startswith("@@") or not text.startswith("@"):
         return text.removeprefix("@") if text.startswith("@@") else text
     name = text[1:]

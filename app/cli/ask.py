@@ -75,7 +75,7 @@ def answer_all(
 ) -> None:
     """Answer every question in a fresh conversation about the book, until `stop` is set."""
     opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args, stop)
-    answers = []
+    answers: list[Finished] = []
     for index, question in enumerate(questions):
         if stop.is_set() and answers:
             break

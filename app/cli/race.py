@@ -18,7 +18,7 @@ from app.cli.reading import (
     usual_method,
     whole_text,
 )
-from app.cli.report import race_lines
+from app.cli.report import NotWritten, race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.documents import Document
@@ -33,7 +33,7 @@ from core.config import GenerationConfig
 from core.decoding.registry import COMPARED, PLAIN, check_method, default_method
 from core.engine import Engine
 from core.engine_info import EngineInfo, Equality
-from core.errors import EmptyQuestion, InvalidSetting, NotPossibleHere
+from core.errors import EmptyQuestion, InvalidSetting
 from core.generation.events import Finished, LaneEvent
 from core.generation.session import Conversation
 from core.generation.text import check_thinking
@@ -198,7 +198,7 @@ def write_report(race: Race, engine: Engine, prompt: list[int], file: Path) -> N
             json.dumps(report_json(race, setting), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
     except OSError as error:
-        raise NotPossibleHere(
+        raise NotWritten(
             f"The report cannot be written ({error.strerror}).", hint="Choose another place for --report."
         ) from error
     print(f"Report: {file} and {figures}", file=sys.stderr)

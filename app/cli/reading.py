@@ -16,7 +16,7 @@ from app.documents import Document, Extracting, extract_documents
 from app.documents.ocr import Ocr
 from app.documents.recognised import FOLDER, RecognisedPages
 from app.formats import duration
-from app.runtime.data_folder import data_dir
+from app.runtime.data_folder import check_place, data_dir
 from app.runtime.options import engine_config, speculation_config
 from core.config import GenerationConfig, SamplingParams
 from core.engine import Engine
@@ -83,8 +83,10 @@ def check_folder(args: argparse.Namespace) -> None:
     Raises:
         NotPossibleHere: it cannot.
     """
-    if args.data_dir or args.saved:
+    if args.saved:
         usable_folder(args)
+    elif args.data_dir:
+        check_place(args.data_dir)
 
 
 def read_documents(args: argparse.Namespace) -> Iterator[Document]:

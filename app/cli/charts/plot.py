@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from app import formats
 from app.cli.charts import bars
 from app.cli.charts.bars import Bar, Chart, Group, Style
+from app.cli.report import NotWritten
 from core.decoding.registry import METHODS
 from core.errors import InvalidSetting, NotPossibleHere
 
@@ -93,7 +94,7 @@ def keep(document: dict[str, Any], path: Path) -> None:
         path.write_bytes(buffer.getvalue())
     except OSError as error:
         problem = f"The picture could not be written to {path}: {error.strerror}."
-        raise NotPossibleHere(problem, hint="The results are above; give --plot another folder next time.") from error
+        raise NotWritten(problem, hint="The results are above; give --plot another folder next time.") from error
     print(f"The picture is in {path}.", file=sys.stderr, flush=True)
 
 

@@ -104,7 +104,7 @@ def test_what_follows_two_dashes_is_no_option() -> None:
     assert parse_arguments(["ask", "-q", "Who?", "--", "--shelf"]).files == [Path("--shelf")]
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["ask", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize("argv", [["--help-all"], ["ask", "--help-all"], ["doctor", "--help-all"]])
 def test_help_shows_no_old_name(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(argv)
