@@ -272,7 +272,9 @@ def add_book_options(parser: argparse.ArgumentParser) -> None:
 def add_doctor_options(parser: argparse.ArgumentParser) -> None:
     """`doctor`: another machine, another precision. core checks the ranges."""
     machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
-    machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
+    machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x5090, 1xa100-40, 1xh100, ...")
+    told = "any GPU: name, GB, GB/s of its memory, GB/s of its link [, TFLOPS], or a JSON file; --gpus N: several"
+    machine.add_argument("--gpu", metavar='"NAME,24,1008,25"', help=told)
     machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
     parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache")
     parser.add_argument(
