@@ -10,7 +10,7 @@ from core.planning.basis import MOST_CONTEXT
 from core.planning.cost_model import measure_flops
 from core.planning.hardware import resolve_device
 from core.planning.machine_spec import PRODUCTS_SHARE, Rig, kind_of, nominal_flops
-from core.planning.rig_plan import RigPlan, plan_rig
+from core.planning.rig_plan import RigPlan, compose_rig
 from core.planning.speed_model import Acceptance, reading_seconds
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def narrower(subject: "Subject", rig: Rig, told: RigPlan, config: EngineConfig) 
         if bits >= plan.bits.value or told.num_gpus > 1:  # which share no quantised weights
             return ""
         try:
-            other = plan_rig(subject.target, subject.draft, asked, rig, bits)
+            other, _ = compose_rig(subject.target, subject.draft, asked, rig, subject.acceptance, bits)
         except CoreError:
             continue
         if other.plan.placement.value == "resident" and plan.placement.value != "resident":

@@ -209,9 +209,9 @@ def test_what_is_not_of_this_model_or_not_of_this_machine_is_said(capsys: pytest
 
 
 def test_narrower_weights_are_proposed_where_they_would_hold_more(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--model", "llama-3.1-8b", "--assume", "1x4090", "--host-memory", 64, "--context", 65536)
+    options = ("--model", "llama-3.1-8b", "--assume", "1x4090", "--host-memory", 64, "--context", 49152)
     report = told(capsys, *options)
-    assert report["plan"]["placement"]["value"] == "split" and report["proposal"].startswith("With --bits 8 all 65,536")
+    assert report["plan"]["placement"]["value"] == "split" and report["proposal"].startswith("With --bits 8 all 49,152")
     assert told(capsys, *options, "--bits", 8)["plan"]["placement"]["value"] == "resident"
     assert told(capsys, *options, "--bits", 8)["proposal"] == ""
 
