@@ -3,11 +3,13 @@
 import argparse
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from app.cli.ask import answer
+from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.race_remote import run_remote
 from app.cli.reading import (
     check_folder,
@@ -41,7 +43,7 @@ from core.planning.hardware import this_machine
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the race. Returns 0.
+    """Run the race. Returns 0, or 130 after Ctrl+C.
 
     Raises:
         CoreError: files, question, settings or memory.
@@ -65,19 +67,21 @@ def run(args: argparse.Namespace) -> int:
     conversation = open_conversation(engine, whole_text(documents))
     check_thinking(args.thinking, engine.info.capabilities.thinking)
     prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
-    opening = open_text(engine, conversation, args.question, configs, args)
     race = None
-    if args.sequential:
-        finished = in_sequence(engine, conversation, args.question, configs)
-        finished[names[0]] = opening.added_to(finished[names[0]])
-    else:
-        race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening)
-        finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
+    with stoppable() as stop:
+        opening = open_text(engine, conversation, args.question, configs, args, stop)
+        if args.sequential:
+            finished = in_sequence(engine, conversation, args.question, configs, stop)
+            finished[names[0]] = opening.added_to(finished[names[0]])
+        else:
+            race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening, stop)
+            finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
     if not args.json:
         for name, result in finished.items():
             thought = f"(Thought)\n{result.thought}\n\n" if result.thought else ""
             print(f"[{name}]\n{thought}{result.text}\n", flush=True)
-    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=configs[0].sampling.greedy))
+    greedy = configs[0].sampling.greedy and not stop.is_set()  # lanes that were stopped end anywhere
+    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=greedy))
     speedup = speed_ratio(finished)
     if args.json:
         print_json(
@@ -93,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         print("\n".join(race_lines(finished, speedup, report["verdict"])), file=sys.stderr)
-    if race is not None and args.report is not None:
+    if race is not None and args.report is not None and not stop.is_set():
         write_report(race, engine, prompt, args.report)
-    return 0
+    return INTERRUPTED if stop.is_set() else 0
 
 
 def rival_of_plain(info: EngineInfo) -> str:
@@ -105,10 +109,14 @@ def rival_of_plain(info: EngineInfo) -> str:
 
 
 def in_sequence(
-    engine: Engine, conversation: Conversation, question: str, configs: Sequence[GenerationConfig]
+    engine: Engine,
+    conversation: Conversation,
+    question: str,
+    configs: Sequence[GenerationConfig],
+    stop: threading.Event,
 ) -> dict[str, Finished]:
     """One complete answer after the other; the first one reads the text."""
-    return {config.method: answer(engine, conversation, question, config, shown=False) for config in configs}
+    return {config.method: answer(engine, conversation, question, config, shown=False, stop=stop) for config in configs}
 
 
 def in_turns(
@@ -119,6 +127,7 @@ def in_turns(
     configs: tuple[GenerationConfig, ...],
     documents: Sequence[Document],
     opening: Opening,
+    stop: threading.Event,
 ) -> Race:
     """All lanes alternate: each computes for a quarter of a second at a time, and its clock runs only then."""
     race = Race(
@@ -131,7 +140,7 @@ def in_turns(
         num_read_before=0,
     )
     board = Scoreboard(sys.stderr, [config.method for config in configs], configs[0].max_new_tokens)
-    for event in board.watch(engine.race(prompt, configs)):
+    for event in board.watch(engine.race(prompt, configs, stop)):
         own = event.event
         race.apply(LaneEvent(event.lane, opening.added_to(own)) if isinstance(own, Finished) else event)
     race.ended = True

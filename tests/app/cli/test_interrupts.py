@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import launch as launcher
-from app.cli import ask
+from app.cli import ask, race
 from app.cli.interrupts import stoppable
-from core.generation.events import RoundDone
+from core.generation.events import LaneEvent, RoundDone
 
 
 def test_the_first_is_an_event_and_the_second_an_interruption() -> None:
@@ -69,3 +69,33 @@ def test_an_answer_that_is_stopped_has_its_figures(
     else:
         assert "Stopped.\n" in captured.err and " tokens/s" in captured.err and captured.out.endswith("\n")
         assert "Where?" not in captured.out
+
+
+@pytest.mark.parametrize("options", [[], ["--sequential"]])
+def test_a_race_that_is_stopped_has_its_figures_and_no_verdict(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("Martha Voss kept the light at Gull Point. " * 20, encoding="utf-8")
+
+    class Interrupting(race.Scoreboard):
+        def watch(self, events):  # type: ignore[no-untyped-def]
+            for event in super().watch(events):
+                yield event
+                if isinstance(event, LaneEvent) and isinstance(event.event, RoundDone):
+                    signal.raise_signal(signal.SIGINT)
+
+    class InterruptingLine(ask.ProgressLine):
+        def watch(self, events):  # type: ignore[no-untyped-def]
+            for event in super().watch(events):
+                yield event
+                if isinstance(event, RoundDone):
+                    signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(race, "Scoreboard", Interrupting)
+    monkeypatch.setattr(ask, "ProgressLine", InterruptingLine)
+    command = ["race", str(book), "-q", "Who kept the light?", "--max-new-tokens", "400", "--context", "1024"]
+    assert launcher.main([*command, "--no-saved", "--json", "--no-venv", *options]) == 130
+    told = json.loads(capsys.readouterr().out)
+    assert told["equality"]["verdict"] == "not_comparable"
+    assert {lane["stop_reason"] for lane in told["methods"].values()} == {"cancelled"}
