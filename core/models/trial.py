@@ -52,6 +52,8 @@ def try_out(loaded: LoadedModel, name: str, dtype: torch.dtype, backend: Backend
         raise UnsupportedModel(
             f"{name} does not run through the caches here ({type(error).__name__}).", hint=OTHER
         ) from error
+    if torch.allclose(found.float(), expected.float(), rtol=1e-3, atol=1e-4):  # logits that are all alike have no angle
+        return True
     alike = nn.functional.cosine_similarity(_centred(found), _centred(expected), dim=-1).min()
     if not alike >= LEAST_ALIKE.get(dtype, 0.9):
         raise UnsupportedModel(

@@ -43,6 +43,13 @@ def test_a_model_that_computes_the_same_passes_and_keeps_its_attention(dtype: to
     assert cast(Any, model.module).config._attn_implementation == ATTENTION_NAME
 
 
+def test_a_model_whose_logits_are_all_the_same_passes() -> None:
+    model = loaded()
+    for weights in model.module.parameters():
+        weights.zero_()
+    assert try_out(model, "toy", torch.float32)
+
+
 def test_a_model_that_computes_something_else_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     model, real = loaded(), trial.forward
 
@@ -61,7 +68,8 @@ def test_modules_of_programs_are_tried_too(monkeypatch: pytest.MonkeyPatch) -> N
     tokenizer = load_tokenizer(find("harbour").target)
     config = copy.deepcopy(cast(Any, tiny_config()))
     config.vocab_size = len(tokenizer)
-    monkeypatch.setattr(trial, "LEAST_ALIKE", {torch.float32: 1.1})
+    real = trial.forward
+    monkeypatch.setattr(trial, "forward", lambda *given: -real(*given))
     with pytest.raises(UnsupportedModel, match="a trial of 8 tokens"):
         TriForce.from_modules(AutoModelForCausalLM.from_config(config), tokenizer, context=512)
 
