@@ -27,16 +27,16 @@ from collections.abc import Sequence
 
 from app.cli.arguments import parse_arguments
 from app.cli.environment import Situation, prepare_environment, repair
-from app.cli.terminal import filter_terminals
+from app.cli.terminal import error_document, filter_terminals
 from core.planning import nvidia
 
-COMPUTING = (None, "ask", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
+COMPUTING = (None, "ask", "chat", "race", "serve", "bench", "doctor")  # commands that a GPU makes faster
 PRIVACY = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 MODULES = {None: "app.server.serve_page", "test": "app.cli.check"}  # else app.cli.<command>
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one command line. Returns 0 done, 1 the user's situation, 130 interrupted; exits with 2 on wrong usage."""
+    """Run one command line. Returns 0 done, 1 the user's situation, 2 wrong usage, 130 interrupted."""
     args = parse_arguments(argv)
     try:
         prepare_environment(argv, use_venv=args.venv, device=args.device)
@@ -49,7 +49,9 @@ def main(argv: Sequence[str]) -> int:
         return code
     except Situation as situation:
         print("error:", " ".join(str(situation).split()), file=sys.stderr)
-        return 1
+        if getattr(args, "json", False) and not getattr(situation.__cause__, "has_results", False):
+            print(error_document(situation.problem, situation.hint, code=situation.code), flush=True)
+        return situation.code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone, as in `| head`
@@ -87,7 +89,7 @@ def hand_over(args: argparse.Namespace) -> int:
     try:
         code: int = module.run(args)
     except CoreError as error:
-        raise Situation(error.problem, hint=error.hint) from error
+        raise Situation(error.problem, hint=error.hint, code=2 if error.wrong_usage else 1) from error
     return code
 
 

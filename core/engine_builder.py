@@ -20,6 +20,7 @@ from core.models.loader import LoadedModel, ModelDims, dims_of, load_model, load
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
 from core.models.self_draft import BITS, self_draft_of, too_old
+from core.models.trial import try_out
 from core.models.widen import load_target, target_dims, target_size
 from core.ops.backend import Backend, choose_backend
 from core.parallel.rank_pool import load_shared
@@ -110,6 +111,7 @@ class LoadedPair(LoadedModels):
         tokenizer, draft = _load_draft(files, device, dtype, backend)
         kept = replace(files.target, kv_dtype=plan.kv.value)
         target = load_target(files.entry, kept, dtype, device, backend, config.bits)
+        try_out(target, files.entry.name, dtype, backend)
         self_draft = _self_draft(target, config, plan, device)
         return cls(files=files, tokenizer=tokenizer, target=target, draft=draft, backend=backend, self_draft=self_draft)
 
@@ -146,6 +148,7 @@ class LoadedPair(LoadedModels):
         """Make modules of transformers compute through our caches.
 
         Raises:
+            UnsupportedModel: the model computes something else through them.
             NotEnoughMemory: the device is full.
         """
         flush_denormals()
@@ -158,6 +161,7 @@ class LoadedPair(LoadedModels):
             if module is not None and dims is not None:
                 module.set_attn_implementation(ATTENTION_NAME)
                 loaded.append(prepared(cast(nn.Module, module).to(dtype), dims, dtype, device, backend))
+        try_out(loaded[-1], files.entry.name, dtype, backend)
         small = loaded[0] if draft is not None else None
         return cls(files=files, tokenizer=tokenizer, target=loaded[-1], draft=small, backend=backend)
 

@@ -2,6 +2,7 @@
 
 CoreError
 ├── InvalidSetting         a number or name the user gave cannot be used
+│   └── NotPossibleHere    on this machine: with other devices, packages or rights it could
 ├── UnknownModel           no such model in the catalogue or on disk
 ├── UnsupportedModel       the files are there, but this engine cannot run them
 ├── DamagedAssets          files that ship with the project are missing or corrupt
@@ -22,10 +23,13 @@ Bugs of ours are assertions, never CoreError.
 """
 
 import traceback
+from typing import ClassVar
 
 
 class CoreError(Exception):
     """Base of all errors raised on purpose. `problem` says what is wrong, `hint` names one action for the user."""
+
+    wrong_usage: ClassVar[bool] = False  # what the user wrote is wrong on any machine: commands end with 2 instead of 1
 
     def __init__(self, problem: str, *, hint: str) -> None:
         super().__init__(f"{problem} {hint}")
@@ -42,9 +46,19 @@ def let_go(error: BaseException | None) -> None:
 class InvalidSetting(CoreError):
     """A number or name the user gave cannot be used."""
 
+    wrong_usage = True
+
+
+class NotPossibleHere(InvalidSetting):
+    """What the user asked for is possible, but not with the devices, packages or rights of this machine."""
+
+    wrong_usage = False
+
 
 class UnknownModel(CoreError):
     """There is no such model in the catalogue or on disk."""
+
+    wrong_usage = True
 
 
 class UnsupportedModel(CoreError):
@@ -92,6 +106,8 @@ class WorkerLost(CoreError):
 class EmptyQuestion(CoreError):
     """Nothing was asked."""
 
+    wrong_usage = True
+
     def __init__(self) -> None:
         super().__init__("The question is empty.", hint="Type a question about the document.")
 
@@ -130,6 +146,8 @@ class BookFolderFull(CoreError):
 
 class UnknownBook(CoreError):
     """The name is not that of exactly one saved book."""
+
+    wrong_usage = True
 
     def __init__(self, name: str, *, several: bool) -> None:
         count = "Several kept books are" if several else "No kept book is"

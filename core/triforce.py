@@ -11,6 +11,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,6 +22,8 @@ from core.engine_builder import LoadedPair, PairFiles
 from core.errors import InvalidSetting
 from core.generation.events import Event, Finished
 from core.generation.session import Conversation
+from core.kv_store.engine_store import BookStore
+from core.kv_store.folder import BookFolder
 from core.planning.hardware import cap_memory, resolve_device, this_machine
 from core.planning.planner import make_plan
 
@@ -92,9 +95,7 @@ class TriForce:
         Raises:
             EmptyQuestion, InvalidSetting, ContextTooSmall, NotEnoughMemory: see `core.errors`.
         """
-        if text != self._text:
-            self._text, self._ids = text, tuple(self.engine.text.encode(text))
-        conversation = Conversation(self._ids)
+        conversation = self._about(text)
         for earlier, answer in history:
             ids = () if answer.in_thought else answer.token_ids
             spoken = self.engine.text.without_thought(ids) if answer.stats.thought_tokens else ids
@@ -108,6 +109,44 @@ class TriForce:
         *_, finished = self.generate(text, question, **settings)
         assert isinstance(finished, Finished)
         return finished
+
+    def save(self, text: str, folder: Path | str, *, name: str = "text") -> None:
+        """Read a text and keep what the model computed of it on disk, so that `open_saved` need not read it again.
+
+        Raises:
+            ContextTooSmall, BookFolderFull; NotPossibleHere: the folder cannot be made; InvalidSetting: this model's
+                texts cannot be kept (several processes, windowed or recurrent layers).
+        """
+        store, opening = (
+            BookStore(self.engine, BookFolder(Path(folder))),
+            self._about(text).opening_ids(self.engine.text),
+        )
+        seconds = 0.0
+        for progress in self.engine.read([*opening, opening[-1]]):  # the last token is left for an answer
+            seconds = progress.elapsed_seconds
+        for _ in store.keep(store.read_book(opening, [name], seconds)):
+            pass
+
+    def open_saved(self, text: str, folder: Path | str) -> int:
+        """Bring a text that `save` kept for this model from disk; `generate` then reads the rest.
+
+        Returns:
+            How many of its tokens need not be read; 0: it was not saved, or for another model.
+        Raises:
+            NotPossibleHere, InvalidSetting: as `save`.
+        """
+        store, opening = (
+            BookStore(self.engine, BookFolder(Path(folder))),
+            self._about(text).opening_ids(self.engine.text),
+        )
+        for _ in store.fetch([*opening, opening[-1]]):
+            pass
+        return self.engine.cached_prefix(opening)
+
+    def _about(self, text: str) -> Conversation:
+        if text != self._text:
+            self._text, self._ids = text, tuple(self.engine.text.encode(text))
+        return Conversation(self._ids)
 
     def close(self) -> None:
         """Free devices and end processes."""

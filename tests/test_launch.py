@@ -30,6 +30,7 @@ def run(args):
 """
 COPIED = (
     "launch.py", "app/cli/arguments.py", "app/cli/argument_types.py", "app/cli/bench_arguments.py",
+    "app/cli/command_options.py",
     "app/cli/terminal.py", "app/document_formats.py", "app/cli/check.py", "app/cli/environment.py",
     "core/errors.py", "core/planning/nvidia.py",
 )  # fmt: skip
@@ -63,9 +64,9 @@ def run(checkout: Path, tmp_path: Path) -> Run:
     return start
 
 
-def the_line(done: subprocess.CompletedProcess[str]) -> str:
+def the_line(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
     """The one line on stderr of a run that ended in the user's situation."""
-    assert done.returncode == 1, done
+    assert done.returncode == code, done
     assert done.stdout == ""
     (line,) = [line for line in done.stderr.splitlines() if not line.startswith("Setting up")]
     assert line.startswith("error: ")
@@ -118,10 +119,19 @@ def test_without_a_command_the_app_runs(run: Run) -> None:
     assert json.loads(run("--no-browser").stdout)["browser"] is False
 
 
-def test_a_core_error_is_one_line_and_exit_code_1(run: Run, checkout: Path) -> None:
-    stub = "from core.errors import InvalidSetting; raise InvalidSetting('Bad\\nvalue.', hint='Use another.')"
+@pytest.mark.parametrize(("name", "code"), [("InvalidSetting", 2), ("NotPossibleHere", 1), ("UnsupportedModel", 1)])
+def test_a_core_error_is_one_line_and_its_exit_code(run: Run, checkout: Path, name: str, code: int) -> None:
+    stub = f"from core.errors import {name}; raise {name}('Bad\\nvalue.', hint='Use another.')"
     (checkout / "app/cli/ask.py").write_text(RAISES.format(stub))
-    assert the_line(run("ask", "a", "-q", "b")) == "error: Bad value. Use another."
+    assert the_line(run("ask", "a", "-q", "b"), code) == "error: Bad value. Use another."
+    done = run("ask", "a", "-q", "b", "--json")
+    assert json.loads(done.stdout) == {"error": {"problem": "Bad\nvalue.", "hint": "Use another.", "exit_code": code}}
+
+
+def test_the_version_is_told_before_anything_is_installed(run: Run, checkout: Path) -> None:
+    (checkout / "requirements.txt").write_text("no-such-package==1\n")
+    done = run("--version")
+    assert done.returncode == 0 and done.stdout.startswith("TriForce Reader ") and not (checkout / ".venv").exists()
 
 
 def test_an_interruption_is_quiet(run: Run, checkout: Path) -> None:

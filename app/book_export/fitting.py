@@ -25,6 +25,8 @@ class Fitted(NamedTuple):
 class BookTooShort(CoreError):
     """No book is that short."""
 
+    wrong_usage = True
+
     def __init__(self, wanted: int, shortest: int) -> None:
         super().__init__(
             f"No book is as short as {wanted:,} tokens.", hint=f"Ask for {shortest:,} or more with --tokens."

@@ -1,10 +1,35 @@
 """What single values of the command line may be: argparse types. Standard library only, as `arguments.py`."""
 
 import argparse
+import sys
 from pathlib import Path
 
 BOOK_FORMATS = (".txt", ".md", ".pdf", ".epub")  # those of app.book_export, told before it can be imported
 FEWEST_TOKENS = 60  # no book has fewer words
+
+MOST_QUESTION_BYTES = 1 << 20
+
+
+def question(text: str) -> str:
+    """An argparse type: a question, `@FILE` for one in a file, `@-` for one on stdin, `@@...` if it begins so."""
+    if text.startswith("@@") or not text.startswith("@"):
+        return text.removeprefix("@") if text.startswith("@@") else text
+    name = text[1:]
+    try:
+        if name == "-":
+            raw = sys.stdin.buffer.read(MOST_QUESTION_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                raw = file.read(MOST_QUESTION_BYTES + 1)
+    except (OSError, ValueError) as error:
+        told = getattr(error, "strerror", None) or "no such name"
+        raise argparse.ArgumentTypeError(f"{name!r} cannot be read ({told}): name a file after @") from None
+    if len(raw) > MOST_QUESTION_BYTES:
+        raise argparse.ArgumentTypeError(f"{name!r} is longer than a question may be, {MOST_QUESTION_BYTES:,} bytes")
+    try:
+        return raw.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{name!r} is not UTF-8 text (byte {error.start})") from None
 
 
 def port_number(text: str) -> int:

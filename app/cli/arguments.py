@@ -1,23 +1,16 @@
 """The command line of launch.py. Standard library only: it is parsed before anything is installed."""
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
-from app.cli.argument_types import (
-    BOOK_FORMATS,
-    book_file,
-    book_length,
-    float_list,
-    int_list,
-    name_list,
-    page_range,
-    port_number,
-)
+from app.cli import command_options as options
 from app.cli.bench_arguments import add_bench_options
-from app.document_formats import EACH
+from app.cli.terminal import error_document
 
+VERSION = "0.1"
 SERVE_OPTIONS = {"host": "127.0.0.1", "port": 8000, "allow_host": None}
 APP_OPTIONS = {"host": "127.0.0.1", "port": 7860, "browser": True, "share": False, "auth": None, "allow_host": None}
 DEFAULTS = {  # of the common options
@@ -50,13 +43,45 @@ OLD_OPTIONS = {  # still accepted, with a note that names the new option
 OLD_COMMANDS = {"shelf": "saved"}
 
 
+class Misuse(Exception):
+    """A command line that cannot be parsed, and the parser that says so."""
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
+        super().__init__(message)
+        self.parser = parser
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose caller tells what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises Misuse."""
+        raise Misuse(self, message)
+
+
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line (`command` is None for the app; `notes`: messages about old names).
 
-    Wrong usage exits with 2, before anything is installed.
+    Wrong usage exits with 2, before anything is installed; with --json it is told on stdout, too.
     """
-    parser = build_parser()
+    try:
+        return parsed(argv)
+    except Misuse as misuse:
+        misuse.parser.print_usage(sys.stderr)
+        print(f"{misuse.parser.prog}: error: {misuse}", file=sys.stderr)
+        if "--json" in argv:
+            print(error_document(str(misuse), f"See {misuse.parser.prog} --help.", code=2), flush=True)
+        sys.exit(2)
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line.
+
+    Raises:
+        Misuse: wrong usage.
+    """
     words, old = in_todays_words(argv)
+    parser = build_parser(everything="--help-all" in words)
     args, rest = parser.parse_known_args(words)
     if args.command in OLD_COMMANDS:
         old[args.command] = args.command = OLD_COMMANDS[args.command]
@@ -67,8 +92,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if args.command == "models" and (args.name is None) != (args.action == "list"):
         parser.error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
-    if args.remote and args.command not in (None, "ask", "race"):
-        parser.error(f"--remote belongs to the app, 'ask' and 'race', not to '{args.command}'")
+    if args.remote and args.command not in (None, "ask", "chat", "race"):
+        parser.error(f"--remote belongs to the app, 'ask', 'chat' and 'race', not to '{args.command}'")
+    for name in not_utf8(args):
+        parser.error(f"{name.replace('_', '-')}: these bytes are not UTF-8 text: write it in UTF-8")
     for name, default in APP_OPTIONS.items():
         if args.command == "serve" and name in SERVE_OPTIONS:
             vars(args).setdefault(name, SERVE_OPTIONS[name])
@@ -77,6 +104,14 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         elif hasattr(args, name):
             parser.error(f"--{name.replace('_', '-')} belongs to the app, not to '{args.command}'")
     return args
+
+
+def not_utf8(args: argparse.Namespace) -> Iterator[str]:
+    """The names of texts with bytes that are no UTF-8, which Python keeps as surrogates. Paths may have them."""
+    for name, value in vars(args).items():
+        for text in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text):
+                yield name
 
 
 def in_todays_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -92,40 +127,64 @@ def in_todays_words(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return words, old
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
-    parser = argparse.ArgumentParser(
+COMMANDS = (
+    ("ask", "one answer, streamed", options.add_ask_options),
+    ("chat", "questions and answers about files, in the terminal", options.add_chat_options),
+    (
+        "race",
+        "methods in fair turns from one reading of the text: speeds, acceptance, equality",
+        options.add_race_options,
+    ),
+    ("serve", "an OpenAI-compatible server for other programs", options.add_serve_options),
+    ("bench", "measure methods at several context lengths", add_bench_options),
+    ("book", "write a new generated book, and questions about it", options.add_book_options),
+    ("text", "what the model gets of each file: pages, tokens, chapters, warnings", options.add_text_options),
+    ("saved", "books saved on disk, which need not be read again", options.add_saved_options),
+    ("shelf", None, options.add_saved_options),  # --help omits old names
+    ("doctor", "what this machine has, or one that you describe, what fits on it, and why", options.add_doctor_options),
+    ("models", "known models: list them, show one, get it from the hub, remove it", options.add_models_options),
+)
+
+
+def build_parser(*, everything: bool = False) -> Parser:
+    """The whole command line.
+
+    Args:
+        everything: --help lists rare options, too.
+    """
+    parser = Parser(
         prog="launch.py",
         description="Chat with whole books on your own machine, exactly and fast. No command: the app.",
         allow_abbrev=False,
     )
     parser.set_defaults(**DEFAULTS)
-    add_common_options(parser)
-    add_remote_options(parser)
-    add_app_options(parser)
+    told = f"TriForce Reader {VERSION}, Python {platform.python_version()}"
+    parser.add_argument("--version", action="version", version=told, help="show which version this is")
+    options.add_common_options(parser)
+    options.add_remote_options(parser)
+    options.add_app_options(parser)
+    finish(parser, None, everything=everything)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, text, add_options in (
-        ("ask", "one answer, streamed", add_ask_options),
-        ("race", "methods in fair turns from one reading of the text: speeds, acceptance, equality", add_race_options),
-        ("serve", "an OpenAI-compatible server for other programs", add_serve_options),
-        ("bench", "measure methods at several context lengths", add_bench_options),
-        ("book", "write a new generated book, and questions about it", add_book_options),
-        ("text", "what the model gets of each file: pages, tokens, chapters, warnings", add_text_options),
-        ("saved", "books saved on disk, which need not be read again", add_saved_options),
-        ("shelf", None, add_saved_options),  # --help omits old names
-        ("doctor", "what this machine has, or one that you describe, what fits on it, and why", add_doctor_options),
-        ("models", "known models: list them, show one, get it from the hub, remove it", add_models_options),
-    ):
+    for name, text, add_options in COMMANDS:
         shown: dict[str, Any] = {"help": text, "description": f"{text.capitalize()}."} if text else {}
         command = commands.add_parser(name, allow_abbrev=False, **shown)
-        add_common_options(command)
-        command.add_argument("--json", action="store_true", help="print one JSON document as the last line of stdout")
+        options.add_common_options(command)
+        if name != "chat":
+            json_help = "print one JSON document as the last line of stdout"
+            command.add_argument("--json", action="store_true", help=json_help)
         add_options(command)
+        finish(command, name, everything=everything)
     add_project_commands(commands)
     return parser
 
 
-def add_project_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def finish(parser: Parser, command: str | None, *, everything: bool) -> None:
+    """Add --help-all, and leave rare options out of --help."""
+    if everything or options.hide_rare(parser, command):
+        parser.add_argument("--help-all", action="help", help="list all options, rare ones too")
+
+
+def add_project_commands(commands: "argparse._SubParsersAction[Parser]") -> None:
     """`repair`, `test`, `check`: commands about the program itself, without the common options."""
     added = []
     for name, text in (
@@ -134,7 +193,7 @@ def add_project_commands(commands: "argparse._SubParsersAction[argparse.Argument
         ("check", "everything that a change must pass: the tests, the slow tests, style and types"),
     ):
         added.append(commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False))
-        add_venv_option(added[-1])
+        options.add_venv_option(added[-1])
     _, test, check = added
     test.add_argument(
         "--long",
@@ -143,228 +202,3 @@ def add_project_commands(commands: "argparse._SubParsersAction[argparse.Argument
         "arguments of its own",
     )
     check.add_argument("--no-tests", dest="tests", action="store_false", help="all but what 'test' runs")
-
-
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command. The main parser sets their defaults, wherever an option stands."""
-    options = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
-    options.add_argument(
-        "--model",
-        metavar="NAME|PATH",
-        help="a known model, a local folder or the hub id of a downloaded model (default: the bundled one)",
-    )
-    options.add_argument(
-        "--draft",
-        metavar="NAME|PATH",
-        help="the draft model, or none (default: auto, one with the same tokens)",
-    )
-    text = "of its weights; 8 and 4 are quantised (default: as computed)"
-    options.add_argument("--bits", type=int, choices=(16, 8, 4), help=text)
-    text = "of its keys and values, on a processor; 16 takes half the memory (default: 32)"
-    options.add_argument("--kv-bits", type=int, choices=(16, 32), help=text)
-    options.add_argument(
-        "--self-draft-bits",
-        type=int,
-        choices=(16, 4),
-        help="bits of its weights while it guesses from the retrieval cache (default: 4 where it should pay)",
-    )
-    options.add_argument("--device", choices=("auto", "cpu", "cuda"))
-    options.add_argument("--gpus", type=int, metavar="N", help="GPUs that share the model (default: 1)")
-    options.add_argument("--context", type=int, metavar="N", help="tokens the model keeps in view (default: what fits)")
-    options.add_argument(
-        "--gpu-memory",
-        type=float,
-        metavar="GIB",
-        help="most to use of the GPU, the rest waits in host memory; doctor: of each GPU of a machine to plan for",
-    )
-    options.add_argument("--seed", type=int, metavar="N", help="of all random draws (default: 0)")
-    options.add_argument("--offline", action="store_true", help="never ask the network")
-    options.add_argument(
-        "--no-layerwise",
-        dest="layerwise",
-        action="store_false",
-        help="read prompts chunk by chunk where keys and values wait in host memory",
-    )
-    options.add_argument(
-        "--attention",
-        choices=("auto", "torch", "compiled", "flash-attn", "flex"),
-        help="the code that computes attention (default: the fastest that needs no compiling at every start)",
-    )
-    options.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch CUDA kernels one by one")
-    options.add_argument(
-        "--cpu-attention-share",
-        type=float,
-        metavar="F",
-        help="share of what lies in host memory that the CPU attends to there, 0 to 0.9 (default: measured)",
-    )
-    options.add_argument("--data-dir", metavar="DIR", type=Path, help="where settings and prefilled books are kept")
-    add_venv_option(parser)
-
-
-def add_venv_option(parser: argparse.ArgumentParser) -> None:
-    """`--no-venv`, for every command, even the tests."""
-    parser.add_argument(
-        "--no-venv",
-        dest="venv",
-        action="store_false",
-        default=argparse.SUPPRESS,
-        help="use the current environment",
-    )
-
-
-def add_app_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the app. Their defaults are in APP_OPTIONS only, so that one given with a command is noticed."""
-    options = parser.add_argument_group("options of the app", argument_default=argparse.SUPPRESS)
-    options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --auth)")
-    options.add_argument("--port", type=port_number, help="(default: 7860)")
-    options.add_argument("--no-browser", dest="browser", action="store_false", help="do not open the browser")
-    options.add_argument("--share", action="store_true", help="make a public link (needs --auth)")
-    options.add_argument(
-        "--auth", metavar="USER:PASSWORD", help="ask for them; others see it in `ps`, not so $TRIFORCE_AUTH (default)"
-    )
-    options.add_argument(
-        "--allow-host", metavar="NAME", action="append", help="another name of this machine that it answers to"
-    )
-
-
-def add_remote_options(parser: argparse.ArgumentParser) -> None:
-    """`--remote`: use a server's model, for the app, `ask` and `race`."""
-    options = parser.add_argument_group("a model on a server", argument_default=argparse.SUPPRESS)
-    options.add_argument("--remote", metavar="URL", help="an OpenAI-compatible server (vLLM, SGLang, `serve`)")
-    options.add_argument("--remote-key", metavar="KEY", help="what it wants (default: $TRIFORCE_REMOTE_KEY)")
-
-
-def add_ask_options(parser: argparse.ArgumentParser) -> None:
-    """`ask`: one question or a file of questions about one or more files."""
-    add_remote_options(parser)
-    add_files(parser)
-    questions = parser.add_mutually_exclusive_group(required=True)
-    questions.add_argument("-q", "--question", metavar="TEXT", help="what to ask about the files")
-    questions.add_argument(
-        "--questions", metavar="FILE.json", type=Path, help="many questions, one reading of the text"
-    )
-    parts = parser.add_mutually_exclusive_group()
-    for what in ("chapters", "pages"):
-        told = f"only these {what} of the file, counted from 1 (default: all)"
-        parts.add_argument(f"--{what}", type=page_range, metavar="A-B", help=told)
-    parser.add_argument("--method", help="(default: triforce, or lookup where there is no draft model)")
-    parser.add_argument("--token-ids", action="store_true", help="--json: the prompt's tokens, too")
-    add_keeping_option(parser)
-    add_sampling_options(parser)
-
-
-def add_race_options(parser: argparse.ArgumentParser) -> None:
-    """`race`: one question, several methods."""
-    add_remote_options(parser)
-    add_files(parser)
-    parser.add_argument("-q", "--question", metavar="TEXT", required=True, help="what to ask about the files")
-    parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
-    parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
-    parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")
-    add_keeping_option(parser)
-    add_sampling_options(parser)
-
-
-def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    """`serve`: its address and who may use it."""
-    options = parser.add_argument_group("options of the server", argument_default=argparse.SUPPRESS)
-    options.add_argument("--host", help="address to listen on (default: 127.0.0.1; others need --api-key)")
-    options.add_argument("--port", type=port_number, help="(default: 8000)")
-    options.add_argument(
-        "--allow-host", metavar="NAME", action="append", help="another name of this machine that it answers to"
-    )
-    parser.add_argument(
-        "--api-key", metavar="KEY", help="what clients must send (default: $TRIFORCE_API_KEY, else none)"
-    )
-    parser.add_argument(
-        "--allow-origin", metavar="URL", action="append", help="let web pages from there use it (default: none)"
-    )
-    parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
-    add_thinking_option(parser)
-
-
-def add_keeping_option(parser: argparse.ArgumentParser) -> None:
-    """`--saved`, `--no-saved`; None without either."""
-    parser.add_argument(
-        "--saved",
-        action=argparse.BooleanOptionalAction,
-        help="keep the read text on disk for the next time (default: if reading took long); --no-saved reads it anew",
-    )
-
-
-def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """`text`: which files, which of their pages."""
-    add_files(parser)
-    parser.add_argument("--pages", type=page_range, metavar="A-B", help="only these, counted from 1 (default: all)")
-    parser.add_argument(
-        "--find", metavar="WORDS", help="print where these words are instead, whatever their case and accents"
-    )
-    parser.add_argument("--exact", action="store_true", help="with --find: case and accents as they are")
-    parser.add_argument("--whole-words", action="store_true", help="with --find: no parts of words")
-
-
-def add_saved_options(parser: argparse.ArgumentParser) -> None:
-    """`saved`: an action, and a book."""
-    parser.add_argument("action", nargs="?", choices=("list", "remove", "clear", "cap"), default="list")
-    parser.add_argument("name", nargs="?", metavar="NAME|GIB", help="remove NAME; cap GIB: room for all of them")
-
-
-def add_book_options(parser: argparse.ArgumentParser) -> None:
-    """`book`: its length and its file. The common --seed chooses the book."""
-    endings = ", ".join(ending[1:] for ending in BOOK_FORMATS)
-    parser.add_argument("--tokens", type=book_length, metavar="T", required=True, help="length, in the model's tokens")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=book_file,
-        metavar="FILE",
-        required=True,
-        help=f"the new book ({endings}); its questions go to FILE.questions.json, without the book's ending",
-    )
-    parser.add_argument("--force", action="store_true", help="replace files that exist")
-
-
-def add_doctor_options(parser: argparse.ArgumentParser) -> None:
-    """`doctor`: another machine, another precision. core checks the ranges."""
-    machine = parser.add_argument_group("a machine that you do not have yet (default: this one)")
-    machine.add_argument("--assume", metavar="NxGPU", help="cpu, 1x4090, 2x4090, 1xa100, ...")
-    machine.add_argument("--host-memory", type=float, metavar="GIB", help="of the machine itself")
-    parser.add_argument("--budget", type=int, metavar="N", help="tokens in the retrieval cache")
-    parser.add_argument(
-        "--acceptance", type=float_list, metavar="A1,A2", help="of both levels (default: measured, else published)"
-    )
-    table = parser.add_argument_group("who should guess, of several models on several machines")
-    table.add_argument("--table", action="store_true", help="predicted ms a token of each composition, and the choice")
-    table.add_argument("--models", type=name_list, metavar="A,B")
-    table.add_argument("--machines", type=name_list, metavar="A,B", help="as --assume takes them, or laptop")
-    table.add_argument("--contexts", type=int_list, metavar="N,M", help="(default: 8192,32768,131072)")
-
-
-def add_models_options(parser: argparse.ArgumentParser) -> None:
-    """`models`: an action, and a model."""
-    parser.add_argument("action", nargs="?", choices=("list", "show", "get", "pull", "remove"), default="list")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a name of the list, or a hub id such as Qwen/Qwen3-8B")
-
-
-def add_files(parser: argparse.ArgumentParser) -> None:
-    """The documents a command reads."""
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=EACH)
-    parser.add_argument("--ocr", action="store_true", help="recognise text on pages that are pictures, and keep it")
-
-
-def add_thinking_option(parser: argparse.ArgumentParser) -> None:
-    """`--thinking`. core checks whether the model's chat template has it."""
-    parser.add_argument(
-        "--thinking",
-        choices=("on", "off", "low", "medium", "high"),
-        help="whether the model thinks before it answers, where its chat template can be told (default: as set up)",
-    )
-
-
-def add_sampling_options(parser: argparse.ArgumentParser) -> None:
-    """Sampling settings. core's SamplingParams checks the ranges, so that a wrong value exits with 1."""
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is exact greedy (default: 0)")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="(default: 1, off)")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="(default: 0, off)")
-    parser.add_argument("--max-new-tokens", type=int, default=256, metavar="N", help="(default: 256)")
-    add_thinking_option(parser)

@@ -3,14 +3,18 @@
 import argparse
 import json
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.parts import library_of, naming_parts
+from app.cli.piped import name_of
 from app.cli.reading import (
     ProgressLine,
+    check_folder,
     generation_config,
     open_conversation,
     open_engine,
@@ -32,6 +36,8 @@ from core.generation.session import Conversation
 class BadQuestions(CoreError):
     """The questions file is not what `--questions` reads."""
 
+    wrong_usage = True
+
     def __init__(self, file: Path, problem: str) -> None:
         super().__init__(
             f"{file.name} {problem}.", hint='Write a JSON list like [{"question": "Who keeps the light?"}].'
@@ -39,11 +45,12 @@ class BadQuestions(CoreError):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer the question or questions. Returns 0.
+    """Answer the question or questions. Returns 0, or 130 after Ctrl+C.
 
     Raises:
         CoreError: files, questions, settings or memory; raised before any long step where that is possible.
     """
+    check_folder(args)
     config = generation_config(args, args.method or default_method(has_draft=True))
     questions = [args.question] if args.question is not None else read_questions(args.questions, args.files)
     if not all(question.strip() for question in questions):
@@ -53,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
         if args.method is None:
             config = replace(config, method=usual_method(engine.info))
         conversation = open_conversation(engine, library.text)
-        with naming_parts(engine, library):
-            return answer_all(args, engine, conversation, questions, config)
+        with naming_parts(engine, library), stoppable() as stop:
+            answer_all(args, engine, conversation, questions, config, stop)
+            return INTERRUPTED if stop.is_set() else 0
 
 
 def answer_all(
@@ -63,33 +71,46 @@ def answer_all(
     conversation: Conversation,
     questions: list[str],
     config: GenerationConfig,
-) -> int:
-    """Answer every question in a fresh conversation about the book. Returns 0."""
-    opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args)
-    answers = []
+    stop: threading.Event,
+) -> None:
+    """Answer every question in a fresh conversation about the book, until `stop` is set."""
+    opening = None if args.remote else open_text(engine, conversation, questions[0], [config], args, stop)
+    answers: list[Finished] = []
     for index, question in enumerate(questions):
+        if stop.is_set() and answers:
+            break
         shown = not args.json
         if shown and len(questions) > 1:
             print(f"\n> {question}\n", flush=True)
-        finished = answer(engine, conversation, question, replace(config, seed=args.seed + index), shown=shown)
+        seeded = replace(config, seed=args.seed + index)
+        finished = answer(engine, conversation, question, seeded, shown=shown, stop=stop)
         finished = opening.added_to(finished) if opening and index == 0 else finished
         answers.append(finished)
         if shown:
-            print(f"\n\n{no_answer(finished)}{summary_line(finished)}", file=sys.stderr, flush=True)
+            print(f"\n{no_answer(finished)}{summary_line(finished)}", file=sys.stderr, flush=True)
     if args.json:
-        asked = questions if args.token_ids else ()
+        asked = questions[: len(answers)] if args.token_ids else ()
         prompts = [conversation.ask(question).prompt_ids(engine.text, config.thinking) for question in asked]
         print_json(document(engine, questions, answers, opening, prompts, many=args.questions is not None))
-    return 0
 
 
 def answer(
-    engine: TextEngine, conversation: Conversation, question: str, config: GenerationConfig, *, shown: bool
+    engine: TextEngine,
+    conversation: Conversation,
+    question: str,
+    config: GenerationConfig,
+    *,
+    shown: bool,
+    stop: threading.Event | None = None,
 ) -> Finished:
-    """One answer in a fresh conversation; if it is to be shown, streamed to stdout, and its thought to stderr."""
+    """The answer to a further question; if it is to be shown, streamed to stdout, and its thought to stderr.
+
+    Args:
+        stop: ends it when it is set.
+    """
     prompt = conversation.ask(question).prompt_ids(engine.text, config.thinking)
     streamed, thinking = 0, False
-    for event in ProgressLine(sys.stderr).watch(engine.generate(prompt, config)):
+    for event in ProgressLine(sys.stderr).watch(engine.generate(prompt, config, stop)):
         if isinstance(event, RoundDone) and shown:
             print("" if thinking or not event.thought else "(Thought) ", event.thought, sep="", end="", file=sys.stderr)
             print("\n\n" if thinking and event.text else "", end="", file=sys.stderr, flush=True)
@@ -98,12 +119,15 @@ def answer(
             streamed += len(event.text)
     assert isinstance(event, Finished)
     if shown:
-        print(event.text[streamed:], end="", flush=True)
+        rest = event.text[streamed:]
+        print(rest, end="" if event.text.endswith("\n") else "\n", flush=True)
     return event
 
 
 def no_answer(finished: Finished) -> str:
-    """A line for people where there is nothing to read."""
+    """A line for people where there is nothing to read, or not all of it."""
+    if finished.stop_reason == "cancelled":
+        return "Stopped.\n"
     if finished.in_thought:
         return "The thought was not finished: raise --max-new-tokens, or use --thinking off where the model has it.\n"
     return "" if finished.text.strip() else "The answer is white space alone.\n"
@@ -127,7 +151,7 @@ def document(
         return {**head, "methods": {answers[0].method: reports[0]}}
     rows = [
         {"question": question, "method": finished.method, **report, **prefill_report(finished)}
-        for question, finished, report in zip(questions, answers, reports, strict=True)
+        for question, finished, report in zip(questions, answers, reports, strict=False)
     ]
     return {**head, "answers": rows}
 
@@ -146,7 +170,7 @@ def read_questions(file: Path, books: list[Path]) -> list[str]:
         raise BadQuestions(file, "is not JSON") from error
     if not isinstance(rows, list):
         raise BadQuestions(file, "is not a list")
-    names = {book.name for book in books}
+    names = {name_of(book) for book in books}
     questions = []
     for row in rows:
         question = row.get("question") if isinstance(row, dict) else row

@@ -5,12 +5,14 @@ whose sizes are published. Loads nothing.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.cli.compositions import composition_lines, composition_report, run_table
+from app.cli.further import further, further_lines, of_another
 from app.cli.reading import print_json
 from app.runtime.options import engine_config
 from app.runtime.versions import versions
@@ -26,7 +28,7 @@ from core.models.self_draft import BITS as DRAFTING_BITS
 from core.models.widen import target_size
 from core.planning.composition import usual_acceptance, with_copy
 from core.planning.hardware import this_machine
-from core.planning.machine_spec import Rig, make_rig
+from core.planning.machine_spec import Rig, described_gpu, make_rig
 from core.planning.memory_plan import Plan
 from core.planning.rig_plan import RigPlan, compose_rig
 from core.planning.sizes import kv_bytes_per_token
@@ -34,6 +36,7 @@ from core.planning.speed_model import PUBLISHED, PUBLISHED_BUDGET, Acceptance, P
 from core.planning.tp_planning import share_of
 
 GIB = float(1 << 30)
+APPLE_GPU = "none with CUDA: Apple's shares the memory of the processor and is not used"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         gpu_gib=args.gpu_memory,
         num_gpus=args.gpus,
         host_gib=args.host_memory,
+        gpu=described_gpu(args.gpu) if args.gpu is not None else None,
     )
     config, target = with_budget(config, args.budget, subject, rig), subject.target
     try:
@@ -79,13 +83,16 @@ def run(args: argparse.Namespace) -> int:
             acceptance,
             because=f"{acceptance.because}; this plan's budget is {config.retrieval.budget:,}, so it differs",
         )
+    acceptance = of_another(acceptance, subject.name)
     if composed.loaded.self_draft_bits == DRAFTING_BITS and args.acceptance is None:
         acceptance = with_copy(acceptance)
     prediction = predict(target, draft, config, told.plan, bandwidths(told.plan, rig), acceptance)
+    more = further(subject, rig, told, config, args.bits)
     if args.json:
-        print_json({**report(subject, rig, told, prediction), **composition_report(composed)})
+        print_json({**report(subject, rig, told, prediction), **composition_report(composed), **asdict(more)})
     else:
-        print("\n".join([*lines(subject, rig, told, prediction), "", *composition_lines(composed)]))
+        shown = [*lines(subject, rig, told, prediction), *further_lines(more), "", *composition_lines(composed)]
+        print("\n".join(shown))
     return 0
 
 
@@ -166,7 +173,8 @@ def report(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) ->
         "sizes": {
             "parameters": subject.target.num_parameters,
             "weight_bytes": {str(bits): subject.target.weight_bytes(bits) for bits in STORED_BITS},
-            "kv_bytes_per_token": kv_bytes_per_token(replace(dims, kv_dtype=plan.kv.value), plan.dtype.value),
+            "kv_bytes_per_token": kv_bytes_per_token(dims, dims.disk_dtype),
+            "kv_bytes_per_token_here": kv_bytes_per_token(replace(dims, kv_dtype=plan.kv.value), plan.dtype.value),
             "layers": dims.num_layers,
             "kv_heads": dims.num_kv_heads,
             "most_context": dims.max_context,
@@ -214,10 +222,14 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
         f"GPU        {gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB free"
         for gpu in machine.gpus
     ]
-    missing = "none" if machine.unused_gpu is None else f"{machine.unused_gpu.because} {machine.unused_gpu.hint}"
+    missing = APPLE_GPU if sys.platform == "darwin" and not rig.assumed else "none"
+    if machine.unused_gpu is not None:
+        missing = f"{machine.unused_gpu.because} {machine.unused_gpu.hint}"
     described = [f"Assumed    {', '.join(rig.assumed)}: this plan is not for this machine"]
     weights = " / ".join(f"{target.weight_bytes(bits) / GIB:.1f}" for bits in (16, 8, 4))
-    kv = kv_bytes_per_token(replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value)
+    kv = kv_bytes_per_token(target.dims, target.dims.disk_dtype)
+    here = kv_bytes_per_token(replace(target.dims, kv_dtype=plan.kv.value), plan.dtype.value)
+    width = "" if here == kv else f", {here / 1024:.0f} KiB as kept here"
     shown = [
         *(described if rig.assumed else []),
         f"Processor  {machine.cpu}, {machine.num_cores} cores",
@@ -226,7 +238,7 @@ def lines(subject: Subject, rig: Rig, told: RigPlan, prediction: Prediction) -> 
         "",
         f"Model      {subject.name}: {subject.description}",
         f"Sizes      {target.num_parameters / 1e9:.3g} billion parameters, {weights} GiB at 16 / 8 / 4 bits; "
-        f"{kv / 1024:.0f} KiB of keys and values a token",
+        f"{kv / 1024:.0f} KiB of keys and values a token{width}",
         f"Device     {plan.device.value}: {plan.device.because}",
         f"Precision  {dtype_name(plan)}: {plan.dtype.because}",
         f"Weights    {plan.bits.value} bits: {plan.bits.because}",

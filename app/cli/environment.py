@@ -30,11 +30,14 @@ TORCH_WHEELS, TORCH_WHEELS_VARIABLE = "https://download.pytorch.org/whl", "TRIFO
 
 
 class Situation(Exception):
-    """A problem that only the user can solve, with one action. CoreError's twin for before core can be imported."""
+    """A problem that only the user can solve, with one action. CoreError's twin for before core can be imported.
 
-    def __init__(self, problem: str, *, hint: str) -> None:
+    `code` is the command's exit code.
+    """
+
+    def __init__(self, problem: str, *, hint: str, code: int = 1) -> None:
         super().__init__(f"{problem} {hint}")
-        self.problem = problem
+        self.problem, self.hint, self.code = problem, hint, code
 
 
 def prepare_environment(argv: Sequence[str], *, use_venv: bool, device: str = "auto") -> None:

@@ -3,13 +3,16 @@
 import argparse
 import json
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from app.cli.ask import answer
+from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.race_remote import run_remote
 from app.cli.reading import (
+    check_folder,
     generation_config,
     open_conversation,
     print_json,
@@ -17,7 +20,7 @@ from app.cli.reading import (
     usual_method,
     whole_text,
 )
-from app.cli.report import race_lines
+from app.cli.report import NotWritten, race_lines
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.documents import Document
@@ -40,7 +43,7 @@ from core.planning.hardware import this_machine
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the race. Returns 0.
+    """Run the race. Returns 0, or 130 after Ctrl+C.
 
     Raises:
         CoreError: files, question, settings or memory.
@@ -56,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.question.strip():
         raise EmptyQuestion
     check_report(args.report, sequential=args.sequential)
+    check_folder(args)
     documents = list(read_documents(args))
     engine = Engine.load(engine_config(args))
     if args.methods is None:
@@ -63,19 +67,21 @@ def run(args: argparse.Namespace) -> int:
     conversation = open_conversation(engine, whole_text(documents))
     check_thinking(args.thinking, engine.info.capabilities.thinking)
     prompt = conversation.ask(args.question).prompt_ids(engine.text, args.thinking)
-    opening = open_text(engine, conversation, args.question, configs, args)
     race = None
-    if args.sequential:
-        finished = in_sequence(engine, conversation, args.question, configs)
-        finished[names[0]] = opening.added_to(finished[names[0]])
-    else:
-        race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening)
-        finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
+    with stoppable() as stop:
+        opening = open_text(engine, conversation, args.question, configs, args, stop)
+        if args.sequential:
+            finished = in_sequence(engine, conversation, args.question, configs, stop)
+            finished[names[0]] = opening.added_to(finished[names[0]])
+        else:
+            race = in_turns(engine, conversation, prompt, args.question, configs, documents, opening, stop)
+            finished = {lane.method: lane.finished for lane in race.lanes if lane.finished is not None}
     if not args.json:
         for name, result in finished.items():
             thought = f"(Thought)\n{result.thought}\n\n" if result.thought else ""
             print(f"[{name}]\n{thought}{result.text}\n", flush=True)
-    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=configs[0].sampling.greedy))
+    greedy = configs[0].sampling.greedy and not stop.is_set()  # lanes that were stopped end anywhere
+    report = equality_report(equality_with_plain(engine, prompt, finished, greedy=greedy))
     speedup = speed_ratio(finished)
     if args.json:
         print_json(
@@ -91,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         print("\n".join(race_lines(finished, speedup, report["verdict"])), file=sys.stderr)
-    if race is not None and args.report is not None:
+    if race is not None and args.report is not None and not stop.is_set():
         write_report(race, engine, prompt, args.report)
-    return 0
+    return INTERRUPTED if stop.is_set() else 0
 
 
 def rival_of_plain(info: EngineInfo) -> str:
@@ -103,10 +109,14 @@ def rival_of_plain(info: EngineInfo) -> str:
 
 
 def in_sequence(
-    engine: Engine, conversation: Conversation, question: str, configs: Sequence[GenerationConfig]
+    engine: Engine,
+    conversation: Conversation,
+    question: str,
+    configs: Sequence[GenerationConfig],
+    stop: threading.Event,
 ) -> dict[str, Finished]:
     """One complete answer after the other; the first one reads the text."""
-    return {config.method: answer(engine, conversation, question, config, shown=False) for config in configs}
+    return {config.method: answer(engine, conversation, question, config, shown=False, stop=stop) for config in configs}
 
 
 def in_turns(
@@ -117,6 +127,7 @@ def in_turns(
     configs: tuple[GenerationConfig, ...],
     documents: Sequence[Document],
     opening: Opening,
+    stop: threading.Event,
 ) -> Race:
     """All lanes alternate: each computes for a quarter of a second at a time, and its clock runs only then."""
     race = Race(
@@ -129,7 +140,7 @@ def in_turns(
         num_read_before=0,
     )
     board = Scoreboard(sys.stderr, [config.method for config in configs], configs[0].max_new_tokens)
-    for event in board.watch(engine.race(prompt, configs)):
+    for event in board.watch(engine.race(prompt, configs, stop)):
         own = event.event
         race.apply(LaneEvent(event.lane, opening.added_to(own)) if isinstance(own, Finished) else event)
     race.ended = True
@@ -196,7 +207,7 @@ def write_report(race: Race, engine: Engine, prompt: list[int], file: Path) -> N
             json.dumps(report_json(race, setting), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
         )
     except OSError as error:
-        raise InvalidSetting(
+        raise NotWritten(
             f"The report cannot be written ({error.strerror}).", hint="Choose another place for --report."
         ) from error
     print(f"Report: {file} and {figures}", file=sys.stderr)

@@ -5,8 +5,10 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TextIO
 
+from app.cli.piped import readable
 from app.cli.terminal import drawing
 from app.context.context_documents import Library
 from app.context.domain_check import ON_COMMAND_LINE, reach_note
@@ -14,12 +16,13 @@ from app.documents import Document, Extracting, extract_documents
 from app.documents.ocr import Ocr
 from app.documents.recognised import FOLDER, RecognisedPages
 from app.formats import duration
-from app.runtime.data_folder import data_dir
+from app.runtime.data_folder import check_place, data_dir
 from app.runtime.options import engine_config, speculation_config
 from core.config import GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.engine_api import TextEngine
 from core.engine_info import EngineInfo
+from core.errors import NotPossibleHere
 from core.generation.events import Event, PrefillProgress
 from core.generation.session import Conversation
 from core.generation.text import check_thinking
@@ -59,17 +62,44 @@ def generation_config(args: argparse.Namespace, method: str) -> GenerationConfig
     )
 
 
+def usable_folder(args: argparse.Namespace) -> Path | None:
+    """The data folder. Where there is none by default (no usable home), a note that nothing is kept, and None.
+
+    Raises:
+        NotPossibleHere: one that was asked for, by --data-dir or --saved, cannot be used.
+    """
+    try:
+        return data_dir(args.data_dir)
+    except NotPossibleHere as error:
+        if args.data_dir or getattr(args, "saved", None):
+            raise
+        print(f"note: nothing is kept. {error.problem}", file=sys.stderr)
+        return None
+
+
+def check_folder(args: argparse.Namespace) -> None:
+    """Before anything is read: whether a data folder that was asked for can be used.
+
+    Raises:
+        NotPossibleHere: it cannot.
+    """
+    if args.saved:
+        usable_folder(args)
+    elif args.data_dir:
+        check_place(args.data_dir)
+
+
 def read_documents(args: argparse.Namespace) -> Iterator[Document]:
     """The documents of the files, in order; progress of recognition and warnings about their quality go to stderr.
 
     Raises:
         CoreError: a file cannot be read, or with --ocr: there is no engine.
     """
-    kept = RecognisedPages(data_dir(args.data_dir) / FOLDER) if args.ocr else None
-    ocr = Ocr(recognise=True, kept=kept) if args.ocr else None
+    folder = usable_folder(args) if args.ocr else None
+    ocr = Ocr(recognise=True, kept=RecognisedPages(folder / FOLDER) if folder else None) if args.ocr else None
     progress = ProgressLine(sys.stderr)
     for file in args.files:
-        with closing(extract_documents(file, ocr=ocr)) as steps:
+        with readable(file) as path, closing(extract_documents(path, ocr=ocr)) as steps:
             for step in steps:
                 if not isinstance(step, Document):
                     progress.show_recognition(step)

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from app.remote.names import capabilities_of
 from core.decoding.stats import LevelStats
+from core.errors import NotPossibleHere
 from core.generation.events import Finished
+
+
+class NotWritten(NotPossibleHere):
+    """A file beside the results cannot be written; stdout has the results, and with --json no second document."""
+
+    has_results = True
 
 
 def summary_line(finished: Finished) -> str:

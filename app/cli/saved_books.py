@@ -6,16 +6,17 @@ same portions, and an answer is equal to the last bit whether its book was read 
 
 import argparse
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from app.cli.reading import ProgressLine
+from app.cli.piped import name_of
+from app.cli.reading import ProgressLine, usable_folder
 from app.formats import duration
-from app.runtime.data_folder import data_dir, data_place
+from app.runtime.data_folder import data_place
 from core.config import GenerationConfig
 from core.engine_api import TextEngine
 from core.errors import CoreError, InvalidSetting
@@ -66,8 +67,11 @@ def open_text(
     question: str,
     configs: Sequence[GenerationConfig],
     args: argparse.Namespace,
+    cancel: threading.Event | None = None,
 ) -> Opening:
     """Bring everything before the first question into the cache, as far as possible from the saved books.
+
+    `cancel` ends it early; what was read stays in the cache, and nothing is saved.
 
     Raises:
         ContextTooSmall, InvalidSetting, UnsupportedModel: before anything is read. InvalidSetting: saved books were
@@ -85,7 +89,7 @@ def open_text(
     for notice in store.folder.notices if store else ():
         print(notice, file=sys.stderr)
     read: list[PrefillProgress] = []
-    for event in ProgressLine(sys.stderr).watch(engine.read(ids)):
+    for event in ProgressLine(sys.stderr).watch(engine.read(ids, cancel)):
         assert isinstance(event, PrefillProgress)
         read.append(event)
     done = Opening(
@@ -95,10 +99,10 @@ def open_text(
         fetch_seconds=fetch_seconds if fetched else 0.0,
         read_seconds=read[-1].elapsed_seconds,
     )
-    if worth_saving(done, wanted=args.saved):
+    if not (cancel and cancel.is_set()) and worth_saving(done, wanted=args.saved):
         store = store or find_store(engine, args, make=True)
         if store is not None and (args.saved or store.folder.settings.keeping != "never"):
-            names = [Path(file).name for file in args.files]
+            names = [name_of(file) for file in args.files]
             done = replace(done, kept=keep(store, opening, names, done.read_seconds))
     return done
 
@@ -111,17 +115,26 @@ def find_store(engine: TextEngine, args: argparse.Namespace, *, make: bool) -> B
     Raises:
         InvalidSetting: saved books were requested and cannot be used.
     """
-    if args.saved is False or not (make or (data_place(args.data_dir) / FOLDER).is_dir()):
+    if args.saved is False or not (make or has_books(args)):
         return None
     if not args.saved and (engine.info.num_ranks != 1 or not holds_all_rows(engine)):
         return None
     try:
-        return BookStore(engine, BookFolder(data_dir(args.data_dir) / FOLDER))
+        folder = usable_folder(args)
+        return BookStore(engine, BookFolder(folder / FOLDER)) if folder else None
     except InvalidSetting as error:
-        if args.saved or args.data_dir:
+        if args.saved:
             raise
-        print(f"No saved books: {error.problem}", file=sys.stderr)
+        print(f"note: nothing is kept. {error.problem}", file=sys.stderr)
         return None
+
+
+def has_books(args: argparse.Namespace) -> bool:
+    """Whether there is a folder of saved books already."""
+    try:
+        return (data_place(args.data_dir) / FOLDER).is_dir()
+    except (OSError, RuntimeError):  # a home that may not be looked into, or none
+        return False
 
 
 def tell_fetched(events: Iterator[object]) -> Fetched | None:
@@ -156,6 +169,6 @@ def keep(store: BookStore, ids: Sequence[int], names: Sequence[str], read_second
                     file=sys.stderr,
                 )
                 return event
-    except CoreError as error:
+    except (CoreError, OSError) as error:
         print(f"Not kept: {error}", file=sys.stderr)
     return None

@@ -4,6 +4,7 @@ An escape sequence in an answer could set the window's title, move the cursor ov
 next command. Pipes and files get the text as it is. Standard library only: launch.py imports it.
 """
 
+import json
 import sys
 from typing import Any, TextIO, cast
 
@@ -36,6 +37,11 @@ class PlainTerminal:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unfiltered, name)
+
+
+def error_document(problem: str, hint: str, *, code: int) -> str:
+    """An error as the JSON line that --json writes to stdout. `code`: the exit code."""
+    return json.dumps({"error": {"problem": problem, "hint": hint, "exit_code": code}}, ensure_ascii=False)
 
 
 def filter_terminals() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.conversations.schema import Damaged, load
 from app.conversations.tree import Dialogue
-from core.errors import InvalidSetting
+from core.errors import NotPossibleHere
 from core.kv_store.durable import sync_folder
 
 SUFFIX = ".json"
@@ -74,7 +74,7 @@ def make_private(folder: Path) -> None:
         if os.name == "posix":
             folder.chmod(0o700)
     except OSError as error:
-        raise InvalidSetting(
+        raise NotPossibleHere(
             f"The folder {folder} cannot be used ({error.strerror}).", hint="Choose another place with --data-dir."
         ) from error
 

@@ -36,6 +36,8 @@ class DocumentError(CoreError):
 class DocumentNotFound(DocumentError):
     """There is no such file, or it is not a regular file."""
 
+    wrong_usage = True
+
 
 class AccessDenied(DocumentError):
     """The file exists, but the system does not allow access."""

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 from app.context import upload_files
-from core.errors import InvalidSetting
+from core.errors import NotPossibleHere
+
+ANOTHER = "Choose another with --data-dir."
 
 
 def data_dir(chosen: Path | str | None) -> Path:
@@ -13,18 +15,35 @@ def data_dir(chosen: Path | str | None) -> Path:
     Raises:
         InvalidSetting: it cannot be created or written to.
     """
-    folder = data_place(chosen)
     try:
+        folder = data_place(chosen)
         dropped = upload_files.make_folder(folder)
-    except OSError as error:
-        raise InvalidSetting(
-            f"The data folder {folder} cannot be made ({error.strerror}).", hint="Choose another with --data-dir."
-        ) from error
-    if not os.access(dropped, os.W_OK):
-        raise InvalidSetting(f"The data folder {folder} cannot be written to.", hint="Choose another with --data-dir.")
+    except (OSError, RuntimeError, ValueError) as error:  # no home; a NUL in the name
+        told = f"The data folder {chosen or '~/.triforce-reader'} cannot be made"
+        why = getattr(error, "strerror", None) or str(error)
+        raise NotPossibleHere(f"{told} ({why}).", hint=ANOTHER) from error
+    if not (os.access(dropped, os.W_OK) and os.access(folder, os.W_OK)):
+        raise NotPossibleHere(f"The data folder {folder} cannot be written to.", hint=ANOTHER)
     return folder
 
 
+def check_place(chosen: Path | str) -> None:
+    """Whether a data folder can be made and written to, by what is there now: nothing is made.
+
+    Raises:
+        NotPossibleHere: it cannot.
+    """
+    folder = data_place(chosen).absolute()
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+    except (OSError, ValueError) as error:
+        raise NotPossibleHere(f"The data folder {chosen} cannot be used ({error}).", hint=ANOTHER) from error
+    if not there.is_dir():
+        raise NotPossibleHere(f"The data folder {folder} cannot be made: {there} is a file.", hint=ANOTHER)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise NotPossibleHere(f"The data folder {folder} cannot be written to.", hint=ANOTHER)
+
+
 def data_place(chosen: Path | str | None) -> Path:
-    """Where that folder is, or would be created."""
+    """Where that folder is, or would be created. Raises RuntimeError where nobody knows the home."""
     return Path(chosen).expanduser() if chosen else Path.home() / ".triforce-reader"

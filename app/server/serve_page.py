@@ -32,7 +32,7 @@ from app.ui.assets import ASSETS, CSS, FIRST_SCRIPT, SCRIPTS
 from app.ui.header import limits_note
 from app.ui.models.rows import ModelSource
 from core.config import EngineConfig
-from core.errors import CoreError, InvalidSetting
+from core.errors import CoreError, InvalidSetting, NotPossibleHere
 from core.models.hub import catalog
 
 if TYPE_CHECKING:
@@ -280,10 +280,10 @@ def check_port(host: str, port: int) -> None:
             if error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE)):
                 raise PortInUse(host, port) from error
             if error.errno == errno.EACCES:
-                raise InvalidSetting(
+                raise NotPossibleHere(
                     f"Port {port} is reserved by the system.", hint="Use one from 1024 up, for example --port 7860."
                 ) from error
-            raise InvalidSetting(
+            raise NotPossibleHere(
                 f"{host} is not an address of this machine.", hint="Use --host 127.0.0.1, or leave it out."
             ) from error
 

@@ -17,7 +17,7 @@ from core.bench.speed import bench_prompt
 from core.config import GenerationConfig
 from core.decoding.registry import PLAIN, plain_first
 from core.engine import Engine
-from core.errors import InvalidSetting
+from core.errors import NotPossibleHere
 from core.generation.events import Finished
 from core.ops.threads import Threads
 
@@ -83,7 +83,7 @@ def run_busy(
     """
     most = torch.get_num_threads()
     if most < 2:
-        raise InvalidSetting("There is nothing to choose with one thread.", hint="Use --suite speed on this machine.")
+        raise NotPossibleHere("There is nothing to choose with one thread.", hint="Use --suite speed on this machine.")
     conditions = [Condition(others, threads) for others in (0, 1) for threads in (None, most, 1)]
     for context in contexts:
         conversation, question = bench_prompt(engine.text, context, seed)

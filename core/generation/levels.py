@@ -21,7 +21,7 @@ from core.config import EngineConfig, GenerationConfig
 from core.decoding.adaptive import PassCost
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
-from core.errors import InvalidSetting, NotEnoughMemory
+from core.errors import NotEnoughMemory, NotPossibleHere
 from core.generation.loaded import LoadedModels
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
@@ -162,7 +162,7 @@ class Levels:
         if wanted == self.chunks:
             return wanted.budget
         if self._models.ranks:
-            raise InvalidSetting(
+            raise NotPossibleHere(
                 "The retrieval budget cannot be changed while several processes share the model.",
                 hint=f"Leave it at {self.chunks.budget:,} tokens.",
             )

@@ -21,7 +21,7 @@ from typing import BinaryIO, Literal, get_args
 import torch
 from torch import Tensor
 
-from core.errors import BookFolderFull, InvalidSetting, UnknownBook
+from core.errors import BookFolderFull, InvalidSetting, NotPossibleHere, UnknownBook
 from core.kv_store.bookfile import BookReader, DamagedBook, Label, NotABook, OtherFormat
 from core.kv_store.durable import sync_folder
 from core.kv_store.identity import digest_of
@@ -99,7 +99,7 @@ class BookFolder:
             if os.name == "posix":
                 path.chmod(0o700)
         except OSError as error:
-            raise InvalidSetting(
+            raise NotPossibleHere(
                 f"The folder of saved books, {path}, cannot be made ({error.strerror}).",
                 hint="Choose another place with --data-dir.",
             ) from error

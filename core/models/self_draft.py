@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from core.errors import CoreError, InvalidSetting, NotEnoughMemory, UnsupportedModel
+from core.errors import CoreError, NotEnoughMemory, NotPossibleHere, UnsupportedModel
 from core.models.linear import FewRowsLinear, FewRowsNorm, FewRowsSiLU
 from core.models.quantised import QuantisedLinear
 
@@ -136,7 +136,7 @@ def self_draft_of(module: nn.Module, device: torch.device) -> nn.Module:
         NotEnoughMemory: the device is full.
     """
     if problem := too_old(device):
-        raise InvalidSetting(problem, hint=LEAVE_OUT)
+        raise NotPossibleHere(problem, hint=LEAVE_OUT)
     own: dict[int, object] = {id(shared): shared for shared in (*module.parameters(), *module.buffers())}
     try:
         for part in module.modules():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.config import ATTENTIONS, AttentionWish
-from core.errors import InvalidSetting
+from core.errors import NotPossibleHere
 from core.ops.attention import Partial, attend, partial
 from core.ops.flash import flash_attention
 from core.ops.flex import flex_attention
@@ -88,7 +88,7 @@ def _asked_for(wish: AttentionWish, device: torch.device, dtype: torch.dtype) ->
     try:
         chosen = backend_named(wish, device, dtype)
     except NoKernel as reason:
-        raise InvalidSetting(
+        raise NotPossibleHere(
             f"--attention {wish} is not usable here: {reason}.",
             hint="Leave it out: then the fastest that works here is taken.",
         ) from reason

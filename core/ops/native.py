@@ -146,7 +146,7 @@ def small_rows(cache: Path | None = None) -> SmallRows:
     """
     try:
         kernel = SmallRows(_compiled(cache or _cache_folder()))
-    except (OSError, AttributeError, subprocess.SubprocessError) as error:
+    except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: no home
         raise NoKernel(f"the kernel does not compile or load ({type(error).__name__})") from error
     _check(kernel)
     return kernel

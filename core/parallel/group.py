@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from core.errors import InvalidSetting
+from core.errors import NotPossibleHere
 
 DIST = cast(Any, dist)  # group objects have no type stubs; they need no process-wide group
 MEETING_SECONDS = 120  # time in which the ranks must connect once all of them have started
@@ -70,7 +70,7 @@ def require_group(device_type: str) -> None:
     has = DIST.is_available() and (DIST.is_nccl_available() if device_type == "cuda" else DIST.is_gloo_available())
     if not has:
         way = "NCCL" if device_type == "cuda" else "gloo"
-        raise InvalidSetting(f"The installed torch comes without {way}.", hint="Leave out --gpus.")
+        raise NotPossibleHere(f"The installed torch comes without {way}.", hint="Leave out --gpus.")
 
 
 def _gloo(store: object, rank: int, num_ranks: int) -> Any:

@@ -145,8 +145,9 @@ class Basis:
 
     @property
     def possible(self) -> int:
-        """The longest context, without regard to memory."""
-        return min(self.target.max_context, MOST_CONTEXT)
+        """The longest context, without regard to memory: the model's own where it is asked for, else MOST_CONTEXT."""
+        asked = self.config.context or 0
+        return self.target.max_context if asked > MOST_CONTEXT else min(self.target.max_context, MOST_CONTEXT)
 
     def fit(self, context: int) -> Fit | None:
         """How many layers of the full cache can be resident at most; None if the context does not fit."""

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import torch
 
 from core.config import MOST_GUESSES, MOST_GUESSES_OVER_LINK, EngineConfig
-from core.errors import InvalidSetting, NotEnoughMemory
+from core.errors import NotEnoughMemory, NotPossibleHere
 from core.models.loader import ModelDims
 from core.models.quantised import FORMATS
 from core.planning.hardware import Machine
@@ -79,7 +79,7 @@ def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice
     if config.bits is None or config.bits == width:
         return Choice(width, f"what the {device} device computes in")
     if config.bits not in FORMATS:
-        raise InvalidSetting(
+        raise NotPossibleHere(
             f"Weights of {config.bits} bits are not used on the {device} device, which computes in {width}.",
             hint="Leave out --bits, or use 8 or 4.",
         )
@@ -96,7 +96,7 @@ def choose_kv(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice[t
     if config.kv_bits is None or config.kv_bits == width:
         return KV_AS_COMPUTED
     if config.kv_bits > width:
-        raise InvalidSetting(
+        raise NotPossibleHere(
             f"Keys and values of {config.kv_bits} bits are not kept on the {device} device, which computes in {width}.",
             hint="Leave out --kv-bits.",
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from core.config import MOST_GPUS
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, NotPossibleHere
 from core.planning.choices import Choice
 from core.planning.hardware import Gpu, Machine, gpus_in_words
 
@@ -15,7 +15,9 @@ DEVICES_FILE = Path(__file__).with_name("devices.json")
 PRODUCTS_SHARE = 0.5  # of the data sheet's rate that long prompts reach in practice: an assumption
 LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets this one's nominal bandwidths
 HOST_BANDWIDTH = 12e9  # nominal, of the memory of two server cores, bytes per second
+HOST_BECAUSE = "nominal, as of two server cores"
 GIB = 1 << 30
+APPLE = re.compile(r"(?:\d+x)?(?:m\d+(?:[- ]?(?:pro|max|ultra))?|mac\S*|apple.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,19 @@ class GpuKind:
     """A GPU by its data sheet; the link is what 16 PCIe lanes of its generation carry in practice."""
 
     name: str
-    gib: int
+    gib: float
     memory_gb_per_second: float
     link_gb_per_second: float
-    tflops: float  # of dense products in 16 bits, sums in 32
+    tflops: float | None = None  # of dense products in 16 bits, sums in 32; None: not told
+    pattern: str = ""  # of a driver's name for it, where the short name does not tell it apart
+    described: bool = False  # by the user
+
+    @property
+    def bandwidths(self) -> "Bandwidths":
+        """Its nominal bandwidths, and those of a host."""
+        because = f"as described, {self.name}" if self.described else f"nominal, as of an {self.name}"
+        memory, link = 1e9 * self.memory_gb_per_second, 1e9 * self.link_gb_per_second
+        return Bandwidths(Choice(memory, because), Choice(link, because), Choice(HOST_BANDWIDTH, HOST_BECAUSE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +62,8 @@ def gpu_kinds() -> dict[str, GpuKind]:
 
 def kind_of(name: str) -> GpuKind | None:
     """The known data of a GPU with this name, the driver's or a data sheet's."""
-    found = (kind for key, kind in gpu_kinds().items() if re.search(rf"(?<!\w){key}(?!\d)", name.lower()))
+    kinds = gpu_kinds().items()
+    found = (kind for key, kind in kinds if re.search(kind.pattern or rf"(?<!\w){key}(?!\d)", name.lower()))
     return next(found, None)
 
 
@@ -69,20 +81,22 @@ def nominal_flops(gpu: str) -> Choice[float]:
     known = kind_of(gpu)
     kind = known or gpu_kinds()[LIKE]
     because = f"{PRODUCTS_SHARE:.0%} of the data sheet of an {kind.name}"
+    assert kind.tflops is not None, "of every known GPU"
     return Choice(PRODUCTS_SHARE * 1e12 * kind.tflops, because)
 
 
 def nominal_bandwidths(device: str, gpu: str = "") -> Bandwidths:
     """Bandwidths of a GPU with this name, or of the processor, from data sheets: nothing is measured."""
-    host = Choice(HOST_BANDWIDTH, "nominal, as of two server cores")
+    host = Choice(HOST_BANDWIDTH, HOST_BECAUSE)
     if device != "cuda":
         return Bandwidths(host, None)
     known = kind_of(gpu)
-    kind = known or gpu_kinds()[LIKE]
-    because = f"nominal, as of an {kind.name}" + ("" if known or not gpu else f", as {gpu} is not known")
-    return Bandwidths(
-        Choice(1e9 * kind.memory_gb_per_second, because), Choice(1e9 * kind.link_gb_per_second, because), host
-    )
+    if known or not gpu:
+        return (known or gpu_kinds()[LIKE]).bandwidths
+    alike = gpu_kinds()[LIKE].bandwidths
+    assert alike.link is not None
+    because = f"{alike.memory.because}, as {gpu} is not known"
+    return Bandwidths(Choice(alike.memory.value, because), Choice(alike.link.value, because), host)
 
 
 def make_rig(
@@ -92,6 +106,7 @@ def make_rig(
     gpu_gib: float | None = None,
     num_gpus: int | None = None,
     host_gib: float | None = None,
+    gpu: GpuKind | None = None,
 ) -> Rig:
     """This machine, with its parts replaced by those of the description.
 
@@ -100,25 +115,28 @@ def make_rig(
         gpu_gib: memory of each GPU.
         num_gpus: how many; None: one.
         host_gib: memory of the machine itself.
+        gpu: a GPU by its figures, `num_gpus` of them; see `described_gpu`.
     Raises:
         InvalidSetting: an invalid description, or GPUs that are not here.
     """
     _check(assume, gpu_gib, num_gpus, host_gib)
+    if gpu is not None and (assume is not None or gpu_gib is not None):
+        raise InvalidSetting("--gpu describes the GPUs already.", hint="Leave out --assume and --gpu-memory.")
     machine, assumed, kind = here, [], None
     if assume == "cpu":
         machine = replace(machine, gpus=(), unused_gpu=None)
         assumed.append("no GPU")
-    elif assume is not None or gpu_gib is not None:
-        count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu_kinds()[LIKE])
+    elif assume is not None or gpu_gib is not None or gpu is not None:
+        count, kind = _described(assume) if assume is not None else (num_gpus or 1, gpu or gpu_kinds()[LIKE])
         gib = kind.gib if gpu_gib is None else gpu_gib
-        name = kind.name if assume is not None else f"{gib:g} GiB GPU"
-        gpu = Gpu(name, int(gib * GIB), int(gib * GIB))
-        machine = replace(machine, gpus=(gpu,) * count, unused_gpu=None)
-        assumed.append(f"{count} x {name} with {gib:g} GiB" if assume is not None else f"{count} x {name}")
+        name = kind.name if gpu_gib is None else f"{gib:g} GiB GPU"
+        one = Gpu(name, int(gib * GIB), int(gib * GIB))
+        machine = replace(machine, gpus=(one,) * count, unused_gpu=None)
+        assumed.append(f"{count} x {name} with {gib:g} GiB" if gpu_gib is None else f"{count} x {name}")
     elif num_gpus is not None and num_gpus > len(here.gpus):
         if here.unused_gpu is not None:
-            raise InvalidSetting(here.unused_gpu.because, hint=here.unused_gpu.hint)
-        raise InvalidSetting(
+            raise NotPossibleHere(here.unused_gpu.because, hint=here.unused_gpu.hint)
+        raise NotPossibleHere(
             f"This machine has {gpus_in_words(len(here.gpus))}.",
             hint="Add --gpu-memory N to plan for a machine with more.",
         )
@@ -147,8 +165,44 @@ def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host
 
 def _described(assume: str) -> tuple[int, GpuKind]:
     kinds = gpu_kinds()
-    found = re.fullmatch(r"(?:(\d)x)?(\w+)", assume.strip().lower())
+    if APPLE.fullmatch(assume.strip().lower()):
+        raise InvalidSetting(
+            f"{assume!r} is an Apple Mac: its GPU has no CUDA, shares the processor's memory and is not used here.",
+            hint="Plan for its processor: --assume cpu --host-memory GIB, with all of its memory.",
+        )
+    found = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
     if found is None or found[2] not in kinds or not 1 <= int(found[1] or 1) <= MOST_GPUS:
         names = ", ".join(f"1x{name}" for name in kinds)
-        raise InvalidSetting(f"The machine {assume!r} is unknown.", hint=f"Use cpu, {names}, or 2x for two of them.")
+        raise InvalidSetting(
+            f"The machine {assume!r} is unknown.", hint=f"Use cpu, {names}, 2x for two; or describe it: --gpu."
+        )
     return int(found[1] or 1), kinds[found[2]]
+
+
+def described_gpu(text: str) -> GpuKind:
+    """A GPU by its figures: "name,GB,GB/s of its memory,GB/s of its link[,TFLOPS]", or a JSON file of a `GpuKind`.
+
+    Raises:
+        InvalidSetting: it is neither, or a figure is none.
+    """
+    told: dict[str, Any]
+    try:
+        if "," in text:
+            name, *figures = (part.strip() for part in text.split(","))
+            fields = ("gib", "memory_gb_per_second", "link_gb_per_second", "tflops")
+            if not 3 <= len(figures) <= 4:
+                raise ValueError(f"{len(figures)} figures")
+            told = {"name": name} | dict(zip(fields, map(float, figures), strict=False))
+        else:
+            told = json.loads(Path(text).expanduser().read_text(encoding="utf-8"))
+        kind = GpuKind(**{**told, "described": True})
+        numbers = (kind.gib, kind.memory_gb_per_second, kind.link_gb_per_second, kind.tflops or 1.0)
+        usable = isinstance(kind.name, str) and kind.name.isprintable() and 0 < len(kind.name) <= 80
+        if not usable or not all(0 < float(number) < 1e6 for number in numbers):
+            raise ValueError("a figure that no GPU has")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InvalidSetting(
+            f"--gpu {text[:80]!r} describes no GPU.",
+            hint='Write "name,GB,GB/s of memory,GB/s of the link", such as "RTX 4090,24,1008,25", or name a JSON file.',
+        ) from error
+    return kind

@@ -22,6 +22,7 @@ from core.planning.memory_plan import Placement, Plan
 from core.planning.planner import plan_from
 from core.planning.sizes import (
     DRAFT_WEIGHTS,
+    GIB,
     GRAPHS,
     RUNTIME,
     RUNTIME_BYTES,
@@ -95,7 +96,8 @@ def plan_rig(
     if rig.assumed:
         plan = replace(plan, device=Choice(plan.device.value, "as described"))
     if rig.kind is not None:
-        plan = replace(plan, nominal=nominal_bandwidths(plan.device.value, rig.kind.name))
+        cuda = plan.device.value == "cuda"
+        plan = replace(plan, nominal=rig.kind.bandwidths if cuda else nominal_bandwidths("cpu"))
     return RigPlan(
         plan=plan,
         self_draft_bits=self_draft,
@@ -261,15 +263,26 @@ class _Asked:
         if self.num_gpus and buffers > rooms.offloaded:
             needed, left = buffers, max(0, rooms.offloaded)
             what, memories = "its landmarks and buffers need", "on the GPU"
-        elif self.num_gpus:
-            left += ranks * rooms.host
-            memories = "on the GPUs and in host memory together" if ranks > 1 else "on GPU and host together"
+        elif self.num_gpus:  # whole layers: what is left of a GPU holds no part of one
+            here = max(layer for layer in range(sizes.layers) if sizes.device_bytes(context, layer) <= rooms.offloaded)
+            each = "each GPU" if ranks > 1 else "the GPU"
+            what = f"{here} of its {sizes.layers} layers fit on {each}, the others need"
+            needed = ranks * (sizes.host_bytes(context, here) + sizes.remembered_bytes(context))
+            left, memories = ranks * max(0, rooms.host), "in host memory"
+        digits = next((digits for digits in (1, 2, 3) if f"{needed / GIB:.{digits}f}" != f"{left / GIB:.{digits}f}"), 3)
         return NotEnoughMemory(
-            f"The weights fit, a context of {context:,} tokens does not: {what} {gib(needed)}, "
-            f"{gib(left)} are left {memories}.",
-            hint=f"Use --context {most} or less.",
+            f"The weights fit, a context of {context:,} tokens does not: {what} {needed / GIB:.{digits}f} GiB, "
+            f"{left / GIB:.{digits}f} GiB are left {memories}.",
+            hint=f"Use --context {most} or less{self._narrower(basis, context)}.",
             largest_context=most,
         )
+
+    def _narrower(self, basis: Basis, context: int) -> str:
+        """The width of weights that would leave room for a context, as a further hint."""
+        for bits in (8, 4):
+            if bits < basis.bits.value and replace(self, bits=bits).basis().fit(context) is not None:
+                return f", or --bits {bits}: answers are then exact for the quantised model"
+        return ""
 
     def cut(self, basis: Basis) -> str:
         """Names every memory."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.config import EngineConfig
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, NotPossibleHere
 from core.models.head_layout import division_of
 from core.models.loader import ModelDims, read_config
 from core.models.param_count import ModelSize, size_in
@@ -67,15 +67,15 @@ def one_share(folder: Path, dims: ModelDims, config: EngineConfig, machine: Mach
     ranks = config.num_gpus
     gpus = machine.gpus
     if config.device != "cpu" and not gpus and machine.unused_gpu is not None:
-        raise InvalidSetting(machine.unused_gpu.because, hint=machine.unused_gpu.hint)
+        raise NotPossibleHere(machine.unused_gpu.because, hint=machine.unused_gpu.hint)
     if config.device != "cpu" and len(gpus) < ranks:
-        raise InvalidSetting(
+        raise NotPossibleHere(
             f"--gpus {ranks} asks for {ranks} GPUs, this machine has {gpus_in_words(len(gpus))}.",
             hint="Leave out --gpus.",
         )
     on_gpus = choose_device(config, machine).value == "cuda"
     if on_gpus and ON_WINDOWS:
-        raise InvalidSetting(WITHOUT_NCCL, hint=USE_WSL)
+        raise NotPossibleHere(WITHOUT_NCCL, hint=USE_WSL)
     division_of(read_config(folder))
     check_heads(dims.num_kv_heads, ranks)
     size = replace(size_in(folder), dims=dims)

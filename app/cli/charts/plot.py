@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from app import formats
 from app.cli.charts import bars
 from app.cli.charts.bars import Bar, Chart, Group, Style
+from app.cli.report import NotWritten
 from core.decoding.registry import METHODS
-from core.errors import InvalidSetting
+from core.errors import InvalidSetting, NotPossibleHere
 
 FORMATS = (".png", ".svg", ".pdf")
 REQUIREMENT = "matplotlib>=3.10,<4"
@@ -68,12 +69,12 @@ def check(path: Path) -> None:
     if not path.parent.is_dir():
         raise InvalidSetting(f"There is no folder {path.parent} for the picture.", hint="Make it, or use another one.")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidSetting(f"{path} cannot be written.", hint="Choose another name or folder with --plot.")
+        raise NotPossibleHere(f"{path} cannot be written.", hint="Choose another name or folder with --plot.")
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
         command = f'{shlex.quote(sys.executable)} -m pip install "{REQUIREMENT}"'
-        raise InvalidSetting("Drawing needs matplotlib, which is not installed.", hint=f"Run: {command}") from error
+        raise NotPossibleHere("Drawing needs matplotlib, which is not installed.", hint=f"Run: {command}") from error
 
 
 def keep(document: dict[str, Any], path: Path) -> None:
@@ -93,7 +94,7 @@ def keep(document: dict[str, Any], path: Path) -> None:
         path.write_bytes(buffer.getvalue())
     except OSError as error:
         problem = f"The picture could not be written to {path}: {error.strerror}."
-        raise InvalidSetting(problem, hint="The results are above; give --plot another folder next time.") from error
+        raise NotWritten(problem, hint="The results are above; give --plot another folder next time.") from error
     print(f"The picture is in {path}.", file=sys.stderr, flush=True)
 
 

@@ -1,10 +1,13 @@
 """The command line of launch.py: what it takes, what it refuses."""
 
+import argparse
+import json
+import re
 from pathlib import Path
 
 import pytest
 
-from app.cli.arguments import OLD_OPTIONS, parse_arguments
+from app.cli.arguments import COMMANDS, OLD_OPTIONS, VERSION, build_parser, parse_arguments
 
 
 def test_without_a_command_it_is_the_app() -> None:
@@ -104,7 +107,7 @@ def test_what_follows_two_dashes_is_no_option() -> None:
     assert parse_arguments(["ask", "-q", "Who?", "--", "--shelf"]).files == [Path("--shelf")]
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["ask", "--help"], ["doctor", "--help"]])
+@pytest.mark.parametrize("argv", [["--help-all"], ["ask", "--help-all"], ["doctor", "--help-all"]])
 def test_help_shows_no_old_name(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(argv)
@@ -117,3 +120,47 @@ def test_words_for_pytest_stay_as_they_are_and_a_file_may_be_called_test() -> No
     assert args.pytest_args == ["tests/x.py", "--shelf"] and not args.notes
     asked = parse_arguments(["ask", "test", "-q", "Who?", "--shelf"])
     assert asked.command == "ask" and asked.notes
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """All long options of a parser and of its commands."""
+    found = set[str]()
+    for action in parser._actions:
+        found |= {name for name in action.option_strings if name.startswith("--")}
+        if isinstance(action, argparse._SubParsersAction):
+            found |= set[str]().union(*map(options_of, action.choices.values()))
+    return found
+
+
+def test_every_option_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "assets" / "docs" / "command-line.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"--[a-z][a-z-]*", page))
+    assert options_of(build_parser(everything=True)) - told == set()
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name, text, _ in COMMANDS if text)])
+def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for asked in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as caught:
+            parse_arguments([*command, asked])
+        assert caught.value.code == 0
+        told.append(set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)))
+    short, everything = told
+    assert {"--no-graphs", "--kv-bits", "--draft"} <= everything - short
+    assert short < everything and {"--model", "--context", "--help-all"} <= short
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_arguments(["--version"])
+    assert caught.value.code == 0 and capsys.readouterr().out.startswith(f"TriForce Reader {VERSION}, Python ")
+
+
+def test_wrong_usage_is_json_too_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_arguments(["ask", "a.pdf", "--json"])
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
+    assert caught.value.code == error["exit_code"] == 2 and "--question" in error["problem"]
+    assert "launch.py ask: error:" in captured.err

@@ -71,12 +71,12 @@ def test_ctrl_c_keeps_what_was_measured(capsys: pytest.CaptureFixture[str], monk
 def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = launcher.main(["bench", "--suite", "recall", *options, "--no-venv"])
     captured = capsys.readouterr()
-    assert code == 1 and captured.out == ""
+    assert code == 2 and captured.out == ""
     assert captured.err.startswith("error:") and words in captured.err and captured.err.count("\n") == 1
 
 
 def test_the_ablation_has_methods_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launcher.main(["bench", "--suite", "ablation", "--methods", "draft", "--no-venv"]) == 1
+    assert launcher.main(["bench", "--suite", "ablation", "--methods", "draft", "--no-venv"]) == 2
     said = capsys.readouterr().err
     assert "Leave out --methods" in said and said.count("\n") == 1
 

@@ -1,6 +1,7 @@
 """The doctor command: this machine, and machines that are only described."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 import launch as launcher
 from app.cli import doctor
+from core.planning import machine_spec
 from core.planning.speed_model import PUBLISHED
 from tests.app.fakes import MACHINE, UNUSED_GPU
 
@@ -17,6 +19,7 @@ from tests.app.fakes import MACHINE, UNUSED_GPU
 def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bandwidth is measured over 256 MiB, which other work on these cores need not wait for."""
     monkeypatch.setattr("core.planning.speed_model.measure_bandwidth", lambda device: 10e9)
+    monkeypatch.setattr("app.cli.further.measure_flops", lambda device: 1e11)
 
 
 def told(capsys: pytest.CaptureFixture[str], *options: object) -> Any:
@@ -52,7 +55,7 @@ def test_drafting_weights_are_planned_and_told(capsys: pytest.CaptureFixture[str
     assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--no-venv"]) == 0
     shown = capsys.readouterr().out
     assert "Self-draft 4 bits: your setting" in shown and "3.46 GiB  self-draft weights, 4 bit" in shown
-    assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--bits", "4", "--no-venv"]) == 1
+    assert launcher.main(["doctor", *options, "--self-draft-bits", "4", "--bits", "4", "--no-venv"]) == 2
     assert "would only add" in capsys.readouterr().err
 
 
@@ -98,7 +101,13 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
             ["--model", "llama2-7b-128k", "--assume", "1x4090", "--host-memory", "32", "--context", "131072"],
             "a context of 131,072 tokens does not",
         ),
-        (["--assume", "3x5090"], "3x5090"),
+        (["--assume", "3x7900xt"], "3x7900xt"),
+        (["--assume", "m3-max"], "is an Apple Mac: its GPU has no CUDA"),
+        (["--assume", "1x4090", "--gpu", "X,24,1008,25"], "--gpu describes the GPUs already"),
+        (["--gpu", "X,24,1008"], "describes no GPU"),
+        (["--gpu", "X,24,fast,25"], "describes no GPU"),
+        (["--gpu", "X,24,-1,25"], "describes no GPU"),
+        (["--gpu", "nowhere.json"], "describes no GPU"),
         (["--assume", "cpu", "--gpus", "2"], "--assume names the GPUs"),
         (["--gpu-memory", "-1"], "--gpu-memory -1"),
         (["--acceptance", "0.9"], "--acceptance"),
@@ -110,7 +119,8 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_mistake_is_told_in_one_line(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert launcher.main(["doctor", *options, "--no-venv"]) == 1
+    situation = words.endswith(("do not fit", "does not", "no CUDA device"))
+    assert launcher.main(["doctor", *options, "--no-venv"]) == (1 if situation else 2)
     captured = capsys.readouterr()
     assert captured.out == "" and captured.err.count("\n") == 1
     assert captured.err.startswith("error:") and words in captured.err
@@ -155,3 +165,71 @@ def test_a_described_machine_that_lacks_host_memory_may_only_lack_its_descriptio
         assert launcher.main([*options, *more]) == 1
         message = capsys.readouterr().err
         assert "Use --context" in message and ("that machine's --host-memory" in message) is told_of
+
+
+def test_a_machine_by_its_figures_is_planned_with_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = ("--model", "llama-3.1-8b", "--host-memory", 64, "--context", 32768)
+    known = told(capsys, *options, "--assume", "1x4090")
+    described = told(capsys, *options, "--gpu", "My Card, 24, 1008, 25, 165")
+    assert described["machine"]["assumed"][0] == "1 x My Card with 24 GiB"
+    for figure in ("plain_ms_per_token", "triforce_ms_per_token"):
+        assert described["prediction"][figure] == known["prediction"][figure]
+    assert described["prediction"]["bandwidth_because"] == "as described, My Card"
+    assert described["reading_seconds"] == known["reading_seconds"] > 0 and described["reading_tokens"] == 131072
+    file = tmp_path / "card.json"
+    card = {"name": "My Card", "gib": 24, "memory_gb_per_second": 504, "link_gb_per_second": 25}
+    file.write_text(json.dumps(card))
+    slower = told(capsys, *options, "--gpu", file, "--gpus", 2)
+    assert len(slower["machine"]["gpus"]) == 2 and slower["reading_seconds"] is None
+    assert "TFLOPS" in slower["reading_because"]
+    file.write_text(json.dumps({**card, "colour": "red"}))
+    assert launcher.main(["doctor", "--gpu", str(file), "--no-venv"]) == 2
+
+
+def test_newer_and_smaller_cards_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, gib in (("5090", 32), ("a100-40", 40), ("a100", 80)):
+        report = told(capsys, "--model", "llama-3.1-8b", "--assume", f"1x{name}", "--host-memory", 64)
+        assert report["machine"]["gpus"][0]["total_bytes"] == gib << 30
+        assert "not known" not in report["prediction"]["bandwidth_because"]
+    for driver, key in (("NVIDIA A100-SXM4-40GB", "a100-40"), ("NVIDIA A100-SXM4-80GB", "a100"), ("RTX 5090", "5090")):
+        assert machine_spec.kind_of(driver) == machine_spec.gpu_kinds()[key]
+
+
+def test_what_is_not_of_this_model_or_not_of_this_machine_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    card = ("--assume", "1x4090", "--host-memory", 64)
+    other, own = (told(capsys, "--model", name, *card) for name in ("llama-3.1-8b", "llama2-7b-128k"))
+    assert "measured with another model, not with this one" in other["prediction"]["acceptance_because"]
+    assert "another model" not in own["prediction"]["acceptance_because"]
+    here = told(capsys, "--context", 4096, "--device", "cpu")
+    assert here["sizes"]["kv_bytes_per_token_here"] == 2 * here["sizes"]["kv_bytes_per_token"]
+    assert "another model" not in here["prediction"]["acceptance_because"] and here["reading_seconds"] > 0
+    assert launcher.main(["models", "show", "harbour", "--json", "--no-venv"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["kv_bytes_per_token"] == here["sizes"]["kv_bytes_per_token"], "one figure in both commands"
+
+
+def test_narrower_weights_are_proposed_where_they_would_hold_more(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--model", "llama-3.1-8b", "--assume", "1x4090", "--host-memory", 64, "--context", 49152)
+    report = told(capsys, *options)
+    assert report["plan"]["placement"]["value"] == "split" and report["proposal"].startswith("With --bits 8 all 49,152")
+    assert told(capsys, *options, "--bits", 8)["plan"]["placement"]["value"] == "resident"
+    assert told(capsys, *options, "--bits", 8)["proposal"] == ""
+
+
+def test_a_context_may_be_as_long_as_the_models_own(capsys: pytest.CaptureFixture[str]) -> None:
+    report = told(capsys, "--model", "qwen3-4b-2507", "--assume", "1xh200", "--host-memory", 256, "--context", 262144)
+    assert report["plan"]["context"]["value"] == 262144 and report["sizes"]["most_context"] == 262144
+
+
+def test_a_refusal_names_more_than_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Layers are whole: what is left of the card and of the host together may be more than all of them need."""
+    options = ["--model", "llama2-7b-128k", "--assume", "1x4090", "--context", "131072", "--no-venv"]
+    said = 0
+    for gib in (56, 64, 68, 69, 70, 71, 72):
+        code = launcher.main(["doctor", *options, "--host-memory", str(gib)])
+        message = capsys.readouterr().err
+        if code:
+            needed, left = map(float, re.findall(r"need ([\d.]+) GiB, ([\d.]+) GiB are left", message)[0])
+            assert needed > left and "layers fit on the GPU" in message
+            said += 1
+    assert 0 < said < 7

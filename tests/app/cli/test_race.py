@@ -105,7 +105,7 @@ def test_a_report_that_cannot_be_is_refused_before_anything_is_loaded(
     options: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Engine, "load", lambda config: pytest.fail("too late"))
-    assert launcher.main(["race", "book.txt", "-q", "x", *options, "--no-venv"]) == 1
+    assert launcher.main(["race", "book.txt", "-q", "x", *options, "--no-venv"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error:") and words in error and error.count("\n") == 1
 

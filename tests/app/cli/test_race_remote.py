@@ -91,7 +91,7 @@ def test_lanes_are_those_that_were_named(ours: str, race: Race) -> None:
     assert code == 0 and list(report["methods"]) == ["lookup", "autoregressive", "h2o"]
     assert report["methods"]["h2o"]["exact"] is False and report["equality"]["verdict"] == "identical"
     code, report, log = race(ours, "--methods", "telepathy")
-    assert (code, report) == (1, {}) and log.count("\n") == 1
+    assert code == report["error"]["exit_code"] == 2 and log.count("\n") == 1
     assert "does not offer the method 'telepathy'" in log and "triforce" in log
 
 
@@ -102,7 +102,7 @@ def test_a_foreign_server_has_one_lane_and_that_is_said(foreign: FakeServer, rac
     assert report["methods"]["remote"]["server"] is None and report["speedup"] is None
     assert report["equality"]["verdict"] == "not_comparable" and len(foreign.chats) == 1
     code, _, log = race(foreign.url, "--methods", "autoregressive,triforce")
-    assert code == 1 and "its methods cannot be chosen" in log and log.count("\n") == 1
+    assert code == 2 and "its methods cannot be chosen" in log and log.count("\n") == 1
 
 
 def offers_two_methods(server: FakeServer) -> None:
@@ -146,11 +146,11 @@ def test_options_of_this_machine_are_refused(foreign: FakeServer, race: Race) ->
         (["--thinking", "off"], "no switch for thinking"),
     ):
         code, _, log = race(foreign.url, *options)
-        assert code == 1 and told in log and foreign.chats == []
+        assert code == 2 and told in log and foreign.chats == []
 
 
 def test_what_a_server_cannot_do_is_one_line(foreign: FakeServer, race: Race, tmp_path: Path) -> None:
     code, _, log = race(foreign.url, "--report", str(tmp_path / "kept.html"))
-    assert code == 1 and "lanes in turns, which a server does not have" in log and foreign.chats == []
+    assert code == 2 and "lanes in turns, which a server does not have" in log and foreign.chats == []
     with pytest.raises(SystemExit):
         launcher.main(["bench", "--remote", foreign.url, "--no-venv"])

@@ -156,5 +156,5 @@ def test_shelf_lists_removes_and_makes_room(run: Run, tmp_path: Path, capsys: py
     ],
 )
 def test_each_mistake_gets_one_line(run: Run, arguments: tuple[str, ...], words: str) -> None:
-    error = run("saved", *arguments, code=1)["stderr"]
+    error = run("saved", *arguments, code=2)["stderr"]
     assert error.startswith("error:") and words in error and len(error.splitlines()) == 1

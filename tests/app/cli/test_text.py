@@ -92,7 +92,7 @@ def test_some_pages_are_those_pages_and_their_chapters(book: Path, capsys: pytes
 
 
 def test_pages_that_are_not_there_are_refused_in_a_line(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert text(book, "--pages", "3-4") == 1
+    assert text(book, "--pages", "3-4") == 2
     captured = capsys.readouterr()
     assert "book.pdf has 3 pages" in captured.err and "from 1 to 3" in captured.err and not captured.out
 
@@ -133,15 +133,17 @@ def test_words_are_found_with_their_pages(book: Path, capsys: pytest.CaptureFixt
 
 
 def test_nothing_to_find_is_refused_in_a_line(book: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert text(book, "--find", " ") == 1
+    assert text(book, "--find", " ") == 2
     captured = capsys.readouterr()
     assert "--find has no words" in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
 def test_a_file_that_cannot_be_read_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert text(tmp_path / "none.pdf", "--json") == 1
+    assert text(tmp_path / "none.pdf", "--json") == 2
     captured = capsys.readouterr()
-    assert "There is no file none.pdf" in captured.err and captured.err.count("\n") == 1 and not captured.out
+    assert "There is no file none.pdf" in captured.err and captured.err.count("\n") == 1
+    told = {"problem": "There is no file none.pdf.", "hint": "Check the name and the folder.", "exit_code": 2}
+    assert json.loads(captured.out) == {"error": told}
 
 
 def test_folders_and_zip_files_are_their_documents_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,133 @@
+"""`chat`: what is typed or piped in, answers with pages, Ctrl+C, and the race."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.cli import chat
+from app.cli.chat import Chat, page_lines, shortened
+from app.context.context_documents import Library
+from app.documents import Document, read_document
+from core.config import EngineConfig, GenerationConfig
+from core.engine import Engine
+from core.generation.session import Conversation
+
+ROOT = Path(__file__).parents[3]
+BOOK = ROOT / "assets" / "books" / "harbour-8k.pdf"
+TEXT = "Chapter 1: The Quay\n\n" + "Martha Voss kept the light at Gull Point. " * 60
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    file = tmp_path / "small.txt"
+    file.write_text(TEXT, encoding="utf-8")
+    return file
+
+
+def talk(book: Path, typed: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "launch.py", "chat", str(book), "--max-new-tokens", "12", "--no-saved", *options]
+    return subprocess.run([*command, "--no-venv"], input=typed, capture_output=True, cwd=ROOT, timeout=120)
+
+
+def test_questions_from_a_pipe_are_answered_in_one_conversation(book: Path) -> None:
+    typed = b"Who kept the light?\n\n/race\n/sing\n" + b"\xff\xfe\n" + b"/new\nWhere?\n/quit\nnever asked\n"
+    done = talk(book, typed)
+    out, errors = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == 0 and "Traceback" not in errors, errors
+    assert "> Who kept the light?\n\n" in out and "> Where?" in out and "never asked" not in out
+    assert "texts: identical" in errors and "There is no /sing." in errors
+    assert "error: That line is not UTF-8 text." in errors and "The questions are forgotten." in errors
+    assert errors.count(" tokens/s · ") == 2 and out.endswith("\n")
+
+
+def test_a_mistake_within_keeps_the_chat(book: Path) -> None:
+    done = talk(book, b"/race\n" + b"word " * 3000 + b"\nWho?\n", "--context", "1200")
+    errors = done.stderr.decode()
+    assert done.returncode == 0 and "error: Nothing was asked yet." in errors
+    assert "the context holds 1,200" in errors and errors.count(" tokens/s · ") == 1
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_the_chat() -> None:
+    pty = pytest.importorskip("pty", reason="terminals of POSIX systems")
+    options = ["--max-new-tokens", "100000", "--context", "24000", "--method", "autoregressive", "--no-saved"]
+    command = [sys.executable, "launch.py", "chat", str(BOOK), *options, "--no-venv"]
+    leader, follower = pty.openpty()
+    program = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, cwd=ROOT, start_new_session=True,
+        env=os.environ | {"TERM": "dumb"},
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+
+    def until(words: bytes) -> None:
+        nonlocal shown
+        while words not in shown:
+            assert select.select([leader], [], [], 60)[0], shown
+            shown += os.read(leader, 4096)
+
+    try:
+        until(b"> ")
+        os.write(leader, b"Recite the first chapter.\n")
+        until(b"Reading") if b"Reading" in shown else until(b"first chapter.\r\n")
+        seen = len(shown)
+        while len(shown) < seen + 30:  # the answer runs
+            shown += os.read(leader, 4096)
+        program.send_signal(signal.SIGINT)
+        until(b"tokens/s")
+        shown = shown[shown.index(b"tokens/s") :]
+        until(b"> ")
+        os.write(leader, b"/quit\n")
+        assert program.wait(60) == 0
+    finally:
+        program.kill()
+        os.close(leader)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    with closing(Engine.load(EngineConfig(context=1024, device="cpu"))) as engine:
+        yield engine
+
+
+def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
+    engine: Engine, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts: list[int] = []
+    real: Callable[..., Any] = chat.answer
+
+    def answered(engine: Engine, conversation: Conversation, *rest: Any, **how: Any) -> Any:
+        prompts.append(len(conversation.turns))
+        return real(engine, conversation, *rest, **how)
+
+    monkeypatch.setattr(chat, "answer", answered)
+    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book])
+    library = Library.of([read_document(book)])
+    conversation = Conversation(tuple(engine.text.encode(library.text)))
+    talked = Chat(args, engine, library, conversation, GenerationConfig(max_new_tokens=4))
+    for line in ("Who?", "Where?", "/new", "When?"):
+        talked._obey(line.partition(" ")[0], "", line)
+    assert prompts == [0, 1, 0]
+
+
+def test_quotations_have_their_pages() -> None:
+    document: Document = read_document(ROOT / "assets" / "books" / "harbour-8k.pdf")
+    page = document.pages[3]
+    words = max(re.split('["“”]', document.page_text(page)), key=len)
+    words = " ".join(words.split()[1:12])
+    library = Library.of([document])
+    told = list(page_lines(f'It says: "{words}" and "nobody ever wrote these words".', library))
+    assert told[0].endswith(f": page {page.label}") and told[1].endswith(": not in the text")
+    assert list(page_lines("No quotation.", library)) == []
+    (both,) = page_lines(f'"{words}"', Library.of([document, document]))
+    assert f"{document.title}, page {page.label}" in both
+    assert shortened("a" * 100) == "a" * 59 + "…"

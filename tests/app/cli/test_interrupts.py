@@ -1,0 +1,101 @@
+"""Ctrl+C while an answer is written: the figures are told, and a second one ends the command."""
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+import launch as launcher
+from app.cli import ask, race
+from app.cli.interrupts import stoppable
+from core.generation.events import LaneEvent, RoundDone
+
+
+def test_the_first_is_an_event_and_the_second_an_interruption() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stoppable() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_command_that_ignores_it_still_does_and_other_threads_change_nothing() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stoppable() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    found = []
+
+    def elsewhere() -> None:
+        with stoppable() as stop:
+            found.append((stop.is_set(), signal.getsignal(signal.SIGINT) is before))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert found == [(False, True)]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_answer_that_is_stopped_has_its_figures(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, questions = tmp_path / "book.txt", tmp_path / "q.json"
+    book.write_text("Martha Voss kept the light at Gull Point. " * 20, encoding="utf-8")
+    questions.write_text('["Who kept the light at Gull Point?", "Where?"]')
+
+    class Interrupting(ask.ProgressLine):
+        def watch(self, events):  # type: ignore[no-untyped-def]
+            for event in super().watch(events):
+                yield event
+                if isinstance(event, RoundDone):
+                    signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ask, "ProgressLine", Interrupting)
+    options = ["--max-new-tokens", "200", "--context", "1024", "--method", "autoregressive", "--no-saved", "--no-venv"]
+    command = ["ask", str(book), "--questions", str(questions), *options, *(["--json"] if as_json else [])]
+    assert launcher.main(command) == 130
+    captured = capsys.readouterr()
+    if as_json:
+        (told,) = json.loads(captured.out)["answers"]
+        assert told["stop_reason"] == "cancelled" and 1 <= told["new_tokens"] <= 2
+    else:
+        assert "Stopped.\n" in captured.err and " tokens/s" in captured.err and captured.out.endswith("\n")
+        assert "Where?" not in captured.out
+
+
+@pytest.mark.parametrize("options", [[], ["--sequential"]])
+def test_a_race_that_is_stopped_has_its_figures_and_no_verdict(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("Martha Voss kept the light at Gull Point. " * 20, encoding="utf-8")
+
+    class Interrupting(race.Scoreboard):
+        def watch(self, events):  # type: ignore[no-untyped-def]
+            for event in super().watch(events):
+                yield event
+                if isinstance(event, LaneEvent) and isinstance(event.event, RoundDone):
+                    signal.raise_signal(signal.SIGINT)
+
+    class InterruptingLine(ask.ProgressLine):
+        def watch(self, events):  # type: ignore[no-untyped-def]
+            for event in super().watch(events):
+                yield event
+                if isinstance(event, RoundDone):
+                    signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(race, "Scoreboard", Interrupting)
+    monkeypatch.setattr(ask, "ProgressLine", InterruptingLine)
+    command = ["race", str(book), "-q", "Who kept the light?", "--max-new-tokens", "400", "--context", "1024"]
+    assert launcher.main([*command, "--no-saved", "--json", "--no-venv", *options]) == 130
+    told = json.loads(capsys.readouterr().out)
+    assert told["equality"]["verdict"] == "not_comparable"
+    assert {lane["stop_reason"] for lane in told["methods"].values()} == {"cancelled"}
