@@ -279,6 +279,11 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         "--allow-origin", metavar="URL", action="append", help="let web pages from there use it (default: none)"
     )
     parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
+    parser.add_argument(
+        "--saved",
+        action=argparse.BooleanOptionalAction,
+        help="keep long texts on disk once they are read; --no-saved opens none either (default: as set on the page)",
+    )
     add_thinking_option(parser)
 
 

@@ -188,6 +188,10 @@ class BookStore:
 
     # -------------------- to the saved books
 
+    def has_queries(self, token_ids: Sequence[int]) -> bool:
+        """Whether the newest queries of this text, which the engine holds, are all there: a saved book has them."""
+        return self.engine.full_cache.queries_start() <= max(0, len(token_ids) - QUERY_LOG)
+
     def read_book(self, token_ids: Sequence[int], names: Sequence[str], read_seconds: float) -> ReadBook:
         """What can be saved of the engine's present contents: exactly these tokens, just read."""
         cache = self.engine.full_cache

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from app.runtime.events import Pause, Waiting, WorkerEvent
+from app.runtime.events import BookMoving, Pause, Waiting, WorkerEvent
 from app.runtime.jobs import Work
+from app.runtime.saved_books import SavedBooks
+from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.server.openai.errors import Failed, Overloaded, request_error
-from app.server.openai.prompts import Prompts
+from app.server.openai.prompts import Prompt, Prompts
 from app.server.openai.request import ChatRequest
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST_WAITING = 16  # requests behind the running one
 RETRY_SECONDS = 5
+SENT = ("sent by a program",)  # the name of its texts among the saved books
 
 
 @dataclass(slots=True)
@@ -66,7 +69,7 @@ class Turns:
 
     def __init__(self, worker: EngineWorker, *, most_waiting: int = MOST_WAITING) -> None:
         self._worker, self._most = worker, most_waiting
-        self._session_id = worker.sessions.enter("").id
+        self._session = worker.sessions.enter("")
         self._prompts = Prompts()
         self._num_here = 0  # only the event loop uses this
         self._threads = CapacityLimiter(most_waiting + 2)
@@ -78,7 +81,7 @@ class Turns:
         Raises:
             Overloaded: at once. While iterating: a RequestError.
         """
-        work = _work(request, self._prompts, timing)
+        work = _work(request, self._prompts, timing, Kept(self._worker.saved_books, self._session))
         async with self._turn(work) as events:
             yield events
 
@@ -102,13 +105,14 @@ class Turns:
         if self._num_here > self._most:
             raise Overloaded(self._num_here - 1, RETRY_SECONDS)
         self._num_here += 1
-        stream = _Stream(self._worker.borrow(self._session_id, work))
+        stream = _Stream(self._worker.borrow(self._session.id, work))
         try:
             yield self._brought_over(stream)
         finally:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(stream.close, limiter=self._threads)
             self._num_here -= 1
+            self._worker.reading.save_later(self._session)
 
     async def _brought_over(self, stream: "_Stream") -> AsyncIterator[Event | Pause]:
         while True:
@@ -118,7 +122,7 @@ class Turns:
                 raise request_error(error) from error
             if event is None:
                 return
-            if isinstance(event, Waiting):
+            if isinstance(event, Waiting | BookMoving):
                 yield Pause()
             else:
                 assert isinstance(event, Pause | PrefillProgress | RoundDone | Finished), f"an event of a page: {event}"
@@ -143,7 +147,25 @@ class _Stream:
             self._events.close()
 
 
-def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Texts that were read before and need not be read again, and where a new one is noted."""
+
+    books: SavedBooks
+    session: Session
+
+    def fetch(self, token_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+        """Bring what is kept of a prompt into the engine."""
+        yield from self.books.fetch(self.session, token_ids, engine, cancel)
+
+    def was_read(self, prompt: Prompt, event: PrefillProgress, engine: "TextEngine") -> None:
+        """Save the prompt's longest text on disk, if that is wanted and it has just been read."""
+        end = prompt.boundary
+        if end and event.kept_tokens == end > event.reused_tokens:
+            self.books.was_read(self.session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
+
+
+def _work(request: ChatRequest, prompts: Prompts, timing: Timing, kept: Kept) -> Work:
     from core.generation.text import StopWatcher  # already imported with the engine
 
     def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
@@ -156,10 +178,14 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
         timing.num_before = len(before)
         timing.num_shown_before = len(StopWatcher(request.config.stop_strings).push(before))
         ids: tuple[int, ...] = prompt.written
+        yield from kept.fetch(whole, engine, cancel)
         try:
-            for event in engine.generate(prompt.ids, request.config, cancel, written=prompt.written):
+            for event in engine.generate(
+                prompt.ids, request.config, cancel, written=prompt.written, boundary=prompt.boundary
+            ):
                 match event:
                     case PrefillProgress():
+                        kept.was_read(prompt, event, engine)
                         timing.num_reread = max(0, min(known, event.total_tokens) - event.reused_tokens)
                         done = event.done_tokens
                     case RoundDone():

@@ -168,9 +168,21 @@ def test_two_pages_with_two_books_read_each_once(start: Callable[[], EngineWorke
         assert worker.sessions.get(page).exchanges[-1].num_reread == 0
 
 
-def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
+def test_a_book_that_another_reading_has_replaced_is_saved_from_memory(
     start: Callable[[], EngineWorker], tmp_path: Path
 ) -> None:
+    worker = start()
+    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
+    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
+    assert worker.saved_books.in_memory[0] == 1
+    list(worker.save_book(session.id))
+    assert kept(worker) == ["one.txt"]
+
+
+def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
+    start: Callable[[], EngineWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.kv_store.slots.FREE_SHARE", 0.0)
     worker = start()
     session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
     opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
