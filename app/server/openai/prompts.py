@@ -52,6 +52,8 @@ class Prompts:
         Raises:
             InvalidSetting: the model's chat format does not allow these messages.
         """
+        if request.prompt is not None:
+            return self._plain(request.prompt, text)
         messages = self._placed(request.messages, text)
         asked = messages[:-1] if request.continues else messages
         if not asked:
@@ -66,6 +68,14 @@ class Prompts:
             ids += piece
         written = [one for part in self._parts(messages[-1], text) for one in part] if request.continues else []
         return Prompt(text.thought_over(ids, written) if written else ids, tuple(written), boundary)
+
+    def _plain(self, prompt: str | tuple[int, ...], text: "PromptText") -> Prompt:
+        if isinstance(prompt, tuple):
+            return Prompt(list(prompt))
+        at = prompt.rfind(EMPTY_LINE)
+        first, rest = (prompt[:at], prompt[at:]) if at > 0 else (prompt, "")
+        ids = text.beginning + self._encoded(first, text)
+        return Prompt(ids + text.encode(rest), boundary=len(ids) if len(ids) >= LEAST_BOOK and rest else 0)
 
     def wrote(self, finished: Finished, text: "PromptText") -> None:
         """Remember the tokens of an answer without its thought, if they decode to exactly its text."""

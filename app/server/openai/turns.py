@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -73,6 +73,11 @@ class Turns:
         self._prompts = Prompts()
         self._num_here = 0  # only the event loop uses this
         self._threads = CapacityLimiter(most_waiting + 2)
+
+    @property
+    def num_here(self) -> int:
+        """Requests that run or wait."""
+        return self._num_here
 
     @asynccontextmanager
     async def answer(self, request: ChatRequest, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
@@ -172,6 +177,8 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing, kept: Kept) ->
         timing.begun = time.perf_counter()
         text = engine.text
         prompt = prompts.of(request, text, wish_of(request, engine.info.capabilities.thinking))
+        if request.prompt is not None and not engine.knows(prompt.ids):
+            raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
         whole, done = [*prompt.ids, *prompt.written], 0
         known = prompts.known(whole)
         before = text.decode(prompt.written)
@@ -180,11 +187,9 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing, kept: Kept) ->
         ids: tuple[int, ...] = prompt.written
         yield from kept.fetch(whole, engine, cancel)
         try:
-            for event in engine.generate(
-                prompt.ids, request.config, cancel, written=prompt.written, boundary=prompt.boundary
-            ):
+            for event in answers(engine, prompt, request, cancel):
                 match event:
-                    case PrefillProgress():
+                    case PrefillProgress() if timing.first_token is None:
                         kept.was_read(prompt, event, engine)
                         timing.num_reread = max(0, min(known, event.total_tokens) - event.reused_tokens)
                         done = event.done_tokens
@@ -192,13 +197,23 @@ def _work(request: ChatRequest, prompts: Prompts, timing: Timing, kept: Kept) ->
                         timing.first_token = timing.first_token or time.perf_counter()
                         ids += tuple(record.token_id for record in event.tokens)
                     case Finished():
-                        if not prompt.written:
+                        ids = prompt.written
+                        if not prompt.written and request.prompt is None:
                             prompts.wrote(event, text)
                 yield event
         finally:
             prompts.read([*prompt.ids, *ids] if timing.first_token else whole[:done])
 
     return work
+
+
+def answers(engine: "TextEngine", prompt: Prompt, request: ChatRequest, cancel: threading.Event) -> Iterator[Event]:
+    """The events of all answers that a request wants, one after the other; only the first one reads its prompt."""
+    for number in range(request.count):
+        config = replace(request.config, seed=request.config.seed + number)
+        yield from engine.generate(prompt.ids, config, cancel, written=prompt.written, boundary=prompt.boundary)
+        if cancel.is_set():
+            return
 
 
 def wish_of(request: ChatRequest, offered: Sequence[str]) -> str | None:

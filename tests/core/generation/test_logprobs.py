@@ -18,7 +18,9 @@ def written(engine: Engine, sampling: SamplingParams, method: str, top: int | No
     config = GenerationConfig(
         max_new_tokens=20, method=method, sampling=sampling, speculation=FIXED, seed=3, top_logprobs=top
     )
-    return [record for event in engine.generate(PROMPT, config) if isinstance(event, RoundDone) for record in event.tokens]
+    return [
+        record for event in engine.generate(PROMPT, config) if isinstance(event, RoundDone) for record in event.tokens
+    ]
 
 
 def of_the_target(engine: Engine, token_ids: list[int]) -> torch.Tensor:

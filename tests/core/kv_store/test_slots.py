@@ -24,7 +24,11 @@ def slots_of(engine: Engine, free_bytes: int = PLENTY) -> Slots:
 
 
 def ask(
-    engine: Engine, prompt: Sequence[int], slots: Slots | None = None, method: str = "triforce", temperature: float = 0.0
+    engine: Engine,
+    prompt: Sequence[int],
+    slots: Slots | None = None,
+    method: str = "triforce",
+    temperature: float = 0.0,
 ) -> Finished:
     if slots is not None:
         list(slots.bring(prompt))
