@@ -13,6 +13,7 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.ending import Ending, leave
 from app.server.openai.api import Api
+from app.server.openai.metrics import log_requests
 from app.server.request_guard import Hosts
 from app.server.serve_page import PortInUse, check_port, load
 from core.errors import InvalidSetting
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
                 )
             )
             announce(args, ready)
+            log_requests()
             server.run()
             if not server.started:
                 raise PortInUse(args.host, args.port)

@@ -1,7 +1,8 @@
 """Texts that need not be read again: kept in memory while another one is asked about, and saved on disk if wanted.
 
-Pages and `serve` bring a prompt here before the engine reads it. The work runs on the engine's thread and stops for waiting jobs; the state is what the page's card shows. Knows nothing
-of Gradio. `core.kv_store.engine_store` imports torch, so it is imported only once the engine is there.
+Pages and `serve` bring a prompt here before the engine reads it. The work runs on the engine's thread and stops for
+waiting jobs; the state is what the page's card shows. Knows nothing of Gradio. `core.kv_store` imports torch, so it is
+imported only once the engine is there.
 """
 
 import logging

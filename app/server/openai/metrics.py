@@ -1,4 +1,4 @@
-"""What is told of requests without a word of their texts: /metrics in Prometheus' format, and a line each in the log."""
+"""What is told of requests without a word of their texts: /metrics for Prometheus, and a line each in the log."""
 
 import logging
 import time
@@ -71,6 +71,15 @@ class Metrics:
         self._times["queue_seconds"].observe(timing.queue_seconds)
         self._times["first_token_seconds"].observe(timing.first_token_seconds or 0.0)
         self._times["decode_seconds"].observe(sum(one.stats.decode_seconds for one in finished))
+
+
+def log_requests() -> None:
+    """Write a line about each request to stderr."""
+    lines = logging.StreamHandler()
+    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 def note(request: Request, results: Sequence[Result], timing: Timing) -> None:

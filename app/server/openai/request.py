@@ -75,6 +75,7 @@ class ChatRequest:
     messages: tuple[Message, ...]
     config: GenerationConfig
     prompt: str | tuple[int, ...] | None = None  # a text to continue without a chat template, in place of messages
+    field: str = "messages"  # where the request has its text
     count: int = 1  # answers to the same prompt; each has a seed of its own, one more than the one before
     stream: bool = False
     include_usage: bool = False
@@ -152,6 +153,7 @@ def parse_text(body: Mapping[str, Any], *, default_method: str = "triforce") -> 
         model=model_of(body),
         messages=(),
         prompt=_whole_characters(prompt, "prompt") if isinstance(prompt, str) else prompt,
+        field="prompt",
         config=generation(
             {"max_tokens": TEXT_TOKENS, **{name: value for name, value in body.items() if value is not None}},
             default_method,

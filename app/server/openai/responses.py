@@ -1,7 +1,7 @@
-"""/v1/responses, as far as the client's basic call needs it: a text in, a text out, whole or streamed, nothing stored."""
+"""/v1/responses, as far as a client's basic call needs it: text in, text out, whole or streamed; nothing is stored."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.server.openai.errors import BadRequest
@@ -50,7 +50,7 @@ def parse_response(
         "stream_options": None,
     }
     try:
-        return parse_chat(chat, default_method=default_method, thinking=thinking)
+        return replace(parse_chat(chat, default_method=default_method, thinking=thinking), field="input")
     except BadRequest as error:  # in the words of this address
         names = {"messages": "input", "max_tokens": "max_output_tokens"}
         for theirs, ours_ in names.items():

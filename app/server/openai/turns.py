@@ -87,7 +87,7 @@ class Turns:
             Overloaded: at once. While iterating: a RequestError.
         """
         work = _work(request, self._prompts, timing, Kept(self._worker.saved_books, self._session))
-        async with self._turn(work) as events:
+        async with self._turn(work, request.field) as events:
             yield events
 
     async def do(self, job: "Callable[[TextEngine], T]") -> T:
@@ -106,25 +106,25 @@ class Turns:
         return found[0]
 
     @asynccontextmanager
-    async def _turn(self, work: Work) -> AsyncIterator[AsyncIterator[Event | Pause]]:
+    async def _turn(self, work: Work, field: str = "") -> AsyncIterator[AsyncIterator[Event | Pause]]:
         if self._num_here > self._most:
             raise Overloaded(self._num_here - 1, RETRY_SECONDS)
         self._num_here += 1
         stream = _Stream(self._worker.borrow(self._session.id, work))
         try:
-            yield self._brought_over(stream)
+            yield self._brought_over(stream, field)
         finally:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(stream.close, limiter=self._threads)
             self._num_here -= 1
             self._worker.reading.save_later(self._session)
 
-    async def _brought_over(self, stream: "_Stream") -> AsyncIterator[Event | Pause]:
+    async def _brought_over(self, stream: "_Stream", field: str) -> AsyncIterator[Event | Pause]:
         while True:
             try:
                 event = await to_thread.run_sync(stream.next, limiter=self._threads)
             except CoreError as error:
-                raise request_error(error) from error
+                raise request_error(error, field) from error
             if event is None:
                 return
             if isinstance(event, Waiting | BookMoving):

@@ -1,4 +1,4 @@
-"""Log-probabilities of an answer's tokens are those of the target alone, whoever guessed them and however they were drawn."""
+"""Log-probabilities of an answer's tokens are the target's own, whoever guessed them and however they were drawn."""
 
 import pytest
 import torch
