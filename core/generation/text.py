@@ -60,7 +60,7 @@ class PromptText(Protocol):
         """Text of tokens, without special ones."""
 
     @property
-    def beginning(self) -> list[int]:
+    def beginning(self) -> Sequence[int]:
         """The special tokens that this tokenizer puts before a text without a chat template."""
 
     def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
@@ -148,7 +148,7 @@ class ChatText:
         return cast(list[int], encoded["input_ids"])
 
     @property
-    def beginning(self) -> list[int]:
+    def beginning(self) -> Sequence[int]:
         """See `PromptText`."""
         alone = cast(list[int], self._tokenizer("", verbose=False)["input_ids"])
         return [token for token in alone if token not in self.eos_ids or token == self._tokenizer.bos_token_id]

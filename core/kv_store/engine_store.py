@@ -85,6 +85,10 @@ class CacheOwner(TextEngine, Protocol):
     def full_cache(self) -> FullCache:
         """The keys and values of what it has read."""
 
+    @property
+    def held_tokens(self) -> list[int]:
+        """The tokens whose keys and values the full cache holds."""
+
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
         """Its full cache, emptied, to be filled with the rows of these tokens."""
 

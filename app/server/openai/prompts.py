@@ -74,7 +74,7 @@ class Prompts:
             return Prompt(list(prompt))
         at = prompt.rfind(EMPTY_LINE)
         first, rest = (prompt[:at], prompt[at:]) if at > 0 else (prompt, "")
-        ids = text.beginning + self._encoded(first, text)
+        ids = [*text.beginning, *self._encoded(first, text)]
         return Prompt(ids + text.encode(rest), boundary=len(ids) if len(ids) >= LEAST_BOOK and rest else 0)
 
     def wrote(self, finished: Finished, text: "PromptText") -> None:

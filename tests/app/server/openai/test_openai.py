@@ -192,7 +192,7 @@ def test_a_text_goes_on_without_a_chat_template(client: openai.OpenAI, worker: E
     found: list[Any] = []
 
     def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
-        ids = engine.text.beginning + engine.text.encode(BOOK)
+        ids = [*engine.text.beginning, *engine.text.encode(BOOK)]
         yield from (found.append((ids, one)) for one in engine.generate(ids, GenerationConfig(max_new_tokens=9)))
 
     of_engine(worker, work)
