@@ -166,12 +166,8 @@ class Client:
                 yield from self._streamed(body, cancel)
                 return
             except (Unreachable, Refused) as error:  # raised before anything has arrived
-                if (
-                    isinstance(error, Refused)
-                    and error.status in UNABLE
-                    and "stream" in str(error)
-                    and "stream" in body
-                ):
+                unable = isinstance(error, Refused) and error.status in UNABLE and "stream" in str(error)
+                if unable and "stream" in body:
                     yield from self.stream(whole(body), cancel)
                     return
                 if pause is None or (isinstance(error, Refused) and error.status not in BUSY):

@@ -4,7 +4,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,6 +35,7 @@ class Metrics:
     """
 
     def __init__(self, num_here: Callable[[], int], in_memory: Callable[[], tuple[int, int]]) -> None:
+        disable_created_metrics()
         own = self._registry = CollectorRegistry(auto_describe=False)
         self._requests = Counter(
             "triforce_requests", "Requests by address and status.", ["path", "status"], registry=own
