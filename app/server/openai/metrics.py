@@ -35,7 +35,7 @@ class Metrics:
     """
 
     def __init__(self, num_here: Callable[[], int], in_memory: Callable[[], tuple[int, int]]) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         own = self._registry = CollectorRegistry(auto_describe=False)
         self._requests = Counter(
             "triforce_requests", "Requests by address and status.", ["path", "status"], registry=own
