@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.server.openai.errors import BadRequest
+from app.server.openai.errors import BadRequest, request_error
 from app.server.openai.request import Message, parse_chat, parse_json, parse_text
 from app.server.openai.responses import parse_response
+from core.errors import ContextTooSmall, InvalidSetting
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
@@ -157,6 +158,12 @@ def test_responses_are_refused_in_their_own_words(fields: dict[str, Any], param:
     with pytest.raises(BadRequest) as caught:
         parse_response(fields)
     assert caught.value.param == param and "messages[" not in caught.value.message
+
+
+def test_hints_for_the_command_line_are_not_for_clients() -> None:
+    assert request_error(InvalidSetting("No draft.", hint="Use --method retrieval.")).message == "No draft."
+    assert request_error(InvalidSetting("No draft.", hint="Leave it out.")).message == "No draft. Leave it out."
+    assert request_error(ContextTooSmall(9064, 2048, possible=4096), "prompt").param == "prompt"
 
 
 @pytest.mark.parametrize(
