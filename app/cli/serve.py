@@ -80,7 +80,7 @@ def saved_books(args: argparse.Namespace) -> SavedBooks:
     place = data_place(args.data_dir) / FOLDER
     if args.saved is False or not (args.saved or place.is_dir()):
         return SavedBooks()
-    return SavedBooks(data_dir(args.data_dir) / FOLDER, "always" if args.saved else None)
+    return SavedBooks(data_dir(args.data_dir) / FOLDER, "always") if args.saved else SavedBooks(place)
 
 
 def loaded(worker: EngineWorker) -> Ready:
