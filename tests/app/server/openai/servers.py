@@ -19,8 +19,6 @@ from tests.app.fakes import SECONDS, FakeEngine, FakeText
 class ServedText(FakeText):
     """One token a character, templates of one token around every message."""
 
-    beginning: Sequence[int] = ()
-
     def __init__(self, words: dict[int, str]) -> None:
         self._words = words
 
