@@ -12,6 +12,7 @@ AttentionWish = Literal["auto", "torch", "compiled", "flash-attn", "flex"]
 ATTENTIONS: tuple[AttentionWish, ...] = get_args(AttentionWish)
 MOST_GIB = 1 << 20  # the largest device memory that a setting may state
 MOST_GPUS = 8
+MOST_LOGPROBS = 20  # of other tokens at each place
 MOST_QUERIES = 64  # queries that vote for chunks: the full cache logs twice as many, because a round may be rolled back
 LEAST_TEMPERATURE = 1e-5  # below it logits / temperature overflow float32; all mass is on one token long before
 # Default number of guesses a round that the full cache verifies. 24 guesses make passes of 25 rows: passes of up to 32
@@ -226,7 +227,13 @@ class GenerationConfig:
     thinking: str | None = (
         None  # what the prompt asks for, see `core.generation.thinking`; None: as the model is set up
     )
+    top_logprobs: int | None = None  # log-probabilities of each token and of so many others; None: of none
 
     def __post_init__(self) -> None:
         _require(self.max_new_tokens >= 1, "At least one new token is needed.", "Use --max-new-tokens 1 or more.")
         _require(all(self.stop_strings), "A stop string is empty.", "Remove it.")
+        _require(
+            0 <= (self.top_logprobs or 0) <= MOST_LOGPROBS,
+            f"{self.top_logprobs} log-probabilities a token are not usable.",
+            f"Use 0 to {MOST_LOGPROBS}.",
+        )

@@ -143,9 +143,10 @@ def document(
     many: bool,
 ) -> dict[str, Any]:
     """The JSON of one answer, or of many; with the tokens of their prompts, if there are any here."""
-    reports = [answer_report(finished) for finished in answers]
+    here = engine.info.capabilities.computes_here
+    reports = [answer_report(finished, knows_ids=here) for finished in answers]
     for report, prompt in zip(reports, prompts, strict=bool(prompts)):
-        report["prompt_token_ids"] = prompt
+        report["prompt_token_ids"] = prompt if here else None
     head = {**engine_report(engine.info), **prefill_report(answers[0]), **(opening.report() if opening else {})}
     if not many:
         return {**head, "methods": {answers[0].method: reports[0]}}

@@ -196,15 +196,16 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         "--allow-origin", metavar="URL", action="append", help="let web pages from there use it (default: none)"
     )
     parser.add_argument("--queue", type=int, default=16, metavar="N", help="requests that may wait (default: 16)")
+    add_keeping_option(parser, "as set on the page")
     add_thinking_option(parser)
 
 
-def add_keeping_option(parser: argparse.ArgumentParser) -> None:
+def add_keeping_option(parser: argparse.ArgumentParser, default: str = "if reading took long") -> None:
     """`--saved`, `--no-saved`; None without either."""
     parser.add_argument(
         "--saved",
         action=argparse.BooleanOptionalAction,
-        help="keep the read text on disk for the next time (default: if reading took long); --no-saved reads it anew",
+        help=f"keep the read text on disk for the next time (default: {default}); --no-saved reads it anew",
     )
 
 

@@ -115,7 +115,10 @@ def report(
         **prefill_report(next(iter(finished.values()))),
         "server": engine.info.plan.device.because,
         "turns": "one after the other",
-        "methods": {name: {**answer_report(one), "server": dict(told[name]) or None} for name, one in finished.items()},
+        "methods": {
+            name: {**answer_report(one, knows_ids=False), "server": dict(told[name]) or None}
+            for name, one in finished.items()
+        },
         "speedup": rounded(speedup, 3),
         "equality": equality(plain, others, greedy=config.sampling.greedy),
     }

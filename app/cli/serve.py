@@ -6,15 +6,19 @@ import sys
 
 from app.cli.reading import print_json
 from app.remote.addresses import is_loopback
+from app.runtime.data_folder import data_dir, data_place
 from app.runtime.events import LoadFailed, Ready
 from app.runtime.options import engine_config
+from app.runtime.saved_books import SavedBooks
 from app.runtime.worker import EngineWorker
 from app.server.ending import Ending, leave
 from app.server.openai.api import Api
+from app.server.openai.metrics import log_requests
 from app.server.request_guard import Hosts
 from app.server.serve_page import PortInUse, check_port, load
 from core.errors import InvalidSetting
 
+FOLDER = "shelf"  # of saved books, in the data folder
 KEY_VARIABLE = "TRIFORCE_API_KEY"
 LONGEST_END_SECONDS = 3  # for clients to finish when the server ends
 
@@ -33,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     check_door(args.host, key)
     check_port(args.host, args.port)
     config = engine_config(args)
-    worker = EngineWorker(lambda: load(config))
+    worker = EngineWorker(lambda: load(config), saved_books=saved_books(args))
     with Ending():
         try:
             worker.start()
@@ -57,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
                 )
             )
             announce(args, ready)
+            log_requests()
             server.run()
             if not server.started:
                 raise PortInUse(args.host, args.port)
@@ -68,6 +73,14 @@ def run(args: argparse.Namespace) -> int:
     if worker.is_running:
         leave(0)
     return 0
+
+
+def saved_books(args: argparse.Namespace) -> SavedBooks:
+    """The books on disk: opened where there are any, saved with --saved or where the page's setting says always."""
+    place = data_place(args.data_dir) / FOLDER
+    if args.saved is False or not (args.saved or place.is_dir()):
+        return SavedBooks()
+    return SavedBooks(data_dir(args.data_dir) / FOLDER, "always") if args.saved else SavedBooks(place)
 
 
 def loaded(worker: EngineWorker) -> Ready:

@@ -25,6 +25,7 @@ MOST_LINE = 4 << 20  # bytes; one event of a stream has a few hundred
 MOST_BODY = 64 << 20  # bytes of a short answer; the tokens of a long text are some 100 KB
 POLL_SECONDS = 0.05
 BUSY = frozenset({429, 502, 503, 504})
+UNABLE = frozenset({400, 404, 405, 422, 501})  # of servers that do not stream, if they say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,10 @@ class Client:
                 yield from self._streamed(body, cancel)
                 return
             except (Unreachable, Refused) as error:  # raised before anything has arrived
+                unable = isinstance(error, Refused) and error.status in UNABLE and "stream" in str(error)
+                if unable and "stream" in body:
+                    yield from self.stream(whole(body), cancel)
+                    return
                 if pause is None or (isinstance(error, Refused) and error.status not in BUSY):
                     raise
                 if (cancel or threading.Event()).wait(pause):
@@ -202,6 +207,10 @@ class Client:
                         text = await reply.aread()
                     raise Refused(self.address.short, reply.status_code, reason_in(text))
                 kind = reply.headers.get("content-type", "")
+                if "application/json" in kind:  # a server that does not stream
+                    async with asyncio.timeout(patience.first):
+                        yield self._whole(await self._bounded(reply))
+                    return
                 if "text/event-stream" not in kind:
                     raise Garbage(self.address.short, f"{kind or 'no content type'} in place of a stream")
                 lines = self._lines(reply.aiter_bytes())
@@ -223,6 +232,22 @@ class Client:
                         yield part
         except Exception as error:
             raise self._explained(error, patience.first) from error
+
+    async def _bounded(self, reply: httpx.Response) -> bytes:
+        held = bytearray()
+        async for piece in reply.aiter_bytes():
+            held += piece
+            if len(held) > MOST_BODY:
+                raise Garbage(self.address.short, "an endless answer")
+        return bytes(held)
+
+    def _whole(self, text: bytes) -> Part:
+        """A whole answer as the only event of a stream."""
+        answer = self._json(text)
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            raise Garbage(self.address.short, "JSON that is no answer in place of a stream")
+        return Part(time.perf_counter(), {**answer, "choices": [{**choices[0], "delta": choices[0].get("message")}]})
 
     async def _lines(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         held = b""
@@ -284,6 +309,11 @@ class Client:
                 return BrokenOff(where)
             case _:
                 return error
+
+
+def whole(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same request for an answer in one piece."""
+    return {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
 
 
 class _Reader:

@@ -47,6 +47,7 @@ class RemoteText:
     """
 
     eos_ids: frozenset[int] = frozenset()
+    beginning: Sequence[int] = ()
     knows_offsets = True  # of our pieces, which differ from the server's tokens by a few characters
 
     def __init__(self, count: Callable[[str], int] | None, chars_per_token: float = 4.0) -> None:

@@ -146,9 +146,13 @@ class Reading:
     def after(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
         """Yield an answer's events; then do the remaining work on the book, if nobody waits."""
         yield from events
-        if disk_state(session).wanted:  # the answer has read it, and books are saved without asking
-            self._jobs.add_once(session, "saving", partial(self._keep_quietly, session))
+        self.save_later(session)
         self._baseline_later(session)
+
+    def save_later(self, session: Session) -> None:
+        """Queue the writing of what an answer has read, if books are saved without asking."""
+        if disk_state(session).wanted:
+            self._jobs.add_once(session, "saving", partial(self._keep_quietly, session))
 
     def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)

@@ -1,7 +1,8 @@
-"""Books on disk, for the page: a saved book is opened instead of read; a book that was read is saved if wanted.
+"""Texts that need not be read again: kept in memory while another one is asked about, and saved on disk if wanted.
 
-The work runs on the engine's thread and stops for waiting jobs; the state is what the page's card shows. Knows nothing
-of Gradio. `core.kv_store.engine_store` imports torch, so it is imported only once the engine is there.
+Pages and `serve` bring a prompt here before the engine reads it. The work runs on the engine's thread and stops for
+waiting jobs; the state is what the page's card shows. Knows nothing of Gradio. `core.kv_store` imports torch, so it is
+imported only once the engine is there.
 """
 
 import logging
@@ -11,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.runtime.disk_state import DiskState
-from app.runtime.events import BookMoving
+from app.runtime.events import BookMoving, Pause
 from core.errors import CoreError
 
 if TYPE_CHECKING:
     from app.runtime.sessions import Session
     from core.engine_api import TextEngine
     from core.kv_store.engine_store import BookStore
-    from core.kv_store.folder import BookFolder
+    from core.kv_store.folder import BookFolder, SavingMode
+    from core.kv_store.slots import Slots
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +36,16 @@ def disk_state(session: "Session") -> DiskState:
 
 
 class SavedBooks:
-    """The saved books of one program. Without a folder it saves and opens nothing."""
+    """The kept texts of one program. Without a folder it saves and opens nothing.
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = path
+    Args:
+        keeping: whether books are saved; None: as the user has set it.
+    """
+
+    def __init__(self, path: Path | None = None, keeping: "SavingMode | None" = None) -> None:
+        self.path, self._keeping = path, keeping
         self._store: BookStore | None = None
+        self._slots: Slots | None = None
         self._folder: BookFolder | None = None
 
     @property
@@ -55,8 +62,14 @@ class SavedBooks:
         return self._folder
 
     def leave(self) -> None:
-        """Forget the engine before it is freed."""
-        self._store = None
+        """Forget the engine, and its texts in memory, before it is freed."""
+        self._store = self._slots = None
+
+    @property
+    def in_memory(self) -> tuple[int, int]:
+        """How many texts are kept in memory, and their bytes."""
+        slots = self._slots
+        return (len(slots), slots.nbytes) if slots is not None else (0, 0)
 
     def _of(self, engine: "TextEngine") -> "BookStore | None":
         if self._store is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
@@ -66,10 +79,21 @@ class SavedBooks:
                 self._store = BookStore(engine, folder)
         return self._store
 
+    def _bring(self, prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event) -> Iterator[Pause]:
+        from core.kv_store.engine_store import CacheOwner, holds_all_rows
+        from core.kv_store.slots import Slots
+
+        if not isinstance(engine, CacheOwner) or engine.info.num_ranks != 1 or not holds_all_rows(engine):
+            return  # its text is read again
+        self._slots = self._slots or Slots(engine)
+        for _ in self._slots.bring(prompt_ids, cancel.is_set):
+            yield Pause()
+
     def fetch(
         self, session: "Session", prompt_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event
-    ) -> Iterator[BookMoving]:
-        """Fetch the saved part of a prompt into the engine, so that the model need not read it."""
+    ) -> Iterator[BookMoving | Pause]:
+        """Bring what is kept or saved of a prompt into the engine, so that the model need not read it."""
+        yield from self._bring(prompt_ids, engine, cancel)
         store = self._of(engine)
         if store is None:
             return
@@ -89,20 +113,30 @@ class SavedBooks:
 
     def read_ended(self, session: "Session", token_ids: Sequence[int], engine: "TextEngine") -> None:
         """The engine holds exactly the book's tokens: if reading took long, offer to save them, or save unasked."""
+        if session.incognito or session.book is None:
+            return
+        self.was_read(session, token_ids, engine, session.book.names, session.read_seconds)
+
+    def was_read(
+        self, session: "Session", token_ids: Sequence[int], engine: "TextEngine", names: Sequence[str], seconds: float
+    ) -> None:
+        """As `read_ended`, for any text that took `seconds` to read."""
         store = self._of(engine)
-        if store is None or session.incognito or session.book is None:
+        if store is None:
             return
         from core.kv_store.engine_store import WORTH_SECONDS
 
-        state, settings = disk_state(session), store.folder.settings
-        if settings.keeping == "never" or session.read_seconds < WORTH_SECONDS or store.is_saved(token_ids):
+        state, keeping = disk_state(session), self._keeping or store.folder.settings.keeping
+        if keeping == "never" or seconds < WORTH_SECONDS or not store.has_queries(token_ids):
             return
-        state.offer = store.read_book(token_ids, session.book.names, session.read_seconds)
-        state.wanted = settings.keeping == "always"
+        if (state.wanted and state.offer and state.offer.token_ids != tuple(token_ids)) or store.is_saved(token_ids):
+            return  # one text is saved at a time
+        state.offer = store.read_book(token_ids, names, seconds)
+        state.wanted = keeping == "always"
 
     def write(
         self, session: "Session", others_wait: Callable[[], bool], engine: "TextEngine", cancel: threading.Event
-    ) -> Iterator[BookMoving]:
+    ) -> Iterator[BookMoving | Pause]:
         """Write the session's book, or continue to, until it is complete or another job waits for the engine."""
         from core.kv_store.engine_store import Kept
 
@@ -110,6 +144,8 @@ class SavedBooks:
         if state.offer is None or store is None:
             state.decline()
             return
+        if not store.holds(state.offer):  # another text was read meanwhile; this one may be in memory
+            yield from self._bring([*state.offer.token_ids, 0], engine, cancel)
         if not store.holds(state.offer):
             state.decline(LOST)
             return

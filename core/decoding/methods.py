@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torch import Tensor
+
 from core.caches.retrieval import HeldPart, RetrievalCache
 from core.caches.streaming import HeldWindow, StreamingCache
 from core.caches.tokens import Context
@@ -89,6 +91,15 @@ class Decoder:
     def vocab(self) -> int:
         """Number of tokens in the models' vocabulary."""
         return self._parts.vocab
+
+    def note_logits(self) -> None:
+        """Keep the logits of each step for `logits`."""
+        self._sampled[-1].noting = True
+
+    @property
+    def logits(self) -> Tensor:
+        """The verifier's logits at the places of the newest step's tokens, [>= a + 1, V]; valid until the next step."""
+        return self._sampled[-1].noted
 
     def reset_meters(self) -> None:
         """Count passes from here on: those before were prefill."""

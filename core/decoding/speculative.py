@@ -52,6 +52,7 @@ class SampledModel:
 
     def __init__(self, model: CachedModel, sampling: SamplingParams) -> None:
         self.model, self._sampling = model, sampling
+        self.noting, self.noted = False, torch.empty(0, 0)  # logits [keep, V] of the newest pass, if noted
         self._params = as_tensor(sampling, model.device)
 
     @property
@@ -60,6 +61,8 @@ class SampledModel:
 
     def probs(self, context: Context, keep: int) -> Tensor:
         logits = self.model.logits(context, keep)
+        if self.noting:
+            self.noted = logits
         replay = self._recorded(logits)
         return replay() if replay else to_probs(logits, self._sampling)
 

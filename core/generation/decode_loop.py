@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 
+import torch
 from torch import Generator
 
 from core.caches.oom_fallback import OomFallback
@@ -13,7 +14,7 @@ from core.decoding.methods import Decoder
 from core.decoding.sampling import GreedySampler, TokenSampler
 from core.decoding.stats import DecodeStats
 from core.decoding.verify import Verdict
-from core.generation.events import Finished, RoundDone, StopReason, TokenRecord
+from core.generation.events import Finished, Likely, RoundDone, StopReason, TokenRecord
 from core.generation.text import ChatText, StopWatcher, StreamDecoder
 from core.generation.thinking import Part
 
@@ -72,6 +73,8 @@ class Answer:
         if not config.sampling.greedy:
             rng = Generator(device=decoder.verifier.device)
             self._dice = sampler_behind(rng, config.seed, len(written), decoder.vocab, speculative=bool(decoder.levels))
+        if config.top_logprobs is not None:
+            decoder.note_logits()
         self._shown = [self._watcher.push(self._read(token)[1]) for token in written]
         self._round = self._num_thought = 0
         self.seconds = self._thought_seconds = 0.0  # of decoding this answer; recording passes is set-up
@@ -111,7 +114,10 @@ class Answer:
 
     def _commit(self, verdict: Verdict) -> tuple[str, list[TokenRecord]]:
         shown, records = "", []
-        for token, origin, p, q in zip(verdict.tokens, verdict.origins, *verdict.p_and_q(), strict=True):
+        likely = self._likely(verdict)
+        for place, (token, origin, p, q) in enumerate(
+            zip(verdict.tokens, verdict.origins, *verdict.p_and_q(), strict=True)
+        ):
             self.tokens.append(token)
             self._plain_bytes += len(self.tokens) * self._kv_bytes
             ended = token in self._text.eos_ids
@@ -119,11 +125,27 @@ class Answer:
             shown += self._watcher.push(text)
             self._num_thought += part != "answer"
             said = text if part == "answer" else self._thought[-1]
-            records.append(TokenRecord(token, said, origin, self._round, p, q))
+            in_answer = bool(likely) and part == "answer" and not ended
+            own, top = likely[place] if in_answer else (None, ())
+            records.append(TokenRecord(token, said, origin, self._round, p, q, own, top))
             self.stop_reason = self._reason(ended)
             if self.stop_reason is not None:
                 break
         return shown, records
+
+    def _likely(self, verdict: Verdict) -> list[tuple[float, tuple[Likely, ...]]]:
+        """Log-probabilities of each token and of the most likely ones there, if asked for: of the raw logits."""
+        count = self._config.top_logprobs
+        if count is None:
+            return []
+        num = len(verdict.tokens)
+        logs = self.decoder.logits[:num].float().log_softmax(-1)
+        own = logs[torch.arange(num), torch.tensor(verdict.tokens)].tolist()
+        best = logs.topk(count, -1)
+        return [
+            (mine, tuple(Likely(token, self._text.decode([token]), value) for token, value in zip(*place, strict=True)))
+            for mine, *place in zip(own, best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
 
     def _reason(self, ended: bool) -> StopReason | None:
         if ended:

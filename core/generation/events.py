@@ -1,12 +1,20 @@
 """The engine's events: frozen values, in the order PrefillProgress*, RoundDone*, Finished."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from core.decoding.origin import Origin
 from core.decoding.stats import DecodeStats
 
 StopReason = Literal["end_of_text", "stop_string", "max_new_tokens", "context_full", "time_up", "cancelled"]
+
+
+class Likely(NamedTuple):
+    """A token that could have been written, and the model's log-probability of it before any sampling option."""
+
+    token_id: int
+    text: str
+    logprob: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +27,8 @@ class TokenRecord:
     round: int  # number of the pass over the full cache that committed it, from 0
     p: float  # probability of the token under the final verifier's distribution
     q: float | None  # probability under the distribution it was proposed with; None if it was not proposed
+    logprob: float | None = None  # as of `Likely`; None: not asked for, or no part of the answer's text
+    top: tuple[Likely, ...] = ()  # the most likely tokens at this place, the most likely first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,10 @@ class PromptText(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of tokens, without special ones."""
 
+    @property
+    def beginning(self) -> Sequence[int]:
+        """The special tokens that this tokenizer puts before a text without a chat template."""
+
     def opening(self, book_ids: Sequence[int], thinking: str | None = None) -> list[int]:
         """Everything before the first question."""
 
@@ -142,6 +146,12 @@ class ChatText:
         """Token ids of plain text; nothing in it is read as a special token."""
         encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
         return cast(list[int], encoded["input_ids"])
+
+    @property
+    def beginning(self) -> Sequence[int]:
+        """See `PromptText`."""
+        alone = cast(list[int], self._tokenizer("", verbose=False)["input_ids"])
+        return [token for token in alone if token not in self.eos_ids or token == self._tokenizer.bos_token_id]
 
     @property
     def knows_offsets(self) -> bool:

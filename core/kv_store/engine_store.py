@@ -85,6 +85,10 @@ class CacheOwner(TextEngine, Protocol):
     def full_cache(self) -> FullCache:
         """The keys and values of what it has read."""
 
+    @property
+    def held_tokens(self) -> list[int]:
+        """The tokens whose keys and values the full cache holds."""
+
     def refilled(self, token_ids: Sequence[int], *, logged: int) -> AbstractContextManager[FullCache]:
         """Its full cache, emptied, to be filled with the rows of these tokens."""
 
@@ -187,6 +191,10 @@ class BookStore:
                     cache.truncate(self._settled(cache.length, total))
 
     # -------------------- to the saved books
+
+    def has_queries(self, token_ids: Sequence[int]) -> bool:
+        """Whether the newest queries of this text, which the engine holds, are all there: a saved book has them."""
+        return self.engine.full_cache.queries_start() <= max(0, len(token_ids) - QUERY_LOG)
 
     def read_book(self, token_ids: Sequence[int], names: Sequence[str], read_seconds: float) -> ReadBook:
         """What can be saved of the engine's present contents: exactly these tokens, just read."""

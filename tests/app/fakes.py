@@ -70,6 +70,7 @@ class FakeText:
     eos_ids = frozenset({0})
 
     knows_offsets = True
+    beginning: Sequence[int] = ()
 
     def encode(self, text: str) -> list[int]:
         return [ord(char) for char in text]

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,12 +24,14 @@ from app.runtime.worker import EngineWorker
 from app.server.openai.api_guard import ApiGuard
 from app.server.openai.bodies import STALLED_SECONDS, Bodies
 from app.server.openai.errors import BadRequest, Failed, NotFound, RequestError
-from app.server.openai.request import ChatRequest, parse_chat, parse_json, quoted
-from app.server.openai.response import DONE, Head, chunk, completion, event, last_chunk, remark, usage_chunk
+from app.server.openai.metrics import METRICS_TYPE, Metrics, Observed, note
+from app.server.openai.request import ChatRequest, parse_chat, parse_json, parse_text, quoted
+from app.server.openai.response import DONE, ChatShape, Head, Part, Result, Shape, TextShape, event, remark
+from app.server.openai.responses import ResponseShape, parse_response
 from app.server.openai.turns import MOST_WAITING, Timing, Turns, ended_early
 from app.server.request_guard import Hosts
 from core.decoding.registry import methods_for
-from core.generation.events import Finished, PrefillProgress, RoundDone
+from core.generation.events import Finished, PrefillProgress, RoundDone, TokenRecord
 
 if TYPE_CHECKING:
     from core.engine_api import TextEngine
@@ -65,19 +67,26 @@ class Api:
     ) -> None:
         self._turns = Turns(worker, most_waiting=most_waiting)
         self._bodies = Bodies(ready.context, most_waiting + 1)
+        self._metrics = Metrics(lambda: self._turns.num_here, lambda: worker.saved_books.in_memory)
         self._ready, self._created, self._thinking = ready, int(time.time()), thinking
         usual = ready.info.usual_method
         self._methods = tuple(sorted(methods_for(has_draft=ready.info.has_draft), key=lambda name: name != usual))
         routes = [
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.text, methods=["POST"]),
+            Route("/v1/responses", self.response, methods=["POST"]),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/tokenize", self.tokenize, methods=["POST"]),
             Route("/health", self.health),
+            Route("/metrics", self.metrics),
         ]
         self.app = Starlette(
             routes=routes,
-            middleware=[Middleware(ApiGuard, hosts=hosts, key=key, origins=origins)],
+            middleware=[
+                Middleware(Observed, metrics=self._metrics),
+                Middleware(ApiGuard, hosts=hosts, key=key, origins=origins),
+            ],
             exception_handlers={
                 RequestError: _refused,
                 HTTPException: _misdirected,
@@ -89,6 +98,10 @@ class Api:
     async def health(self, _request: Request) -> Response:
         """Whether the server is up."""
         return JSONResponse({"status": "ok"})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Counts and times in Prometheus' text format."""
+        return Response(self._metrics.text(), media_type=METRICS_TYPE)
 
     async def models(self, _request: Request) -> Response:
         """The list of models: the loaded one."""
@@ -116,57 +129,104 @@ class Api:
 
     async def chat(self, request: Request) -> Response:
         """An answer to messages, whole or streamed."""
-        timing = Timing(time.perf_counter())
-        body = parse_json(await self._bodies.read(request))
+        timing, body = await self._begun(request)
         asked = parse_chat(body, default_method=self._methods[0], thinking=self._thinking)
-        self._check_name(asked.model)
-        head = Head(f"chatcmpl-{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
+        return await self._answered(request, asked, timing, ChatShape(self._head("chatcmpl-"), asked.include_usage))
+
+    async def text(self, request: Request) -> Response:
+        """A text that goes on, without a chat template."""
+        timing, body = await self._begun(request)
+        asked = parse_text(body, default_method=self._methods[0])
+        return await self._answered(request, asked, timing, TextShape(self._head("cmpl-"), asked.include_usage))
+
+    async def response(self, request: Request) -> Response:
+        """As `chat`, in the words of /v1/responses."""
+        timing, body = await self._begun(request)
+        asked = parse_response(body, default_method=self._methods[0], thinking=self._thinking)
+        return await self._answered(request, asked, timing, ResponseShape(self._head("resp_")))
+
+    async def _begun(self, request: Request) -> tuple[Timing, dict[str, Any]]:
+        timing = Timing(time.perf_counter())
+        return timing, parse_json(await self._bodies.read(request))
+
+    def _head(self, prefix: str) -> Head:
+        return Head(f"{prefix}{secrets.token_hex(12)}", int(time.time()), self._ready.info.model)
+
+    async def _answered(self, request: Request, asked: ChatRequest, timing: Timing, shape: Shape) -> Response:
+        if asked.model is not None:
+            self._check_name(asked.model)
+        self._check_method(asked.config.method)
+        results: list[Result] = []
+        note(request, results, timing)
         if not asked.stream:
-            whole = await _unless_gone(request, self._whole(asked, head, timing))
+            whole = await _unless_gone(request, self._whole(asked, shape, timing, results))
             return Response(status_code=499) if whole is None else JSONResponse(whole)
-        parts = self._parts(asked, head, timing)
+        parts = self._parts(asked, shape, timing, results)
         first = await _unless_gone(request, anext(parts))  # an error before the first part gets its own status
         return Response(status_code=499) if first is None else EventStream(request, first, parts)
 
-    async def _whole(self, asked: ChatRequest, head: Head, timing: Timing) -> dict[str, Any]:
+    async def _whole(self, asked: ChatRequest, shape: Shape, timing: Timing, results: list[Result]) -> dict[str, Any]:
+        records: list[TokenRecord] = []
         async with self._turns.answer(asked, timing) as events:
             async for one in events:
+                if isinstance(one, RoundDone):
+                    records += one.tokens
                 if isinstance(one, Finished) and one.stop_reason != "cancelled":
-                    return completion(head, one, timing, asked.config.seed)
+                    results.append(_result(asked, one, len(results), records))
+                    records = []
+                    if len(results) == asked.count:
+                        return shape.whole(results, timing)
         raise ended_early()
 
-    async def _parts(self, asked: ChatRequest, head: Head, timing: Timing) -> AsyncGenerator[bytes]:
-        shown, finished, reading, told_at = 0, None, False, 0.0
+    async def _parts(
+        self, asked: ChatRequest, shape: Shape, timing: Timing, results: list[Result]
+    ) -> AsyncGenerator[bytes]:
+        shown, reading, told_at = 0, False, 0.0
+        noting = asked.config.top_logprobs is not None
         async with self._turns.answer(asked, timing) as events:
             async for one in events:
-                text = ""
+                documents: Iterable[dict[str, Any]] = ()
                 match one:
                     case PrefillProgress() if not reading:
-                        reading, told_at = True, time.monotonic()
-                        yield event(chunk(head, {"role": "assistant", "content": ""}))
-                    case PrefillProgress():
+                        reading, documents = True, (shape.first(),)
+                    case PrefillProgress() if not results:
                         told_at = time.monotonic()
                         yield remark(f"read {one.done_tokens} of {one.total_tokens} tokens")
                     case RoundDone():
-                        if one.thought:
-                            yield event(chunk(head, {"reasoning_content": one.thought}))
                         text, shown = timing.fresh(shown, one.text), shown + len(one.text)
-                    case Finished():
-                        finished = one
+                        part = Part(len(results), text, one.thought, one.tokens if noting else None)
+                        documents = shape.part(part) if part else ()
+                    case Finished() if one.stop_reason != "cancelled":
+                        documents = self._ended(asked, one, shape, timing, results, shown)
+                        shown = 0
                     case Pause() if reading and time.monotonic() - told_at >= ALIVE_SECONDS:
                         told_at = time.monotonic()
                         yield remark("working")
-                if text:
+                for document in documents:
                     told_at = time.monotonic()
-                    yield event(chunk(head, {"content": text}))
-        if finished is None or finished.stop_reason == "cancelled":
+                    yield event(document)
+        if len(results) < asked.count:
             raise ended_early()
-        if rest := timing.fresh(shown, finished.text[timing.num_shown_before + shown :]):
-            yield event(chunk(head, {"content": rest}))
-        yield event(last_chunk(head, finished, timing, asked.config.seed))
-        if asked.include_usage:
-            yield event(usage_chunk(head, finished))
+        for document in shape.last(results):
+            yield event(document)
         yield DONE
+
+    def _ended(
+        self, asked: ChatRequest, finished: Finished, shape: Shape, timing: Timing, results: list[Result], shown: int
+    ) -> Iterator[dict[str, Any]]:
+        index = len(results)
+        results.append(_result(asked, finished, index, ()))
+        if rest := timing.fresh(shown, finished.text[timing.num_shown_before + shown :]):
+            yield from shape.part(Part(index, rest))
+        yield from shape.ended(index, results[index], timing)
+
+    def _check_method(self, method: str) -> None:
+        if method not in self._methods:
+            known = ", ".join(self._methods)
+            raise BadRequest(
+                f"This server has no draft model for the method {quoted(method)}; use one of {known}.",
+                param="triforce.method",
+            )
 
     def _check_name(self, name: object) -> None:
         if name != self._ready.info.model:
@@ -192,6 +252,11 @@ class Api:
                 "thinking": info.capabilities.thinking,
             },
         }
+
+
+def _result(asked: ChatRequest, finished: Finished, index: int, records: Sequence[TokenRecord]) -> Result:
+    noted = records if asked.config.top_logprobs is not None else None
+    return Result(finished, asked.config.seed + index, noted)
 
 
 class EventStream(Response):

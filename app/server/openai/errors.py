@@ -77,20 +77,21 @@ class Failed(RequestError):
     status, kind = 500, "server_error"
 
 
-def request_error(error: CoreError) -> RequestError:
-    """The response for an error of the engine."""
+def request_error(error: CoreError, field: str = "messages") -> RequestError:
+    """The response for an error of the engine. `field`: where the request has its text."""
     if isinstance(error, ContextTooSmall):
-        return too_long(error.needed - LONGEST_ROUND, error.capacity - LONGEST_ROUND)
+        return too_long(error.needed - LONGEST_ROUND, error.capacity - LONGEST_ROUND, field)
     if isinstance(error, EngineFault):
         return Failed(problem_and_hint(error)[0], code="engine_error")
-    return BadRequest(" ".join(problem_and_hint(error)))
+    problem, hint = problem_and_hint(error)
+    return BadRequest(problem if "--" in hint else f"{problem} {hint}")  # clients have no command line
 
 
-def too_long(num_tokens: int, most: int) -> BadRequest:
+def too_long(num_tokens: int, most: int, field: str = "messages") -> BadRequest:
     """The error for a prompt that leaves no room for an answer."""
     return BadRequest(
-        f"This prompt has {num_tokens:,} tokens; at most {most:,} fit. Shorten the messages, "
+        f"This prompt has {num_tokens:,} tokens; at most {most:,} fit. Shorten the text, "
         "or start the server with a larger --context.",
-        param="messages",
+        param=field,
         code="context_length_exceeded",
     )

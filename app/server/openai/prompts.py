@@ -23,6 +23,7 @@ V = TypeVar("V")
 EMPTY_LINE = "\n\n"
 MOST_ANSWERS = 256  # whose tokens are remembered
 MOST_PROMPTS = 8  # remembered to count tokens read more than once; 128K tokens take 1 MB
+LEAST_BOOK = 1024  # tokens of a text that is worth a boundary
 MOST_TEXTS, LONG_TEXT = 4, 20_000  # texts of at least LONG_TEXT characters are tokenized once
 
 
@@ -32,6 +33,7 @@ class Prompt:
 
     ids: list[int]
     written: tuple[int, ...] = ()
+    boundary: int = 0  # where its longest text ends, which others may ask about too; 0: all are short
 
 
 class Prompts:
@@ -50,17 +52,30 @@ class Prompts:
         Raises:
             InvalidSetting: the model's chat format does not allow these messages.
         """
+        if request.prompt is not None:
+            return self._plain(request.prompt, text)
         messages = self._placed(request.messages, text)
         asked = messages[:-1] if request.continues else messages
         if not asked:
             raise InvalidSetting("There is no question before the answer.", hint="Send the question first.")
         pieces = text.pieces([message.role for message in asked], thinking)
-        ids = list(pieces[0])
+        ids, longest, boundary = list(pieces[0]), LEAST_BOOK, 0
         for message, piece in zip(asked, pieces[1:], strict=True):
-            ids += self._ids(message, text)
+            for part in self._parts(message, text):
+                ids += part
+                if len(part) >= longest:
+                    longest, boundary = len(part), len(ids)
             ids += piece
-        written = self._ids(messages[-1], text) if request.continues else []
-        return Prompt(text.thought_over(ids, written) if written else ids, tuple(written))
+        written = [one for part in self._parts(messages[-1], text) for one in part] if request.continues else []
+        return Prompt(text.thought_over(ids, written) if written else ids, tuple(written), boundary)
+
+    def _plain(self, prompt: str | tuple[int, ...], text: "PromptText") -> Prompt:
+        if isinstance(prompt, tuple):
+            return Prompt(list(prompt))
+        at = prompt.rfind(EMPTY_LINE)
+        first, rest = (prompt[:at], prompt[at:]) if at > 0 else (prompt, "")
+        ids = [*text.beginning, *self._encoded(first, text)]
+        return Prompt(ids + text.encode(rest), boundary=len(ids) if len(ids) >= LEAST_BOOK and rest else 0)
 
     def wrote(self, finished: Finished, text: "PromptText") -> None:
         """Remember the tokens of an answer without its thought, if they decode to exactly its text."""
@@ -99,13 +114,13 @@ class Prompts:
         others[first] = Message("user", EMPTY_LINE.join([*said, others[first].text]))
         return others
 
-    def _ids(self, message: Message, text: "PromptText") -> list[int]:
+    def _parts(self, message: Message, text: "PromptText") -> list[Sequence[int]]:
         if message.role == "assistant":
-            return list(self._answers.get(message.text) or text.encode(message.text))
+            return [self._answers.get(message.text) or text.encode(message.text)]
         at = message.text.rfind(EMPTY_LINE) if message.role == "user" else -1
         if at <= 0:
-            return self._encoded(message.text, text)
-        return self._encoded(message.text[:at], text) + text.encode(message.text[at:])
+            return [self._encoded(message.text, text)]
+        return [self._encoded(message.text[:at], text), text.encode(message.text[at:])]
 
     def _encoded(self, words: str, text: "PromptText") -> list[int]:
         if len(words) < LONG_TEXT:

@@ -1,4 +1,4 @@
-"""A chat completion request: JSON of unknown origin in, frozen and checked values out.
+"""A request for an answer: JSON of unknown origin in, frozen and checked values out.
 
 Fields that would change the answer but are not supported are refused (`REFUSED`). Any other unknown field is ignored,
 as OpenAI-compatible servers do: for example `user`, `metadata`, `store`.
@@ -8,11 +8,11 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from app.runtime.error_text import problem_and_hint
 from app.server.openai.errors import BadRequest
-from core.config import GenerationConfig, SamplingParams
+from core.config import MOST_LOGPROBS, GenerationConfig, SamplingParams
 from core.decoding.registry import METHODS
 from core.errors import CoreError
 
@@ -21,6 +21,11 @@ ROLES: dict[str, Role] = {"system": "system", "developer": "system", "user": "us
 MOST_STOPS = 16
 MOST_SEED = 2**63
 MOST_NUMBER = 2**64
+MOST_TEMPERATURE = 2
+LEAST_TOP_P = 1e-9
+MOST_ANSWERS = 16  # to one prompt
+LIMITS = ("max_completion_tokens", "max_tokens")  # fields with the most tokens of an answer to messages
+TEXT_TOKENS = 16  # that a text is continued by if the request does not say, as the API has it
 MORE_THAN_ANY_CONTEXT = 1 << 30
 SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates
 # What an effort means to a template that knows efforts, and to one that only turns thoughts on and off.
@@ -33,7 +38,6 @@ EFFORTS = {
 }
 # The value with which a field changes nothing; any other is refused, because the answer would ignore it.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -41,8 +45,6 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "min_p": (0,),
     "min_tokens": (0,),
     "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -53,6 +55,7 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "prediction": (),
     "echo": (False,),
     "ignore_eos": (False,),
+    "suffix": ("",),
 }
 
 
@@ -68,9 +71,12 @@ class Message:
 class ChatRequest:
     """A request checked as far as possible without the model."""
 
-    model: str
+    model: str | None  # None: the one that is there
     messages: tuple[Message, ...]
     config: GenerationConfig
+    prompt: str | tuple[int, ...] | None = None  # a text to continue without a chat template, in place of messages
+    field: str = "messages"  # where the request has its text
+    count: int = 1  # answers to the same prompt; each has a seed of its own, one more than the one before
     stream: bool = False
     include_usage: bool = False
     continues: bool = False  # the last message is the beginning of the answer
@@ -109,17 +115,7 @@ def parse_chat(
     Raises:
         BadRequest: names the first field that cannot be served.
     """
-    for name, harmless in REFUSED.items():
-        value = body.get(name)
-        if value is not None and not any(value == same and type(value) is type(same) for same in _alike(harmless)):
-            raise BadRequest(f"This server cannot do {name}={quoted(value)}. Leave it out.", param=name)
-    stream = _flag(body, "stream")
-    options = body.get("stream_options")
-    if options is not None:
-        if not stream:
-            raise BadRequest("stream_options needs stream=true.", param="stream_options")
-        if not isinstance(options, dict):
-            raise BadRequest("stream_options must be an object.", param="stream_options")
+    refuse_others(body, REFUSED)
     messages = parse_messages(body.get("messages"))
     continues = _flag(body, "continue_final_message")
     if continues and _flag(body, "add_generation_prompt"):
@@ -128,15 +124,65 @@ def parse_chat(
     if messages[-1].role != last:
         hint = "" if continues else " To continue an answer, send continue_final_message=true."
         raise BadRequest(f"The last message must be the {last}'s.{hint}", param="messages")
+    top = _whole(body, "top_logprobs", None, least=0, most=MOST_LOGPROBS)
+    if top is not None and not _flag(body, "logprobs"):
+        raise BadRequest("top_logprobs needs logprobs=true.", param="top_logprobs")
     return ChatRequest(
-        model=_text(body, "model"),
+        model=model_of(body),
         messages=messages,
-        config=_generation(body, default_method),
-        stream=stream,
-        include_usage=_flag(options or {}, "include_usage"),
+        config=generation(body, default_method, LIMITS, top_logprobs=(top or 0) if _flag(body, "logprobs") else None),
+        count=_whole(body, "n", 1, least=1, most=MOST_ANSWERS) or 1,
+        stream=_flag(body, "stream"),
+        include_usage=_wants_usage(body),
         continues=continues,
         thinking=_thinking(body) or ((thinking,) if thinking else ()),
     )
+
+
+def parse_text(body: Mapping[str, Any], *, default_method: str = "triforce") -> ChatRequest:
+    """Read a request to continue a text, without a chat template. Raises as `parse_chat`."""
+    refuse_others(body, {**REFUSED, "messages": ()})
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, list) and all(type(one) is int for one in prompt):
+        prompt = tuple(prompt)
+    if not isinstance(prompt, str | tuple) or not prompt:
+        raise BadRequest("prompt must be one text, or a list of its tokens; not empty.", param="prompt")
+    return ChatRequest(
+        model=model_of(body),
+        messages=(),
+        prompt=_whole_characters(prompt, "prompt") if isinstance(prompt, str) else prompt,
+        field="prompt",
+        config=generation(
+            {"max_tokens": TEXT_TOKENS, **{name: value for name, value in body.items() if value is not None}},
+            default_method,
+            ("max_tokens",),
+            top_logprobs=_whole(body, "logprobs", None, least=0, most=MOST_LOGPROBS),
+        ),
+        count=_whole(body, "n", 1, least=1, most=MOST_ANSWERS) or 1,
+        stream=_flag(body, "stream"),
+        include_usage=_wants_usage(body),
+    )
+
+
+def refuse_others(body: Mapping[str, Any], harmless: Mapping[str, tuple[Any, ...]]) -> None:
+    """Raises BadRequest at the first field with another value than those that change nothing."""
+    for name, values in harmless.items():
+        value = body.get(name)
+        if value is not None and not any(value == same and type(value) is type(same) for same in _alike(values)):
+            raise BadRequest(f"This server cannot do {name}={quoted(value)}. Leave it out.", param=name)
+
+
+def _wants_usage(body: Mapping[str, Any]) -> bool:
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not _flag(body, "stream"):
+        raise BadRequest("stream_options needs stream=true.", param="stream_options")
+    if not isinstance(options, dict):
+        raise BadRequest("stream_options must be an object.", param="stream_options")
+    return _flag(options, "include_usage")
 
 
 def parse_messages(value: object) -> tuple[Message, ...]:
@@ -174,6 +220,10 @@ def _part(part: object, where: str) -> str:
     if kind != "text" or not isinstance(text, str):
         what = quoted(kind) if kind not in (None, "text") else "something else"
         raise BadRequest(f"{where} must be text, this server reads nothing else; it is {what}.", param=where)
+    return _whole_characters(text, where)
+
+
+def _whole_characters(text: str, where: str) -> str:
     if not text.isascii():
         try:
             text.encode()
@@ -182,23 +232,37 @@ def _part(part: object, where: str) -> str:
     return text
 
 
-def _generation(body: Mapping[str, Any], default_method: str) -> GenerationConfig:
-    most = _number(body, "max_completion_tokens", None, whole=True)
-    most = most if most is not None else _number(body, "max_tokens", None, whole=True)
-    seed = _number(body, "seed", None, whole=True)
-    if seed is not None and not -MOST_SEED <= seed < MOST_SEED:
-        raise BadRequest("seed must fit into 64 bits.", param="seed")
+def generation(
+    body: Mapping[str, Any], default_method: str, limits: Sequence[str], *, top_logprobs: int | None = None
+) -> GenerationConfig:
+    """The settings of an answer; each is checked here, because errors speak of the API's fields.
+
+    Args:
+        limits: the fields that may hold the most tokens of the answer, the first that is given counts; -1: no limit.
+    Raises:
+        BadRequest: names the field.
+    """
+    named = next((name for name in limits if body.get(name) is not None), limits[0])
+    most = _whole(body, named, None, least=1, most=MOST_NUMBER, off=-1)
+    temperature = _number(body, "temperature", 1.0)
+    if not 0 <= temperature <= MOST_TEMPERATURE:
+        raise BadRequest(f"temperature must be from 0 to {MOST_TEMPERATURE}, not {temperature:g}.", param="temperature")
+    top_p = _number(body, "top_p", 1.0)
+    if not 0 <= top_p <= 1:
+        raise BadRequest(f"top_p must be from 0 to 1, not {top_p:g}.", param="top_p")
+    seed = _whole(body, "seed", None, least=-MOST_SEED, most=MOST_SEED - 1)
     try:
         return GenerationConfig(
-            max_new_tokens=MORE_THAN_ANY_CONTEXT if most is None else int(most),
+            max_new_tokens=min(MORE_THAN_ANY_CONTEXT, most or MORE_THAN_ANY_CONTEXT),
             sampling=SamplingParams(
-                temperature=_number(body, "temperature", 1.0) or 0.0,
-                top_p=cast(float, _number(body, "top_p", 1.0)),
-                top_k=max(0, int(_number(body, "top_k", 0, whole=True) or 0)),  # vLLM's -1 means off, too
+                temperature=temperature,
+                top_p=top_p or LEAST_TOP_P,  # 0: the most likely token alone
+                top_k=_whole(body, "top_k", 0, least=0, most=MOST_NUMBER, off=-1) or 0,
             ),
             method=_method(body) or default_method,
-            seed=secrets.randbits(63) if seed is None else int(seed),
+            seed=secrets.randbits(63) if seed is None else seed,
             stop_strings=_stops(body.get("stop")),
+            top_logprobs=top_logprobs,
         )
     except CoreError as error:
         raise BadRequest(" ".join(problem_and_hint(error))) from error
@@ -243,14 +307,30 @@ def _stops(value: object) -> Sequence[str]:
     return tuple(stops)
 
 
-def _number(body: Mapping[str, Any], name: str, default: float | None, *, whole: bool = False) -> float | None:
+def _number(body: Mapping[str, Any], name: str, default: float) -> float:
     value = body.get(name)
     if value is None:
         return default
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not abs(value) <= MOST_NUMBER:
-        raise BadRequest(f"{name} must be a {'whole ' if whole else ''}number, not {quoted(value)}.", param=name)
-    return cast(float, value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MOST_NUMBER:
+        raise BadRequest(f"{name} must be a number, not {quoted(value)}.", param=name)
+    return value
+
+
+def _whole(
+    body: Mapping[str, Any], name: str, default: int | None, *, least: int, most: int, off: int | None = None
+) -> int | None:
+    """A whole number; None where it is `off`."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) is not int:
+        raise BadRequest(f"{name} must be a whole number, not {quoted(value)}.", param=name)
+    if value == off:
+        return None
+    if not least <= value <= most:
+        span = f"{least:,} or more" if most == MOST_NUMBER else f"from {least:,} to {most:,}"
+        raise BadRequest(f"{name} must be {span}, not {quoted(value)}.", param=name)
+    return value
 
 
 def _flag(body: Mapping[str, Any], name: str) -> bool:
@@ -260,10 +340,11 @@ def _flag(body: Mapping[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _text(body: Mapping[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not value:
-        raise BadRequest(f"{name} must be a text.", param=name)
+def model_of(body: Mapping[str, Any]) -> str | None:
+    """The name of the model; None: the one that is there."""
+    value = body.get("model")
+    if value is not None and (not isinstance(value, str) or not value):
+        raise BadRequest("model must be a name.", param="model")
     return value
 
 

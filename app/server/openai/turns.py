@@ -8,17 +8,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from app.runtime.events import Pause, Waiting, WorkerEvent
+from app.runtime.events import BookMoving, Pause, Waiting, WorkerEvent
 from app.runtime.jobs import Work
+from app.runtime.saved_books import SavedBooks
+from app.runtime.sessions import Session
 from app.runtime.worker import EngineWorker
 from app.server.openai.errors import Failed, Overloaded, request_error
-from app.server.openai.prompts import Prompts
+from app.server.openai.prompts import Prompt, Prompts
 from app.server.openai.request import ChatRequest
 from core.errors import CoreError, InvalidSetting
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST_WAITING = 16  # requests behind the running one
 RETRY_SECONDS = 5
+SENT = ("sent by a program",)  # the name of its texts among the saved books
 
 
 @dataclass(slots=True)
@@ -66,10 +69,15 @@ class Turns:
 
     def __init__(self, worker: EngineWorker, *, most_waiting: int = MOST_WAITING) -> None:
         self._worker, self._most = worker, most_waiting
-        self._session_id = worker.sessions.enter("").id
+        self._session = worker.sessions.enter("")
         self._prompts = Prompts()
         self._num_here = 0  # only the event loop uses this
         self._threads = CapacityLimiter(most_waiting + 2)
+
+    @property
+    def num_here(self) -> int:
+        """Requests that run or wait."""
+        return self._num_here
 
     @asynccontextmanager
     async def answer(self, request: ChatRequest, timing: Timing) -> AsyncIterator[AsyncIterator[Event | Pause]]:
@@ -78,8 +86,8 @@ class Turns:
         Raises:
             Overloaded: at once. While iterating: a RequestError.
         """
-        work = _work(request, self._prompts, timing)
-        async with self._turn(work) as events:
+        work = _work(request, self._prompts, timing, Kept(self._worker.saved_books, self._session))
+        async with self._turn(work, request.field) as events:
             yield events
 
     async def do(self, job: "Callable[[TextEngine], T]") -> T:
@@ -98,27 +106,28 @@ class Turns:
         return found[0]
 
     @asynccontextmanager
-    async def _turn(self, work: Work) -> AsyncIterator[AsyncIterator[Event | Pause]]:
+    async def _turn(self, work: Work, field: str = "") -> AsyncIterator[AsyncIterator[Event | Pause]]:
         if self._num_here > self._most:
             raise Overloaded(self._num_here - 1, RETRY_SECONDS)
         self._num_here += 1
-        stream = _Stream(self._worker.borrow(self._session_id, work))
+        stream = _Stream(self._worker.borrow(self._session.id, work))
         try:
-            yield self._brought_over(stream)
+            yield self._brought_over(stream, field)
         finally:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(stream.close, limiter=self._threads)
             self._num_here -= 1
+            self._worker.reading.save_later(self._session)
 
-    async def _brought_over(self, stream: "_Stream") -> AsyncIterator[Event | Pause]:
+    async def _brought_over(self, stream: "_Stream", field: str) -> AsyncIterator[Event | Pause]:
         while True:
             try:
                 event = await to_thread.run_sync(stream.next, limiter=self._threads)
             except CoreError as error:
-                raise request_error(error) from error
+                raise request_error(error, field) from error
             if event is None:
                 return
-            if isinstance(event, Waiting):
+            if isinstance(event, Waiting | BookMoving):
                 yield Pause()
             else:
                 assert isinstance(event, Pause | PrefillProgress | RoundDone | Finished), f"an event of a page: {event}"
@@ -143,36 +152,68 @@ class _Stream:
             self._events.close()
 
 
-def _work(request: ChatRequest, prompts: Prompts, timing: Timing) -> Work:
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept:
+    """Texts that were read before and need not be read again, and where a new one is noted."""
+
+    books: SavedBooks
+    session: Session
+
+    def fetch(self, token_ids: Sequence[int], engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
+        """Bring what is kept of a prompt into the engine."""
+        yield from self.books.fetch(self.session, token_ids, engine, cancel)
+
+    def was_read(self, prompt: Prompt, event: PrefillProgress, engine: "TextEngine") -> None:
+        """Save the prompt's longest text on disk, if that is wanted and it has just been read."""
+        end = prompt.boundary
+        if end and event.kept_tokens == end > event.reused_tokens:
+            self.books.was_read(self.session, prompt.ids[:end], engine, SENT, event.elapsed_seconds)
+
+
+def _work(request: ChatRequest, prompts: Prompts, timing: Timing, kept: Kept) -> Work:
     from core.generation.text import StopWatcher  # already imported with the engine
 
     def work(engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         timing.begun = time.perf_counter()
         text = engine.text
         prompt = prompts.of(request, text, wish_of(request, engine.info.capabilities.thinking))
+        if request.prompt is not None and not engine.knows(prompt.ids):
+            raise InvalidSetting("prompt holds a token that the model does not have.", hint="Send the text instead.")
         whole, done = [*prompt.ids, *prompt.written], 0
         known = prompts.known(whole)
         before = text.decode(prompt.written)
         timing.num_before = len(before)
         timing.num_shown_before = len(StopWatcher(request.config.stop_strings).push(before))
         ids: tuple[int, ...] = prompt.written
+        yield from kept.fetch(whole, engine, cancel)
         try:
-            for event in engine.generate(prompt.ids, request.config, cancel, written=prompt.written):
+            for event in answers(engine, prompt, request, cancel):
                 match event:
-                    case PrefillProgress():
+                    case PrefillProgress() if timing.first_token is None:
+                        kept.was_read(prompt, event, engine)
                         timing.num_reread = max(0, min(known, event.total_tokens) - event.reused_tokens)
                         done = event.done_tokens
                     case RoundDone():
                         timing.first_token = timing.first_token or time.perf_counter()
                         ids += tuple(record.token_id for record in event.tokens)
                     case Finished():
-                        if not prompt.written:
+                        ids = prompt.written
+                        if not prompt.written and request.prompt is None:
                             prompts.wrote(event, text)
                 yield event
         finally:
             prompts.read([*prompt.ids, *ids] if timing.first_token else whole[:done])
 
     return work
+
+
+def answers(engine: "TextEngine", prompt: Prompt, request: ChatRequest, cancel: threading.Event) -> Iterator[Event]:
+    """The events of all answers that a request wants, one after the other; only the first one reads its prompt."""
+    for number in range(request.count):
+        config = replace(request.config, seed=request.config.seed + number)
+        yield from engine.generate(prompt.ids, config, cancel, written=prompt.written, boundary=prompt.boundary)
+        if cancel.is_set():
+            return
 
 
 def wish_of(request: ChatRequest, offered: Sequence[str]) -> str | None:

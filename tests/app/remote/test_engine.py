@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from app.cli.ask import document
 from app.remote.client import Address, Patience
 from app.remote.engine import RemoteEngine
 from app.remote.errors import BrokenOff, Garbage, NotRemotely, Refused, RemoteError, TooSlow, Unreachable
 from app.remote.text import FRAME, number_of
+from app.runtime.answer_json import answer_report
 from core.config import GenerationConfig, SamplingParams
 from core.errors import ContextTooSmall, CoreError, InvalidSetting, UnknownModel
 from core.generation.events import Event, Finished, PrefillProgress, RoundDone
@@ -93,6 +95,36 @@ def test_an_answer_comes_with_its_figures(server: FakeServer) -> None:
 def test_an_answer_in_one_piece_is_not_called_faster_than_it_was(server: FakeServer) -> None:
     server.answers(stream(0.1, says("All at once."), says("", "stop"), used(50, 4), DONE))
     assert end(ask(connect(server))).stats.decode_seconds >= 0.1
+
+
+ALL = {
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "All of it."}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 50, "completion_tokens": 4},
+}
+
+
+def test_a_server_that_does_not_stream_is_answered_in_one_piece(server: FakeServer) -> None:
+    server.answers(json_reply(ALL))
+    finished = end(ask(connect(server)))
+    assert (finished.text, finished.stop_reason, finished.stats.new_tokens) == ("All of it.", "end_of_text", 4)
+
+
+def test_a_server_that_refuses_to_stream_is_asked_without(server: FakeServer) -> None:
+    server.answers(json_reply({"error": {"message": "streaming is not supported"}}, 400), json_reply(ALL))
+    assert end(ask(connect(server))).text == "All of it."
+    first, second = server.chats
+    assert first["stream"] and "stream" not in second and "stream_options" not in second
+    server.answers(json_reply({"error": {"message": "streaming is not supported"}}, 400), json_reply({"choices": []}))
+    with pytest.raises(Garbage):
+        ask(connect(server))
+
+
+def test_tokens_that_only_the_server_knows_are_null_in_json(server: FakeServer) -> None:
+    server.answers(GOOD)
+    finished = end(ask(connect(server)))
+    assert answer_report(finished, knows_ids=False)["token_ids"] is None
+    report = document(connect(server), ["Who?"], [finished], None, [[1, 2]], many=False)["methods"]["remote"]
+    assert report["token_ids"] is None and report["prompt_token_ids"] is None
 
 
 def test_settings_reach_the_server(server: FakeServer) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,8 @@ from core.kv_store.folder import SavingMode as Mode
 from tests.app.fakes import opened, worker_of, write_book
 from tests.app.runtime.test_worker import wait_for
 from tests.app.ui.test_page import with_words
-from tests.core.toys import tiny_engine
+from tests.core import test_hybrids, test_windows
+from tests.core.toys import random_prompt, tiny_engine
 
 TEXT = "It was a dark and stormy night. " * 40
 PLAIN = GenerationConfig(max_new_tokens=6)
@@ -168,14 +170,37 @@ def test_two_pages_with_two_books_read_each_once(start: Callable[[], EngineWorke
         assert worker.sessions.get(page).exchanges[-1].num_reread == 0
 
 
-def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
+def test_a_book_that_another_reading_has_replaced_is_saved_from_memory(
     start: Callable[[], EngineWorker], tmp_path: Path
 ) -> None:
     worker = start()
     session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
     opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
+    assert worker.saved_books.in_memory[0] == 1
+    list(worker.save_book(session.id))
+    assert kept(worker) == ["one.txt"]
+
+
+def test_a_book_that_another_reading_has_replaced_is_not_kept_and_says_so(
+    start: Callable[[], EngineWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.kv_store.slots.FREE_SHARE", 0.0)
+    worker = start()
+    session = worker.sessions.get(opened(worker, write_book(tmp_path, TEXT, "one.txt")))
+    opened(worker, write_book(tmp_path, "Then came the day. " * 40, "two.txt"))
     list(worker.save_book(session.id))
     assert LOST in card(session).replace("&#x27;", "'") and kept(worker) == []
+
+
+@pytest.mark.parametrize(("engines", "family"), [(test_windows, "gemma3_text"), (test_hybrids, "lfm2")])
+def test_a_text_whose_rows_are_not_all_there_is_read_again_and_answered_alike(engines: Any, family: str) -> None:
+    engine, stock = engines.engine_of(family)
+    books, session = SavedBooks(), Session("a page")
+    a, b = random_prompt(300), random_prompt(280, 1)
+    for prompt in (a, b, a):
+        list(books.fetch(session, prompt, engine, threading.Event()))
+        assert list(engines.answer(engine, prompt, "retrieval").token_ids) == engines.written(stock, prompt)
+    assert books.in_memory == (0, 0)
 
 
 def a_read_book(tmp_path: Path) -> tuple[SavedBooks, Session, Engine]:

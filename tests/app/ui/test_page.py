@@ -5,7 +5,7 @@ import gc
 import inspect
 import re
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,8 @@ def with_words(engine: Engine) -> Engine:
         def encode(self, text: str) -> list[int]:
             return [token % 60 for token in super().encode(text)]
 
-        def _pieces(self, num_turns: int, thinking: str | None) -> list[list[int]]:
-            return [[token % 60 for token in piece] for piece in super()._pieces(num_turns, thinking)]
+        def pieces(self, roles: Sequence[str], thinking: str | None = None) -> list[list[int]]:
+            return [[token % 60 for token in piece] for piece in super().pieces(roles, thinking)]
 
     engine.text = Folded(load_tokenizer(catalog.find("harbour").target), frozenset())
     return engine

@@ -33,6 +33,27 @@ def test_without_the_key_nothing_is_told(worker: EngineWorker) -> None:
         assert httpx.get(f"{url}/health", trust_env=False, verify=False).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/responses"),
+        ("GET", "/v1/models/fake"),
+        ("POST", "/tokenize"),
+        ("GET", "/metrics"),
+    ],
+)
+def test_every_address_asks_for_the_key_and_refuses_foreign_pages(worker: EngineWorker, method: str, path: str) -> None:
+    def status(url: str, headers: dict[str, str]) -> int:
+        return httpx.request(method, url + path, headers=headers, json={}, trust_env=False, verify=False).status_code
+
+    with served(worker, key="secret") as url:
+        assert status(url, {}) == 401 and status(url, {"Authorization": "Bearer secret"}) in (200, 400)
+        for headers in FOREIGN:
+            assert status(url, {"Authorization": "Bearer secret", **headers}) in (403, 421)
+
+
 def test_web_pages_of_other_origins_are_kept_out(worker: EngineWorker) -> None:
     with served(worker) as url:
         reply = get(url, Origin="https://evil.example")

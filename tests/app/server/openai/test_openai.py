@@ -75,12 +75,18 @@ def test_the_text_is_what_the_engine_writes_by_itself(client: openai.OpenAI, wor
 
 
 def test_the_book_is_read_once_over_several_requests(client: openai.OpenAI) -> None:
-    ask(client, asked("Hello?", "Another text, so that the book is not in the cache. "))
-    first, second = ask(client), ask(client, asked("Where did Arthur Nash mend nets, and what for?"))
-    cached = second.usage.prompt_tokens_details.cached_tokens
-    assert first.usage.prompt_tokens_details.cached_tokens < 10
-    assert cached > 200 and second.usage.prompt_tokens - cached < 30
-    assert ours(second)["reread_tokens"] == 0
+    books = [BOOK.replace("Gull", name) for name in ("Fern", "Heron")]
+    seen: list[list[int]] = [[], []]
+    for question in (QUESTION, "Where did Arthur Nash mend nets, and what for?", "Who mended nets?"):
+        for number, book in enumerate(books):
+            reply = ask(client, asked(question, book))
+            ask(client, asked("Hello?", "A short text."))
+            seen[number].append(reply.usage.prompt_tokens - reply.usage.prompt_tokens_details.cached_tokens)
+            assert ours(reply)["reread_tokens"] == 0
+            plain = ask(client, asked(question, book), extra_body={"triforce": {"method": "autoregressive"}})
+            assert text_of(plain) == text_of(reply)
+    for first, *others in seen:
+        assert first > 200 and max(others) < 30, "read once, whatever was asked between the questions"
 
 
 def test_a_conversation_goes_on_from_the_very_tokens_of_its_answer(client: openai.OpenAI) -> None:
@@ -145,6 +151,109 @@ def test_instructions_come_before_the_question_where_the_format_has_no_place_for
     system = ask(client, [{"role": "system", "content": "Be brief."}, *asked()])
     folded = ask(client, asked(book=f"Be brief.\n\n{BOOK}"))
     assert text_of(system) == text_of(folded) and system.usage.prompt_tokens == folded.usage.prompt_tokens
+
+
+def of_engine(worker: EngineWorker, work: Any) -> list[Any]:
+    """The events of work on the engine's thread."""
+    return list(worker.borrow(worker.sessions.enter("").id, work))
+
+
+def test_log_probabilities_are_told_for_every_token(client: openai.OpenAI) -> None:
+    plain = {"extra_body": {"triforce": {"method": "autoregressive"}}}
+    for fields in ({}, {"temperature": 1.2, "seed": 3, **plain}):
+        reply = ask(client, logprobs=True, top_logprobs=2, **fields)
+        content = reply.choices[0].logprobs.content
+        assert "".join(one.token for one in content) == text_of(reply)
+        assert all(bytes(one.bytes or []) == one.token.encode() for one in content)
+        assert all(len(one.top_logprobs) == 2 and one.top_logprobs[0].logprob >= one.logprob for one in content)
+    slow = ask(client, logprobs=True, **plain).choices[0].logprobs.content
+    fast = ask(client, logprobs=True).choices[0].logprobs.content
+    assert [one.logprob for one in fast] == pytest.approx([one.logprob for one in slow], abs=1e-3)
+    assert all(one.top_logprobs == [] for one in fast)
+    parts = [part.choices[0] for part in ask(client, logprobs=True, stream=True)]
+    streamed = [one for part in parts if part.logprobs for one in part.logprobs.content]
+    assert [one.token for one in streamed] == [one.token for one in fast]
+
+
+def test_several_answers_have_seeds_of_their_own(client: openai.OpenAI) -> None:
+    fields = {"temperature": 1.5, "extra_body": {"triforce": {"method": "autoregressive"}}, "max_tokens": 12}
+    three = ask(client, n=3, seed=7, **fields)
+    alone = [text_of(ask(client, seed=seed, **fields)) for seed in (7, 8, 9)]
+    assert [choice.message.content for choice in three.choices] == alone and len(set(alone)) > 1
+    assert [choice.index for choice in three.choices] == [0, 1, 2]
+    parts = list(ask(client, n=3, seed=7, stream=True, stream_options={"include_usage": True}, **fields))
+    texts = ["", "", ""]
+    for choice in (choice for part in parts for choice in part.choices):
+        texts[choice.index] += choice.delta.content or ""
+    assert texts == alone and parts[-1].usage.completion_tokens == three.usage.completion_tokens
+
+
+def test_a_text_goes_on_without_a_chat_template(client: openai.OpenAI, worker: EngineWorker) -> None:
+    found: list[Any] = []
+
+    def work(engine: Engine, _cancel: Any) -> Iterator[Any]:
+        ids = [*engine.text.beginning, *engine.text.encode(BOOK)]
+        yield from (found.append((ids, one)) for one in engine.generate(ids, GenerationConfig(max_new_tokens=9)))
+
+    of_engine(worker, work)
+    ids, finished = found[-1]
+    fields: Any = {"model": "harbour", "max_tokens": 9, "temperature": 0}
+    reply = client.completions.create(prompt=BOOK, logprobs=2, **fields)
+    choice = reply.choices[0]
+    assert choice.text == finished.text and reply.usage and reply.usage.prompt_tokens == len(ids)
+    assert choice.logprobs and choice.logprobs.tokens and "".join(choice.logprobs.tokens) == choice.text
+    assert choice.logprobs.text_offset and choice.logprobs.text_offset[1] == len(choice.logprobs.tokens[0])
+    assert client.completions.create(prompt=ids, **fields).choices[0].text == choice.text
+    parts = client.completions.create(prompt=BOOK, stream=True, **fields)
+    assert "".join(part.choices[0].text for part in parts) == choice.text
+    with pytest.raises(openai.BadRequestError, match="token that the model does not have"):
+        client.completions.create(prompt=[1 << 20], **fields)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(prompt=BOOK * 20, **fields)
+    assert caught.value.param == "prompt" and caught.value.code == "context_length_exceeded"
+
+
+def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
+    fields: Any = {"model": "harbour", "temperature": 0, "max_output_tokens": 24}
+    whole = client.responses.create(input=f"{BOOK}\n\n{QUESTION}", **fields)
+    expected = ask(client)
+    assert whole.output_text == text_of(expected) and whole.status == "completed"
+    assert whole.usage and whole.usage.total_tokens == expected.usage.total_tokens
+    message: Any = {"role": "user", "content": [{"type": "input_text", "text": f"{BOOK}\n\n{QUESTION}"}]}
+    with client.responses.stream(input=[message], **fields) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        assert "".join(deltas) == stream.get_final_response().output_text == whole.output_text
+    told = client.responses.create(input=f"{BOOK}\n\n{QUESTION}", instructions="Be brief.", **fields)
+    assert told.output_text == text_of(ask(client, [{"role": "system", "content": "Be brief."}, *asked()]))
+    cut = client.responses.create(input="Hello", **{**fields, "max_output_tokens": 2})
+    assert cut.status == "incomplete" and cut.incomplete_details and cut.output_text
+
+
+def test_no_name_is_needed_where_there_is_one_model(client: openai.OpenAI) -> None:
+    body = {"messages": asked(), "max_tokens": -1, "temperature": 0}
+    reply: Any = client.post("/chat/completions", body=body, cast_to=object)
+    assert reply["model"] == "harbour" and reply["choices"][0]["finish_reason"] == "stop"
+
+
+def test_counts_and_the_log_tell_no_text(worker: EngineWorker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "app.server.openai.metrics")
+    with served(worker, key="a key") as url, client_of(url) as client:
+        ask(client, stream=True).close()
+        ask(client)
+        reply = ask(client, n=2)
+        assert httpx2.get(f"{url}/metrics", trust_env=False).status_code == 401, "who has the key sees them"
+        keyed = {"Authorization": "Bearer a key"}
+        text = httpx2.get(f"{url}/metrics", headers=keyed, trust_env=False).text
+        httpx2.get(f"{url}/{QUESTION}%0Aline", headers=keyed, trust_env=False)
+    figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(figures['triforce_requests_total{path="/v1/chat/completions",status="200"}']) == 3
+    assert float(figures["triforce_cached_tokens_total"]) > 200 and "triforce_kept_texts_bytes" in figures
+    assert float(figures["triforce_generated_tokens_total"]) >= reply.usage.completion_tokens
+    assert float(figures["triforce_first_token_seconds_count"]) >= 2 and figures["triforce_requests_here"] == "0.0"
+    wait_for(lambda: any("404" in one for one in caplog.messages))
+    lines = caplog.messages
+    assert any("POST /v1/chat/completions 200" in line and "tokens of prompt" in line for line in lines)
+    assert not any("Voss" in line or "\n" in line for line in lines)
 
 
 def test_models_are_listed_with_what_they_hold(client: openai.OpenAI) -> None:

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.server.openai.errors import BadRequest
-from app.server.openai.request import Message, parse_chat, parse_json
+from app.server.openai.errors import BadRequest, request_error
+from app.server.openai.request import Message, parse_chat, parse_json, parse_text
+from app.server.openai.responses import parse_response
+from core.errors import ContextTooSmall, InvalidSetting
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
@@ -51,25 +53,28 @@ def test_what_changes_nothing_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
+        ("n", 17),
         ("n", True),
         ("presence_penalty", 0.5),
         ("repetition_penalty", 1.1),
         ("logit_bias", {"5": 1}),
-        ("logprobs", True),
+        ("logprobs", 3),
+        ("top_logprobs", 21),
+        ("suffix", "and so on"),
         ("tools", [{"type": "function"}]),
         ("response_format", {"type": "json_object"}),
         ("temperature", "hot"),
         ("temperature", -1),
         ("temperature", 10**400),
         ("temperature", True),
-        ("top_p", 0),
+        ("temperature", 2.1),
+        ("top_p", -0.1),
         ("top_p", 1.5),
         ("top_k", 1.5),
         ("seed", 2**64),
         ("seed", 1.5),
         ("max_tokens", 0),
-        ("max_tokens", -1),
+        ("max_tokens", -2),
         ("max_completion_tokens", "9"),
         ("stop", ["a"] * 17),
         ("stop", [""]),
@@ -78,7 +83,7 @@ def test_what_changes_nothing_is_accepted() -> None:
         ("stream_options", {"include_usage": True}),
         ("triforce", "retrieval"),
         ("triforce", {"method": "magic"}),
-        ("model", None),
+        ("model", 5),
         ("model", ""),
         ("messages", None),
         ("messages", []),
@@ -100,7 +105,65 @@ def test_what_cannot_be_served_is_refused_in_one_line(field: str, value: Any) ->
     with pytest.raises(BadRequest) as caught:
         parsed(**{field: value})
     assert "\n" not in caught.value.message and len(caught.value.message) < 300
+    assert "--" not in caught.value.message and caught.value.param is not None, "the API's words"
     json.dumps(caught.value.body())
+
+
+def test_no_limit_no_name_and_no_chance_are_allowed() -> None:
+    request = parsed(model=None, max_tokens=-1, top_p=0)
+    assert request.model is None and request.config.max_new_tokens > 1 << 20 and request.config.sampling.top_p > 0
+    assert parsed(logprobs=True).config.top_logprobs == 0 and parsed().config.top_logprobs is None
+    assert parsed(logprobs=True, top_logprobs=4, n=2).config.top_logprobs == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "\ud800"}, "prompt"),
+        ({"prompt": [1, True]}, "prompt"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "messages": ASKED}, "messages"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+    ],
+)
+def test_a_text_to_continue_is_checked_too(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_text(fields)
+    assert caught.value.param == param
+
+
+def test_a_text_or_its_tokens_can_be_continued() -> None:
+    assert parse_text({"prompt": ["a"]}).prompt == "a" and parse_text({"prompt": [[1, 2]]}).prompt == (1, 2)
+    assert parse_text({"prompt": "a", "max_tokens": None}).config.max_new_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+        ({"input": [{"type": "function_call_output"}]}, "input"),
+        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
+        ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"input": "a", "text": {"format": {"type": "json_object"}}}, "text"),
+        ({"input": "a", "tools": [{}]}, "tools"),
+    ],
+)
+def test_responses_are_refused_in_their_own_words(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_response(fields)
+    assert caught.value.param == param and "messages[" not in caught.value.message
+
+
+def test_hints_for_the_command_line_are_not_for_clients() -> None:
+    assert request_error(InvalidSetting("No draft.", hint="Use --method retrieval.")).message == "No draft."
+    assert request_error(InvalidSetting("No draft.", hint="Leave it out.")).message == "No draft. Leave it out."
+    assert request_error(ContextTooSmall(9064, 2048, possible=4096), "prompt").param == "prompt"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""What is told of requests without a word of their texts: /metrics for Prometheus, and a line each in the log."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.server.openai.response import Result
+from app.server.openai.turns import Timing
+
+log = logging.getLogger(__name__)
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+LONGEST_PATH = 60  # characters of an address in the log
+KNOWN = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/tokenize", "/health", "/metrics")
+
+
+class Metrics:
+    """Counts since the start of the server.
+
+    Args:
+        num_here: requests that run or wait now.
+        in_memory: how many texts are kept in memory beside the one in the cache, and their bytes.
+    """
+
+    def __init__(self, num_here: Callable[[], int], in_memory: Callable[[], tuple[int, int]]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        own = self._registry = CollectorRegistry(auto_describe=False)
+        self._requests = Counter(
+            "triforce_requests", "Requests by address and status.", ["path", "status"], registry=own
+        )
+        names = {
+            "prompt_tokens": "Tokens of prompts.",
+            "cached_tokens": "Tokens of prompts that were not read again.",
+            "generated_tokens": "Tokens written.",
+            "full_passes": "Passes of the target over its full cache for them.",
+        }
+        self._tokens = {name: Counter(f"triforce_{name}", text, registry=own) for name, text in names.items()}
+        times = {
+            "queue_seconds": "From the arrival of a request to its turn.",
+            "first_token_seconds": "From the arrival of a request to its first token.",
+            "decode_seconds": "Writing the answers of a request.",
+        }
+        self._times = {
+            name: Histogram(f"triforce_{name}", text, buckets=SECONDS, registry=own) for name, text in times.items()
+        }
+        Gauge("triforce_requests_here", "Requests that run or wait.", registry=own).set_function(num_here)
+        kept = Gauge("triforce_kept_texts", "Texts kept in memory beside the one in the cache.", registry=own)
+        kept.set_function(lambda: in_memory()[0])
+        size = Gauge("triforce_kept_texts_bytes", "Host memory of these texts.", registry=own)
+        size.set_function(lambda: in_memory()[1])
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def count(self, path: str, status: int) -> None:
+        """Count a request."""
+        self._requests.labels(path if path in KNOWN else "other", str(status)).inc()
+
+    def add(self, results: Sequence[Result], timing: Timing) -> None:
+        """Add the figures of a request that was answered."""
+        finished = [result.finished for result in results]
+        self._tokens["prompt_tokens"].inc(finished[0].prompt_tokens)
+        self._tokens["cached_tokens"].inc(min(finished[0].reused_tokens, finished[0].prompt_tokens))
+        self._tokens["generated_tokens"].inc(sum(one.stats.new_tokens for one in finished))
+        self._tokens["full_passes"].inc(sum(one.stats.full_passes for one in finished))
+        self._times["queue_seconds"].observe(timing.queue_seconds)
+        self._times["first_token_seconds"].observe(timing.first_token_seconds or 0.0)
+        self._times["decode_seconds"].observe(sum(one.stats.decode_seconds for one in finished))
+
+
+def log_requests() -> None:
+    """Write a line about each request to stderr."""
+    lines = logging.StreamHandler()
+    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+def note(request: Request, results: Sequence[Result], timing: Timing) -> None:
+    """Let the log and the metrics see what becomes of a request."""
+    request.state.triforce = (results, timing)
+
+
+class Observed:
+    """ASGI middleware that counts requests and writes one line about each: address, status, tokens and seconds."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def send_and_see(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_see)
+        finally:
+            results, timing = scope.get("state", {}).get("triforce", ((), None))
+            path = scope["path"]
+            self._metrics.count(path, status)
+            if results and timing is not None:
+                self._metrics.add(results, timing)
+            shown = ascii(path[:LONGEST_PATH])[1:-1]
+            seconds = time.perf_counter() - started
+            log.info("%s %s %d, %.2f s%s", scope["method"], shown, status, seconds, _in_words(results))
+
+
+def _in_words(results: Sequence[Result]) -> str:
+    if not results:
+        return ""
+    first, new = results[0].finished, sum(one.finished.stats.new_tokens for one in results)
+    read = max(0, first.prompt_tokens - first.reused_tokens)
+    return f": {first.prompt_tokens:,} tokens of prompt, {read:,} of them read, {new:,} written by {first.method}"

@@ -1,0 +1,184 @@
+"""Texts in slots: an engine that comes back to one goes on exactly as one that never read anything else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from core.caches.full_parts import Offload
+from core.config import GenerationConfig, SamplingParams, SpeculationConfig
+from core.engine import Engine
+from core.generation.events import Finished
+from core.kv_store.slots import Slots
+from tests.core.toys import random_prompt, tiny_engine
+
+FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
+A, B = random_prompt(1300), random_prompt(1200, 1)
+QUESTIONS = [random_prompt(14, seed) for seed in range(2, 6)]
+PLENTY = 1 << 40
+
+
+def slots_of(engine: Engine, free_bytes: int = PLENTY) -> Slots:
+    return Slots(engine, lambda: free_bytes)
+
+
+def ask(
+    engine: Engine,
+    prompt: Sequence[int],
+    slots: Slots | None = None,
+    method: str = "triforce",
+    temperature: float = 0.0,
+) -> Finished:
+    if slots is not None:
+        list(slots.bring(prompt))
+    config = GenerationConfig(
+        max_new_tokens=12, method=method, speculation=FIXED, sampling=SamplingParams(temperature=temperature), seed=5
+    )
+    *_, finished = engine.generate(prompt, config)
+    assert isinstance(finished, Finished)
+    return finished
+
+
+def read_tokens(finished: Finished) -> int:
+    return finished.prompt_tokens - 1 - finished.reused_tokens
+
+
+@pytest.mark.parametrize("method", ["autoregressive", "triforce", "triforce-lookup", "h2o"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_request_between_two_questions_changes_nothing(method: str, temperature: float) -> None:
+    engine, alone = tiny_engine(kv_heads=2), tiny_engine(kv_heads=2)
+    slots = slots_of(engine)
+    ask(engine, [*A, *QUESTIONS[0]], slots, method, temperature)
+    ask(engine, random_prompt(40, 9), slots, method, temperature)
+    again = ask(engine, [*A, *QUESTIONS[1]], slots, method, temperature)
+    ask(alone, [*A, *QUESTIONS[0]], None, method, temperature)
+    expected = ask(alone, [*A, *QUESTIONS[1]], None, method, temperature)
+    fresh = ask(tiny_engine(kv_heads=2), [*A, *QUESTIONS[1]], None, method, temperature)
+    assert again.token_ids == expected.token_ids == fresh.token_ids
+    assert again.stats.level2 == expected.stats.level2, "landmarks and queries came back too"
+    assert read_tokens(again) == read_tokens(expected) < len(QUESTIONS[1])
+
+
+def test_two_texts_take_turns_and_each_is_read_once() -> None:
+    engine = tiny_engine()
+    slots = slots_of(engine)
+    for number, question in enumerate(QUESTIONS):
+        for book in (A, B):
+            finished = ask(engine, [*book, *question], slots)
+            assert finished.token_ids == ask(tiny_engine(), [*book, *question]).token_ids
+            assert (read_tokens(finished) < 20) is (number > 0)
+    assert len(slots) == 2, "a text that has only another question at its end is not kept twice"
+
+
+def test_everything_comes_back_to_the_last_bit() -> None:
+    engine, other = tiny_engine(), tiny_engine()
+    slots = slots_of(engine)
+    for one in (engine, other):
+        list(one.read([*A, 0]))
+    list(slots.bring([*B, 0]))
+    list(engine.read([*B, 0]))
+    list(slots.bring([*A, 0]))
+    mine, its = engine.full_cache, other.full_cache
+    assert mine.length == its.length == len(A) and engine.held_tokens == A
+    for layer in range(mine.shape.num_layers):
+        here, there = ((*c.rows(layer, 0, len(A)), *c.beside(layer, len(A))) for c in (mine, its))
+        assert all(map(torch.equal, here, there))
+        assert torch.equal(mine.landmarks(layer, 162), its.landmarks(layer, 162))
+        assert torch.equal(mine.recent_queries(layer, 60), its.recent_queries(layer, 60))
+
+
+def test_the_common_beginning_of_another_text_comes_back_alone() -> None:
+    engine = tiny_engine()
+    slots = slots_of(engine)
+    ask(engine, [*A, *QUESTIONS[0]], slots)
+    ask(engine, [*B, *QUESTIONS[0]], slots)
+    prompt = [*A[:1100], *random_prompt(150, 8), *QUESTIONS[1]]
+    finished = ask(engine, prompt, slots)
+    assert finished.reused_tokens == 1100
+    assert finished.token_ids == ask(tiny_engine(), prompt).token_ids
+
+
+def test_a_text_that_has_grown_shares_its_blocks_and_takes_the_old_one_s_place() -> None:
+    engine = tiny_engine()
+    slots = slots_of(engine)
+    grown = [*A, *random_prompt(300, 7)]
+    for prompt in ([*A, 0], [*B, 0], [*grown, 0]):
+        list(slots.bring(prompt))
+        list(engine.read(prompt))
+    before = slots.nbytes
+    list(slots.bring([*B, 0]))
+    row = engine.full_cache.shape.bytes_per_token
+    assert len(slots) == 2
+    assert slots.nbytes - before < (len(grown) - 1024 + 64) * row * 9 // 8, "the first block was not copied again"
+    list(engine.read([*B, 0]))
+    assert ask(engine, [*grown, *QUESTIONS[0]], slots).reused_tokens >= len(grown)
+
+
+def test_where_the_memory_ends_the_longest_unused_text_goes() -> None:
+    engine = tiny_engine()
+    cache = engine.full_cache
+    texts = [random_prompt(1000, seed) for seed in range(20, 24)]
+    one = 1100 * cache.shape.bytes_per_token
+    free: list[int] = []
+
+    def free_bytes() -> int:
+        untouched = (cache.capacity - cache.length) * cache.shape.bytes_per_token
+        return untouched + max(0, free[0] - 2 * slots.nbytes)
+
+    free.append(5 * one)  # of which slots take half
+    slots = Slots(engine, free_bytes)
+    for text in texts:
+        list(slots.bring([*text, 0]))
+        list(engine.read([*text, 0]))
+    assert len(slots) == 2
+    assert ask(engine, [*texts[2], *QUESTIONS[0]], slots).reused_tokens >= 1000
+    assert ask(engine, [*texts[0], *QUESTIONS[0]], slots).reused_tokens < 64
+    free[0] = 0
+    ask(engine, [*B, 0], slots)
+    assert len(slots) <= 2, "nothing new has room"
+
+
+def test_nothing_is_kept_where_nothing_is_free() -> None:
+    engine = tiny_engine()
+    slots = slots_of(engine, 0)
+    for prompt in ([*A, 0], [*B, 0]):
+        list(slots.bring(prompt))
+        list(engine.read(prompt))
+    assert len(slots) == 0 and slots.nbytes == 0
+
+
+def test_what_was_asked_in_short_is_not_worth_a_slot() -> None:
+    engine = tiny_engine()
+    slots = slots_of(engine)
+    ask(engine, [*A, *QUESTIONS[0]], slots)
+    ask(engine, [*A, *QUESTIONS[1]], slots)
+    assert len(slots) == 0, "only a question and its answer were lost"
+    ask(engine, random_prompt(30, 3), slots)
+    ask(engine, random_prompt(30, 4), slots)
+    assert len(slots) == 1
+
+
+@pytest.mark.parametrize("options", [{"offload": Offload(num_resident=1, block_rows=64)}, {"kv_bits": 16}])
+def test_layers_in_host_memory_and_narrow_rows_come_back_too(options: dict[str, Any]) -> None:
+    engine, alone = tiny_engine(**options), tiny_engine(**options)
+    slots = slots_of(engine)
+    ask(engine, [*A, *QUESTIONS[0]], slots)
+    ask(engine, [*B, *QUESTIONS[0]], slots)
+    again = ask(engine, [*A, *QUESTIONS[1]], slots)
+    assert again.token_ids == ask(alone, [*A, *QUESTIONS[1]]).token_ids and read_tokens(again) < 20
+
+
+def test_it_stops_when_it_is_cancelled_and_what_came_counts() -> None:
+    engine = tiny_engine()
+    slots = slots_of(engine)
+    ask(engine, [*A, *QUESTIONS[0]], slots)
+    ask(engine, [*B, *QUESTIONS[0]], slots)
+    prompt, seen = [*A, *QUESTIONS[1]], 0
+
+    def cancelled() -> bool:
+        return engine.full_cache.length == 1024
+
+    seen = len(list(slots.bring(prompt, cancelled)))
+    assert seen and engine.cached_prefix(prompt) == 1024
+    assert ask(engine, prompt).token_ids == ask(tiny_engine(), prompt).token_ids
