@@ -129,6 +129,15 @@ class JobQueue:
                 if job.session.id == session_id and job.kind == kind:
                     job.cancel.set()
 
+    def cancel_reading(self, session_id: str) -> None:
+        """End the session's counting and reading, and withdraw its questions that wait: each would read the rest."""
+        with self._changed:
+            own = [(at, job) for at, job in enumerate(self._jobs) if job.session.id == session_id]
+            stops = any(job.kind in ("counting", "reading") for _, job in own)
+            for at, job in own:
+                if job.kind in ("counting", "reading") or (stops and at and job.kind in ("answer", "race")):
+                    job.cancel.set()
+
     def of(self, session_id: str, kind: Kind) -> list[Job]:
         """The session's jobs of a kind."""
         return [job for job in self._jobs if job.session.id == session_id and job.kind == kind]

@@ -301,10 +301,12 @@ class EngineWorker:
         return session.uploads.extracting or session.uploads.recognising or self._jobs.is_busy(session)
 
     def stop_reading(self, session_id: str) -> None:
-        """Stop extracting, counting or reading. What was read stays read, and the library stays as it is."""
+        """Stop extracting, counting or reading, and the questions that wait for it.
+
+        What was read stays read, and the library stays as it is.
+        """
         self.sessions.get(session_id).uploads.stop()
-        self._jobs.cancel(session_id, "counting")
-        self._jobs.cancel(session_id, "reading")
+        self._jobs.cancel_reading(session_id)
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)

@@ -33,6 +33,7 @@ class Parts:
     offer: gr.HTML  # of a full model
     about: gr.HTML  # which book to open for the shown conversation
     editing: gr.HTML  # notice that the box holds a question being edited
+    told: gr.HTML  # why a question got no answer, above the box and beside the flow of the page
     note: gr.HTML  # under the question box: limits of the model
 
     @property
@@ -44,7 +45,7 @@ class Parts:
     @property
     def of_answer(self) -> list[Block]:
         """Changed by an answer in progress. Few, because Gradio rebuilds each component that an update omits."""
-        return [self.strip, self.chat, self.box, self.where.strip]
+        return [self.strip, self.chat, self.box, self.told, self.where.strip]
 
     @property
     def of_model(self) -> list[Block]:
@@ -59,7 +60,7 @@ class Parts:
     @property
     def of_conversation(self) -> list[Block]:
         """Changed by another conversation."""
-        return [self.chat, self.strip, *self.of_talk]
+        return [self.chat, self.strip, self.told, *self.of_talk]
 
     @property
     def of_talk(self) -> list[Block]:

@@ -1,5 +1,6 @@
 """Handlers of an answer: ask, follow it, and update the components around it when it has ended."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from app.runtime.events import Ready, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.throttle import LIVELY, Metronome, UpdateIntervals, in_batches, intervals_beside
 from app.runtime.worker import EngineWorker
+from app.ui import render
 from app.ui.handlers import Handlers
 from app.ui.reading.chat_view import ChatView, Message, conversation, shown
 from app.ui.reading.live_strip import LiveStrip
@@ -18,6 +20,8 @@ from app.ui.reading.settings import SettingsForm
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
 from core.generation.events import RoundDone
+
+_TOLD = itertools.count()  # the same words told again are another value: a reader may have closed the first
 
 
 class Answers:
@@ -90,7 +94,7 @@ class Answers:
         current = self._worker.sessions.get(session_id)
         number = current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True)
-        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
+        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.told: ""}
         began, intervals = time.monotonic(), self._intervals()
         figures = Metronome(intervals.figures)
         for batch in in_batches(events, intervals.text):
@@ -132,8 +136,9 @@ class Answers:
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
         parts, current = self._parts, self._worker.sessions.find(session_id)
-        strip = LiveStrip().fail(error).html()
-        return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question)}
+        told = f'<div class="told" data-number="{next(_TOLD)}">{render.problem(error, closes=True)}</div>'
+        strip = LiveStrip().html()
+        return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question), parts.told: told}
 
 
 def head_of(session: Session) -> str:

@@ -101,6 +101,7 @@
     else if (listed) inList(listed);
     else if (sample) document.querySelectorAll("#samples button")[Number(sample.dataset.sample)]?.click();
     else if (target.closest?.("[data-keys]")) help();
+    else if (target.closest?.("[data-told-close]")) target.closest(".told").hidden = true;
   });
 
   // -------------------- what the server made for the browser: a file, a text for the clipboard, a question to change
