@@ -115,8 +115,9 @@ class Reading:
         mine = None
         try:
             for event in self._steps(session):
-                if isinstance(event, Waiting | PrefillProgress):
-                    session.doing = mine = event
+                reads = isinstance(session.doing, PrefillProgress) and session.doing is not mine
+                if isinstance(event, PrefillProgress) or (isinstance(event, Waiting) and not reads):
+                    session.doing = mine = event  # progress of this page's own other reading says more than a wait
                 yield event
         finally:
             if session.doing is mine:

@@ -45,7 +45,7 @@ class Parts:
     @property
     def of_answer(self) -> list[Block]:
         """Changed by an answer in progress. Few, because Gradio rebuilds each component that an update omits."""
-        return [self.strip, self.chat, self.box, self.told, self.where.strip]
+        return [self.strip, self.chat, self.box, self.where.strip, self.told]
 
     @property
     def of_model(self) -> list[Block]:
@@ -60,7 +60,7 @@ class Parts:
     @property
     def of_conversation(self) -> list[Block]:
         """Changed by another conversation."""
-        return [self.chat, self.strip, self.told, *self.of_talk]
+        return [self.chat, self.strip, *self.of_talk, self.told]
 
     @property
     def of_talk(self) -> list[Block]:

@@ -169,6 +169,7 @@ class FakeEngine:
         self.holds_all_chunks = False
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
+        self.step = False  # let one chunk of a reading through, then hold it
         self.writing.set()
         self.configs: list[GenerationConfig] = []
         self.budgets: list[int] = []
@@ -234,6 +235,8 @@ class FakeEngine:
                 elapsed_seconds=0.1 * done,
                 remaining_seconds=0.1 * (total - done),
             )
+            if self.step:
+                self.reading.clear()
 
     def generate(
         self,

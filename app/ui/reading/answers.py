@@ -17,6 +17,7 @@ from app.ui.handlers import Handlers
 from app.ui.reading.chat_view import ChatView, Message, conversation, shown
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import SettingsForm
+from app.ui.reading.waiting import AnswerWait
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
 from core.generation.events import RoundDone
@@ -95,10 +96,11 @@ class Answers:
         number = current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True)
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.told: ""}
-        began, intervals = time.monotonic(), self._intervals()
+        began, intervals, wait = time.monotonic(), self._intervals(), AnswerWait(current)
         figures = Metronome(intervals.figures)
         for batch in in_batches(events, intervals.text):
             strip.apply(batch)
+            chat.wait = wait.apply(batch).html()
             written: Updates = {parts.chat: chat.apply(batch).messages()}
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
                 written[parts.strip] = strip.html()

@@ -17,6 +17,7 @@ from app.ui import render
 from app.ui.library.saved_view import how_read, on_disk
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
+from app.ui.reading.waiting import page_reached, until
 from core.errors import ContextTooSmall, CoreError
 
 WAITING = {
@@ -69,7 +70,7 @@ class BookView:
         if (moving := disk_state(session).doing) is not None:
             parts.append(_running(*_moving(moving)))
         elif session.doing is not None:
-            parts.append(_running(*_doing(self)))
+            parts.append(_doing(session))
         elif not self.reading and session.book:
             parts.append(self._rest())
         if uploads.note:
@@ -167,20 +168,19 @@ class BookView:
         )
 
 
-def _doing(view: BookView) -> tuple[str, str, float | None]:
-    """The current work, its progress in words, and as a share."""
-    doing = view._session.doing
+def _doing(session: Session) -> str:
+    """The current work and its progress."""
+    doing = session.doing
     assert doing is not None
     if isinstance(doing, Waiting):
-        step = OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason]
-        return step, "", None
-    read, detail = doing.done_tokens - doing.reused_tokens, ""
-    if read > 0 and doing.elapsed_seconds > 0:
-        detail = f"{formats.figure(read / doing.elapsed_seconds)} tokens/s"
-    if doing.remaining_seconds is not None and doing.done_tokens < doing.total_tokens:
-        detail += f" · {formats.duration(doing.remaining_seconds)} left"
-    step = f"Reading · {doing.done_tokens:,} of {doing.total_tokens:,} tokens"
-    return step, detail, doing.done_tokens / max(doing.total_tokens, 1)
+        return _running(OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason], "", None)
+    step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
+    bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
+    notify = '<button type="button" class="link" data-notify>Tell me when it is read</button>'
+    return (
+        f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
+        f'<p class="quiet reading-left">{until(doing)}{notify}</p></div>'
+    )
 
 
 def _moving(moving: BookMoving) -> tuple[str, str, float | None]:

@@ -17,6 +17,33 @@
     for (const [name, sign] of Object.entries(STATES)) classes.toggle(name, find(sign) !== null);
     // an open page shows what was loaded for the answer before
     if (!before && classes.contains("answering")) find("#where-page [data-act=close]")?.click();
+    waits();
+  }
+
+  // -------------------- waiting: how long still, in the tab's title, and a notice when a long reading has ended
+
+  const NAME = "TriForce Reader";
+  let long = false; // a long reading goes on
+
+  function waits() {
+    const told = find("#chat .until") ?? find("#book .until");
+    const title = told ? `${told.textContent} · ${NAME}` : NAME;
+    if (document.title !== title) document.title = title;
+    const reads = find("#chat .until.long, #book .until.long") !== null;
+    if (long && !told && find("#book .step.done")) notice();
+    if (reads || !told) long = reads;
+  }
+
+  const mayNotify = () => document.documentElement.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
+  mayNotify();
+
+  function notice() {
+    if (!document.hidden || globalThis.Notification?.permission !== "granted") return;
+    const note = new Notification("The book is read", { body: find("#book .book-title")?.textContent ?? "", tag: "read" });
+    note.onclick = () => {
+      window.focus();
+      note.close();
+    };
   }
   const watched = () =>
     new MutationObserver(state).observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
@@ -101,6 +128,7 @@
     else if (listed) inList(listed);
     else if (sample) document.querySelectorAll("#samples button")[Number(sample.dataset.sample)]?.click();
     else if (target.closest?.("[data-keys]")) help();
+    else if (target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
     else if (target.closest?.("[data-told-close]")) target.closest(".told").hidden = true;
   });
 

@@ -341,7 +341,7 @@ def test_an_edit_that_cannot_be_asked_stays_an_edit(page: Page) -> None:
     *_, update = page.answers.ask(page.session_id, "One?", "triforce", -1, 1, 64)
     update |= page.after()
     assert (
-        "Temperature -1" in update["strip"] and page.session.editing == page.ids[0] and "Changing" in update["editing"]
+        "Temperature -1" in update["told"] and page.session.editing == page.ids[0] and "Changing" in update["editing"]
     )
     assert update["box"]["value"] == "One?"
 
@@ -399,7 +399,7 @@ def test_after_a_restart_the_page_says_which_book_to_open(
         again = Page(worker, page.session_id)
         update = again.handlers.enter(page.session_id)
         assert texts(update["chat"])[0] == "One?" and "Open that book again" in update["about"]
-        assert "is not open" in again.asks("Two?")["strip"]
+        assert "is not open" in again.asks("Two?")["told"]
         *_, update = again.handlers.open_upload(page.session_id, [str(write_book(tmp_path, name="again.txt"))])
         assert again.session.fits and again.session.exchanges
         assert texts(again.asks("Two?")["chat"])[::2] == ["One?", "Two?"]
