@@ -25,6 +25,11 @@ def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
     return tuple(_sample(file, rows) for file in sorted(files, key=_length))
 
 
+def sample_file(name: str) -> Path | None:
+    """The sample book with a file's name, if there is one."""
+    return next((file for file in FOLDER.glob("*") if file.name == name and file.suffix in SUFFIXES), None)
+
+
 def _sample(file: Path, rows: list[dict[str, str]]) -> Sample:
     mine = [row for row in rows if row["book"] in (file.name, file.stem)]
     longest = max(mine, key=lambda row: len(row.get("answer", "")), default={"question": ""})

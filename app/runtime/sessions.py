@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from app.context.kept_documents import KeptDocuments
 from app.context.open_book import Book
 from app.context.open_files import OpenFiles
 from app.context.retrieval_map import Loaded, Loads
@@ -81,6 +82,7 @@ class Session:
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
     files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions
+    kept: KeptDocuments = field(default_factory=KeptDocuments)  # texts on disk; shared by all sessions
 
     @property
     def fits(self) -> bool:
@@ -189,8 +191,10 @@ class Sessions:
         is_busy: whether work for a session runs or waits; such a session is not forgotten.
     """
 
-    def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False) -> None:
-        self.files = OpenFiles()
+    def __init__(
+        self, is_busy: Callable[[Session], bool] = lambda _: False, kept: KeptDocuments | None = None
+    ) -> None:
+        self.files, self._kept = OpenFiles(), kept or KeptDocuments()
         self._is_busy = is_busy
         self._by_id: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
@@ -201,7 +205,8 @@ class Sessions:
             if session_id in self._by_id:
                 self._by_id.move_to_end(session_id)
                 return self._by_id[session_id]
-            session = Session(session_id if ID.fullmatch(session_id) else secrets.token_hex(16), files=self.files)
+            new_id = session_id if ID.fullmatch(session_id) else secrets.token_hex(16)
+            session = Session(new_id, files=self.files, kept=self._kept)
             self._by_id[session.id] = session
             idle = (old for old, one in self._by_id.items() if one is not session and not self._is_busy(one))
             for old in list(islice(idle, max(0, len(self._by_id) - MOST_SESSIONS))):

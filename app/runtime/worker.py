@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.context.context_documents import Library
+from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
 from app.documents.readers import display_name
 from app.documents.recognised import RecognisedPages
@@ -66,12 +67,12 @@ class EngineWorker:
         conversations: Conversations | None = None,
         saved_books: SavedBooks | None = None,
         recognised: RecognisedPages | None = None,
+        kept: KeptDocuments | None = None,
     ) -> None:
-        self.sessions = Sessions(is_busy=self._is_busy)
+        self.sessions = Sessions(is_busy=self._is_busy, kept=kept)
         self.conversations, self.saved_books = conversations or Conversations(), saved_books or SavedBooks()
-        self._load, self._seed = load, seed
+        self._load, self._seed, self._jobs = load, seed, JobQueue()
         self._engine: TextEngine | None = None
-        self._jobs = JobQueue()
         self.reading = Reading(self._jobs, self.saved_books, recognised)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -135,8 +136,8 @@ class EngineWorker:
         Raises:
             SessionGone: at once. While iterating: the error of the model's loading.
         """
-        session = self.sessions.get(session_id)
-        return self.reading.extract(session, session.uploads.expect([display_name(file) for file in files]), files)
+        session, names = self.sessions.get(session_id), [display_name(file) for file in files]
+        return self.reading.extract(session, session.uploads.expect(names), files)
 
     def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
         """`open_books` for one file."""
@@ -301,10 +302,7 @@ class EngineWorker:
         return session.uploads.extracting or session.uploads.recognising or self._jobs.is_busy(session)
 
     def stop_reading(self, session_id: str) -> None:
-        """Stop extracting, counting or reading, and the questions that wait for it.
-
-        What was read stays read, and the library stays as it is.
-        """
+        """Stop extracting, counting, reading, and questions that wait. What was read stays read, the library stays."""
         self.sessions.get(session_id).uploads.stop()
         self._jobs.cancel_reading(session_id)
 

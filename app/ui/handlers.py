@@ -84,7 +84,7 @@ class Handlers:
         return {
             parts.listing: self.listing(current),
             parts.offer: self._offer.html(current),
-            parts.about: book_notice(current, self._samples),
+            parts.about: book_notice(current),
             parts.editing: editing_notice(current),
             **parts.where.updates(current),
         } | self._suggest(current)

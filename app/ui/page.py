@@ -95,7 +95,7 @@ def build_page(
         downloads = downloads or Downloads()
         offer = ModelOffer(worker, source, downloads, talk.offer)
         handlers, watch = Handlers(worker, tuple(samples), parts, offer), ModelWatch(worker, parts)
-        wire_library(worker, handlers, library_tab, (side.card, find_parts), stream, at_once)
+        wire_library(worker, handlers, library_tab, (side.card, talk.about, find_parts), stream, at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
@@ -118,14 +118,14 @@ def wire_library(
     worker: EngineWorker,
     handlers: Handlers,
     tab: gr.Tab,
-    beside: tuple[gr.HTML, FindParts],
+    beside: tuple[gr.HTML, gr.HTML, FindParts],
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """The library, its clicks on the card and on hits of Find too, and Find itself."""
-    (card, found), session, library = beside, handlers.parts.session, handlers.parts.library
+    """The library, its clicks on the card, on the book to open again and on hits of Find too, and Find itself."""
+    (card, about, found), session, library = beside, handlers.parts.session, handlers.parts.library
     documents = LibraryHandlers(worker, library, handlers)
-    listen(documents, session, (card, found.hits), handlers.parts.of_book, stream)
+    listen(documents, session, (card, about, found.hits), handlers.parts.of_book, stream)
     listen_find(worker, found, session, library.act, at_once)
     tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
 

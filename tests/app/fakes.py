@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
 from app.documents.recognised import RecognisedPages
 from app.runtime.events import BookOpened, WorkerEvent
@@ -444,9 +445,10 @@ def worker_of(
     conversations: Conversations | None = None,
     saved_books: SavedBooks | None = None,
     recognised: RecognisedPages | None = None,
+    kept: KeptDocuments | None = None,
 ) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised}
+    stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised, "kept": kept}
     worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, **stored)  # type: ignore[arg-type]
     worker.start()
     return worker

@@ -33,7 +33,7 @@ def reads(visit: Callable[[], Reader], tmp_path: Path) -> Reader:  # noqa: F811
     """A reader with a book that was read."""
     reader = visit()
     reader.drops(write_book(tmp_path))
-    reader.sees("#book", "only their own tokens")
+    reader.sees("#book", "Answers begin at once")
     return reader
 
 

@@ -200,7 +200,7 @@ def test_a_closed_tab_makes_way(visit: Callable[[], Reader], engine: FakeEngine,
     for reader, name in ((first, "one.txt"), (second, "two.txt")):
         reader.drops(write_book(tmp_path, f"The book {name}. " * 20, name))
         reader.sees("#book", "Read")
-        reader.sees("#book", "only their own tokens")
+        reader.sees("#book", "Answers begin at once")
     engine.enqueue("An answer that never | ends")
     first.asks("One?")
     first.sees("#strip", "Writing")

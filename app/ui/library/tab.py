@@ -9,6 +9,7 @@ from gradio.blocks import Block
 from app.context.context_documents import Library
 from app.context.page_ranges import understood
 from app.runtime.events import WorkerEvent
+from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
@@ -57,6 +58,12 @@ class LibraryHandlers:
                 yield self._page.fresh(session)
             elif verb == "keep":
                 events = self._worker.save_book(session.id)
+            elif verb == "reopen":
+                events = self._worker.reading.reopen(session)
+            elif verb == "keep-texts":
+                keep_texts(session)
+            elif verb == "forget-texts":
+                forget_texts(session)
             elif verb == "recognise":
                 events = self._worker.reading.recognise(session, key)
             elif verb == "forget-recognised":

@@ -14,7 +14,7 @@ from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.library.saved_view import how_read, on_disk
+from app.ui.library.saved_view import how_read, keep_line, on_disk
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
 from app.ui.reading.waiting import page_reached, until
@@ -140,8 +140,9 @@ class BookView:
             note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
             note += " Asking reads the rest first."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
-        note = "Questions cost only their own tokens."
-        return f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>{on_disk(session)}'
+        note = "Answers begin at once."
+        done = f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>'
+        return done + on_disk(session) + keep_line(session)
 
     def _warned(self) -> list[str]:
         books = self._uploads.library.books

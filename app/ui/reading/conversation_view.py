@@ -3,12 +3,11 @@
 Titles come from questions and are escaped; files are identified by id only. The page's script acts on data-list.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from app import formats
-from app.context.samples import Sample
 from app.conversations.listing import Listing, Summary
+from app.runtime.reopening import missing
 from app.runtime.sessions import Session
 from app.ui import render
 
@@ -95,20 +94,27 @@ def ago(changed: str, time: datetime) -> str:
         return "some time ago"
 
 
-def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:
-    """Names the book to open, if the shown conversation is about another than the open one."""
+def book_notice(session: Session | None) -> str:
+    """Names the book of the shown conversation if another one, or none, is open, and opens it where it can be found."""
     if session is None or session.dialogue is None or session.fits:
         return ""
     book, there = session.dialogue.book, {one.document.name for one in session.uploads.library.books}
+    coming = session.uploads.extracting or session.uploads.behind
+    gone = missing(book, session.kept)
     files = ", ".join(render.escape(name) for name in book.files)
-    number = next((at for at, sample in enumerate(samples) if (sample.file.name,) == book.names), None)
-    way = "Open that book again to go on."
-    if there and there >= set(book.names):
+    offer, way = "", "Open it again to go on."
+    if coming:
+        way = "It is being opened."
+    elif not gone:
+        offer = '<button type="button" data-act="reopen">Open it again</button>'
+    elif there and there >= set(book.names):
         way = "The library has its books, but not in the same parts or order: restore them (Library) to go on."
-    offer = "" if number is None else f'<button type="button" data-sample="{number}">Open the sample</button>'
+    else:
+        was = "was" if len(gone) == 1 else "were"
+        way = f"{', '.join(map(render.escape, gone))} {was} not kept: drop {'it' if len(gone) == 1 else 'them'} to go on."
     return (
         '<div class="about-book" role="status"><span>This conversation is about '
-        f"<b>{render.escape(book.title)}</b> ({files}, {book.num_tokens:,} tokens). {way}</span>{offer}</div>"
+        f"<b>{render.escape(book.title)}</b> ({files}). {way}</span>{offer}</div>"
     )
 
 

@@ -92,7 +92,7 @@ def build_talk(note: str) -> Talk:
         strip = gr.HTML(LiveStrip().html(), elem_id="strip")
         where = build_where()
         offer = gr.HTML(elem_id="model-offer", js_on_load=CLICKS + LOOKS_AGAIN, apply_default_css=False)
-        about = gr.HTML(elem_id="about-book", apply_default_css=False)
+        about = gr.HTML(elem_id="about-book", js_on_load=CLICKS, apply_default_css=False)
         chat = build_chat()
         with gr.Row(elem_id="suggestions"):
             suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))

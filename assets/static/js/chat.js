@@ -120,13 +120,11 @@
     const target = event.target;
     const act = target.closest?.("#chat button:is(.act, .quote)");
     const listed = target.closest?.("[data-list]");
-    const sample = target.closest?.("[data-sample]");
     for (const menu of document.querySelectorAll("#conv-list details[open]")) {
       if (!menu.contains(target)) menu.removeAttribute("open");
     }
     if (act) inChat(act);
     else if (listed) inList(listed);
-    else if (sample) document.querySelectorAll("#samples button")[Number(sample.dataset.sample)]?.click();
     else if (target.closest?.("[data-keys]")) help();
     else if (target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
     else if (target.closest?.("[data-told-close]")) target.closest(".told").hidden = true;

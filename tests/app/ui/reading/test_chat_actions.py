@@ -172,14 +172,14 @@ def test_times_are_said_as_one_says_them(before: timedelta, text: str) -> None:
     assert ago("yesterday or so", NOW) == "some time ago"
 
 
-def test_the_notice_names_the_book_and_offers_a_sample() -> None:
+def test_the_notice_names_the_book_and_opens_it_where_it_can_be_found() -> None:
     dialogue = a_dialogue("One?")
-    assert book_notice(Session("x"), ()) == "" and book_notice(None, ()) == ""
+    assert book_notice(Session("x")) == "" and book_notice(None) == ""
     away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, title=EVIL)))
-    assert "book.txt, 8,123 tokens" in book_notice(away, ()) and "<img" not in book_notice(away, ())
-    assert "data-sample" not in book_notice(away, ())
-    samples = (Sample(Path("a.txt"), ()), Sample(Path("book.txt"), ()))
-    assert 'data-sample="1"' in book_notice(away, samples)
+    assert "(book.txt)" in book_notice(away) and "<img" not in book_notice(away)
+    assert "book.txt was not kept: drop it to go on" in book_notice(away) and "reopen" not in book_notice(away)
+    away = Session("x", dialogue=replace(dialogue, book=replace(BOOK, names=("harbour-8k.pdf",))))
+    assert 'data-act="reopen"' in book_notice(away)
 
 
 def test_the_notice_of_an_edit_names_the_question() -> None:
@@ -398,7 +398,7 @@ def test_after_a_restart_the_page_says_which_book_to_open(
         worker.sessions.enter(page.session_id)
         again = Page(worker, page.session_id)
         update = again.handlers.enter(page.session_id)
-        assert texts(update["chat"])[0] == "One?" and "Open that book again" in update["about"]
+        assert texts(update["chat"])[0] == "One?" and "was not kept: drop it" in update["about"]
         assert "is not open" in again.asks("Two?")["told"]
         *_, update = again.handlers.open_upload(page.session_id, [str(write_book(tmp_path, name="again.txt"))])
         assert again.session.fits and again.session.exchanges
