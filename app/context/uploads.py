@@ -210,6 +210,11 @@ class Uploads:
         return bool(self.extracted) or self.library is not self.settled
 
     @property
+    def coming(self) -> bool:
+        """Something is on its way that is not open yet."""
+        return self.extracting or (self.behind and bool(self.library.books or self.extracted))
+
+    @property
     def too_long(self) -> bool:
         """The present library does not fit."""
         return self.fit is not None and self.library is self.settled and not self.fit.fits

@@ -44,13 +44,12 @@ class Conversing:
     # -------------------- opening and leaving
 
     def arrive(self, session: Session) -> None:
-        """The page has loaded: stop what it can no longer follow, and restore what it had before a restart.
+        """The page has loaded: stop a race that it can no longer follow, and restore what it had before a restart.
 
         A page that is new to this program shows its own newest conversation. The first page to load shows the newest
         of all if it has none of its own.
         """
         if session.entered:
-            self._worker.stop_answer(session.id)
             self._worker.stop_race(session.id)
             session.race_view, session.editing, session.search = None, None, ""
             return

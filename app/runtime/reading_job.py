@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.context_documents import Library
+from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Interrupted, NotKept, Upload
 from app.documents.errors import NotRead, ScannedDocument
 from app.documents.ocr import Ocr
 from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
-from app.runtime.extracting import extract_one, is_pdf
 from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
+from app.runtime.extracting import extract_one, is_pdf
 from app.runtime.jobs import JobQueue
 from app.runtime.reopening import bring, keep_texts, sources
 from app.runtime.saved_books import SavedBooks, disk_state
@@ -164,6 +164,11 @@ class Reading:
             keep_texts(session)
             self._jobs.add_once(session, "saving", partial(self._keep_quietly, session))
         self._baseline_later(session)
+
+    def follow_answer(self, session: Session) -> Iterator[WorkerEvent]:
+        """The events of the session's newest answer from its first on, while it runs or waits; else none."""
+        for job in self._jobs.of(session.id, "answer")[-1:]:
+            yield from self.after(session, self._jobs.follow(job))
 
     def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)

@@ -63,10 +63,12 @@ class Session:
     entered: bool = False  # the page has loaded, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # time for that, as far as it came before a question
+    displaced: bool = False  # another page's book has taken its place in the model
     num_drawn: int = 0  # answers begun: each has its own seed
     trace: Trace | None = None  # of the newest answer, which may be unfinished
     race: Race | None = None  # the newest one, which may still run
     race_view: "RaceBoard | None" = None  # of a race that waits, runs or failed: the next page to draw it shows it
+    answering: object = None  # what the page shows an answer with, so that a page that reloads goes on
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
     doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now
@@ -191,9 +193,7 @@ class Sessions:
         is_busy: whether work for a session runs or waits; such a session is not forgotten.
     """
 
-    def __init__(
-        self, is_busy: Callable[[Session], bool] = lambda _: False, kept: KeptDocuments | None = None
-    ) -> None:
+    def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False, kept: KeptDocuments | None = None) -> None:
         self.files, self._kept = OpenFiles(), kept or KeptDocuments()
         self._is_busy = is_busy
         self._by_id: OrderedDict[str, Session] = OrderedDict()

@@ -20,6 +20,7 @@ from app.documents.readers import display_name
 from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import AnswerJob
 from app.runtime.context_loader import forget_tokens
+from app.runtime.displaced import noticed
 from app.runtime.events import LoadFailed, Loading, ModelState, Pause, Ready, WorkerEvent
 from app.runtime.jobs import Job, JobQueue, Load, Switch, Work
 from app.runtime.race_job import run_race
@@ -242,7 +243,7 @@ class EngineWorker:
             conversations=self.conversations,
             saved_books=self.saved_books,
         )
-        return self.reading.after(session, self._jobs.stream(session, "answer", job))
+        return self.reading.after(session, self._jobs.stream(session, "answer", job, lingers=True))
 
     def race(
         self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None
@@ -370,15 +371,15 @@ class EngineWorker:
             if isinstance(self._jobs.state, LoadFailed):
                 raise self._jobs.state.error
             assert self._engine is not None, "a job before the model is loaded"
-            for event in job.work(self._engine, job.cancel):
-                job.events.put(event)
+            for event in noticed(job.work(self._engine, job.cancel), self.sessions, self._engine):
+                job.tell(event)
         except CoreError as error:
             let_go(error)  # the page stores the error, whose frames would keep the engine alive
-            job.events.put(error)
+            job.tell(error)
         except BaseException as error:  # this thread must survive every bug; panics of libraries are no Exceptions
             log.exception("a job failed")
             let_go(error)
-            job.events.put(EngineFault(error))
+            job.tell(EngineFault(error))
         finally:
             self._jobs.end(job, self._engine.info if self._engine else None)
 

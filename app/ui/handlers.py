@@ -95,10 +95,12 @@ class Handlers:
         return conversation_list(self._worker.conversations.listing(search), current, search=search)
 
     def catch_up(self, session_id: str) -> Iterator[Updates]:
-        """Read the book again if another model has read it."""
+        """The reader is back: show what other pages have changed; read the book again if another model has read it."""
         current = self._worker.sessions.find(session_id)
         if current is not None and current.is_stale:
             yield from self.read_on(session_id)
+        elif current is not None and current.book is not None:
+            yield self.book(current)
 
     # -------------------- a book
 

@@ -105,7 +105,7 @@ def build_page(
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)
-        wire_answers(worker, handlers, side, stream, at_once)
+        wire_answers(worker, handlers, side, entered, stream, at_once)
         wire_settings(side.fields, side.method, at_once)
         if source is not None:
             models = ModelHandlers(worker, source, downloads, system.models)
@@ -195,7 +195,12 @@ def wire_books(
 
 
 def wire_answers(
-    worker: EngineWorker, handlers: Handlers, side: Side, stream: dict[str, Any], at_once: dict[str, Any]
+    worker: EngineWorker,
+    handlers: Handlers,
+    side: Side,
+    entered: Dependency,
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
 ) -> None:
     """Events of questions and answers, and of the list of conversations."""
     parts, own, answers = handlers.parts, side.own, Answers(worker, handlers)
@@ -208,6 +213,8 @@ def wire_answers(
         asked.append(button.click(answers.ask, clicked, parts.of_answer, api_visibility="private", **stream))
     actions = ChatActions(worker, handlers, parts, own)
     asked.append(wire_list(actions, answers.again, own, parts, settings, stream, at_once))
+    follow = never_silent(answers.follow, parts.strip)
+    asked.append(entered.then(follow, session, parts.of_answer, api_name="follow", **stream))
     for answer in asked:
         answer.then(answers.answered, session, parts.after_answer, api_visibility="private", **at_once)
     box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)

@@ -110,3 +110,43 @@ def test_a_file_dropped_anywhere_is_opened(
     reader.page.evaluate(DROP, [where, "dropped.txt", "It was a dark night. " * 20])
     reader.sees("#book", "dropped")
     reader.sees("#book", "Read once")
+
+
+def test_a_reload_in_the_middle_of_an_answer_goes_on_showing_it(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    engine.enqueue("One two | three four.")
+    reader.asks("Count to four!")
+    reader.sees("#chat", "One two")
+    reader.page.reload()
+    reader.sees("#chat", "One two")
+    reader.sees("#strip", "Writing")
+    playwright.expect(reader.page.locator("#question .stop-button")).to_be_visible()
+    engine.writing.set()
+    reader.sees("#chat", "three four.")
+    reader.sees("#chat .foot", "exact")
+    reader.sees("#strip", "Answer complete")
+    assert len(engine.configs) == 1, "it was written once"
+
+
+def test_stop_stops_an_answer_that_a_reload_found_again(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reader.drops(write_book(tmp_path))
+    reader.sees("#book", "Read once")
+    engine.enqueue("One two | three four.")
+    reader.asks("Count to four!")
+    reader.sees("#chat", "One two")
+    reader.page.reload()
+    reader.sees("#strip", "Writing")
+    reader.stops()
+    reader.sees("#strip", "Stopped · 2 tokens")
+    playwright.expect(reader.page.locator("#question .submit-button")).to_be_visible()

@@ -23,8 +23,6 @@ NOTICES = """(permission) => {
 }"""
 
 
-
-
 def test_the_card_the_bubble_and_the_title_tell_how_long_it_still_takes(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,

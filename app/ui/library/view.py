@@ -40,7 +40,7 @@ def listing_state(session: Session) -> tuple[object, ...]:
     uploads, fit = session.uploads, session.uploads.fit
     opened = session.book.parts if session.book else ()
     busy = uploads.extracting, uploads.recognising, is_installed()
-    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, busy)
+    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, session.displaced, busy)
 
 
 def listing(session: Session) -> str:
@@ -111,6 +111,10 @@ def _state(session: Session, book: Book) -> str:
         return render.chip("waits for a choice", tone="warn", title="The library is longer than the context.")
     if uploads.behind or opened is None:
         return render.chip("ready", title="Its text is there; the model has not begun with it.")
+    if session.displaced:
+        return render.chip(
+            "read, not in the model now", title="Another page’s book is; the next answer reads it again."
+        )
     if session.is_read:
         return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
     return render.chip("being read", tone="method")

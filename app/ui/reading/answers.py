@@ -4,10 +4,12 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
+from app.conversations.exchange import Exchange
 from app.runtime.events import Ready, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.throttle import LIVELY, Metronome, UpdateIntervals, in_batches, intervals_beside
@@ -21,6 +23,19 @@ from app.ui.reading.waiting import AnswerWait
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
 from core.generation.events import RoundDone
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an answer is shown with while it is written."""
+
+    method: str
+    past: list[Message]
+    question: str
+    before: Exchange | None = None  # the answer that it continues
+    left: str | None = None  # goes back into the box if there is no answer
+    editing: str | None = None  # the exchange that it replaces
+
 
 _TOLD = itertools.count()  # the same words told again are another value: a reader may have closed the first
 
@@ -40,9 +55,8 @@ class Answers:
             config = form.config()
             parent = self._page.conversing.parent_for(current, question)
             events = self._worker.answer(session_id, question, config, parent=parent, own_seed=form.own_seed)
-            view = ChatView(self._past(current, parent), question.strip())
-            strip = LiveStrip(config.method)
-            yield from self._watch_answer(session_id, strip, view, question, events, editing)
+            asked = Asked(config.method, self._past(current, parent), question.strip(), left=question, editing=editing)
+            yield from self._watch_answer(session_id, asked, events)
         except CoreError as error:
             broke_off = current is not None and head_of(current) != head  # the chat shows question and partial answer
             if current is not None and not broke_off:
@@ -65,10 +79,21 @@ class Answers:
                 events = self._worker.regenerate(session_id, config, node_id or None, own_seed=form.own_seed)
             assert node is not None, "an answer to nothing"
             before = node.exchange if verb == "continue" else None
-            view = ChatView(self._past(current, node.parent), node.question, before)
-            yield from self._watch_answer(session_id, LiveStrip(config.method), view, None, events)
+            asked = Asked(config.method, self._past(current, node.parent), node.question, before)
+            yield from self._watch_answer(session_id, asked, events)
         except CoreError as error:
             yield self._no_answer(session_id, error, None)
+
+    def follow(self, session_id: str) -> Iterator[Updates]:
+        """The page has reloaded: go on showing the answer that is being written, from its beginning."""
+        current = self._worker.sessions.find(session_id)
+        asked = current.answering if current else None
+        if current is None or not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
+            return
+        try:
+            yield from self._watch_answer(session_id, asked, self._worker.reading.follow_answer(current))
+        except CoreError as error:
+            yield self._no_answer(session_id, error, asked.left)
 
     def _past(self, current: Session, parent: str | None) -> list[Message]:
         dialogue = current.dialogue
@@ -82,18 +107,12 @@ class Answers:
         current = self._worker.sessions.get(session_id)
         return {self._parts.strip: LiveStrip().html()} | self._page.around(current)
 
-    def _watch_answer(
-        self,
-        session_id: str,
-        strip: LiveStrip,
-        chat: ChatView,
-        question: str | None,
-        events: Iterator[WorkerEvent],
-        editing: str | None = None,
-    ) -> Iterator[Updates]:
-        parts = self._parts
+    def _watch_answer(self, session_id: str, asked: Asked, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
+        """Show an answer while it is written; a page that reloads meanwhile goes on with `follow`."""
+        parts, strip = self._parts, LiveStrip(asked.method)
+        chat = ChatView(asked.past, asked.question, asked.before)
         current = self._worker.sessions.get(session_id)
-        number = current.num_cleared
+        current.answering, number = asked, current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True)
         yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.told: ""}
         began, intervals, wait = time.monotonic(), self._intervals(), AnswerWait(current)
@@ -112,8 +131,8 @@ class Answers:
             yield {parts.box: idle_box()}
             return
         if not chat.answered:
-            current.editing = editing
-        left = None if chat.answered else question
+            current.editing = asked.editing
+        left = None if chat.answered else asked.left
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(left)}
         updates[parts.chat] = conversation(current)
         yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}

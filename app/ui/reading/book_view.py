@@ -17,7 +17,7 @@ from app.ui import render
 from app.ui.library.saved_view import how_read, keep_line, on_disk
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
-from app.ui.reading.waiting import page_reached, until
+from app.ui.reading.waiting import LEAST_SECONDS, page_reached, until
 from core.errors import ContextTooSmall, CoreError
 
 WAITING = {
@@ -139,6 +139,15 @@ class BookView:
         if not session.is_read:
             note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
             note += " Asking reads the rest first."
+            return f'<div class="step paused" role="status"><p>{note}</p></div>'
+        if session.displaced:
+            again = (
+                "takes it from disk"
+                if disk_state(session).kept_bytes or disk_state(session).num_fetched
+                else "reads it"
+            )
+            told = f" ({formats.about(session.read_seconds)})" if session.read_seconds >= LEAST_SECONDS else ""
+            note = f"Another page uses the model now. The next answer {again} again first{told}."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
         note = "Answers begin at once."
         done = f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>'

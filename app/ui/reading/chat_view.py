@@ -97,7 +97,8 @@ class ChatView:
         waits = self.finished is None and not self._answer.strip()
         thinks = waits and bool(self._thought)
         thought = [thought_message(self._thought, self._stats, thinks=thinks)] if self._thought else []
-        answer = message("assistant", self.wait or PENDING, raw=True) if waits else _said(self._answer, of=self.finished)
+        pending = message("assistant", self.wait or PENDING, raw=True)
+        answer = pending if waits else _said(self._answer, of=self.finished)
         return [*self._past, message("user", self._question), *thought, *([] if thinks else [answer])]
 
 

@@ -99,19 +99,18 @@ def book_notice(session: Session | None) -> str:
     if session is None or session.dialogue is None or session.fits:
         return ""
     book, there = session.dialogue.book, {one.document.name for one in session.uploads.library.books}
-    coming = session.uploads.extracting or session.uploads.behind
     gone = missing(book, session.kept)
     files = ", ".join(render.escape(name) for name in book.files)
     offer, way = "", "Open it again to go on."
-    if coming:
+    if session.uploads.coming:
         way = "It is being opened."
     elif not gone:
         offer = '<button type="button" data-act="reopen">Open it again</button>'
     elif there and there >= set(book.names):
         way = "The library has its books, but not in the same parts or order: restore them (Library) to go on."
     else:
-        was = "was" if len(gone) == 1 else "were"
-        way = f"{', '.join(map(render.escape, gone))} {was} not kept: drop {'it' if len(gone) == 1 else 'them'} to go on."
+        was, them = ("was", "it") if len(gone) == 1 else ("were", "them")
+        way = f"{', '.join(map(render.escape, gone))} {was} not kept: drop {them} to go on."
     return (
         '<div class="about-book" role="status"><span>This conversation is about '
         f"<b>{render.escape(book.title)}</b> ({files}). {way}</span>{offer}</div>"

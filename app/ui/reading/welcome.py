@@ -18,11 +18,11 @@ def welcome(session: Session) -> str:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
         return _told("Too long to read at once", f"Choose at the side what is read.{meanwhile}")
     if book is None:
-        busy = view.reading or uploads.behind
-        return _told("The book is being opened", "Its text is taken from the file, then read.") if busy else WELCOME
-    if session.is_read and not uploads.behind:
+        opening = _told("The book is being opened", "Its text is taken from the file, then read.")
+        return opening if view.reading or uploads.coming else WELCOME
+    if session.is_read and not uploads.coming:
         return _told("The book is open", "Ask anything about it.")
-    if view.reading or uploads.behind:
+    if view.reading or uploads.coming:
         return _told("The book is being read", "You can ask now: the answer begins when the reading ends.")
     return _told("The book is read in part", "Ask, and the rest is read first. Or press Read on.")
 

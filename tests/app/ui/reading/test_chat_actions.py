@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from app.context.samples import Sample
 from app.conversations.figures import exactness
 from app.conversations.listing import Listing, Summary
 from app.conversations.store import Conversations
