@@ -51,18 +51,8 @@ class Handlers:
             **LibraryDrawing(parts.library, current).updates(),
         } | self.talk(current)
 
-    def settle(self, session_id: str) -> Iterator[Updates]:
-        """Wait for an answer that a reload interrupted, and show it as it ended.
-
-        Shows nothing if the reader has asked for another answer since.
-        """
-        current = self._worker.sessions.find(session_id)
-        if current is not None and self._worker.settle_answer(session_id):
-            yield self.talk(current)
-
     def resume(self, session_id: str) -> Iterator[Updates]:
-        """Show the session's state again, then read the rest of the book."""
-        yield from self.settle(session_id)
+        """Read the rest of the book."""
         time.sleep(FRAME_SECONDS)
         yield from self.read_on(session_id)
 

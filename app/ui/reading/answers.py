@@ -88,7 +88,11 @@ class Answers:
         """The page has reloaded: go on showing the answer that is being written, from its beginning."""
         current = self._worker.sessions.find(session_id)
         asked = current.answering if current else None
-        if current is None or not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
+        if current is None:
+            return
+        if not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
+            shown = self._page.talk(current)  # it may have ended since the page was drawn
+            yield {part: shown[part] for part in (self._parts.chat, self._parts.strip)}
             return
         try:
             yield from self._watch_answer(session_id, asked, self._worker.reading.follow_answer(current))

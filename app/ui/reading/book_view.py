@@ -141,11 +141,8 @@ class BookView:
             note += " Asking reads the rest first."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
         if session.displaced:
-            again = (
-                "takes it from disk"
-                if disk_state(session).kept_bytes or disk_state(session).num_fetched
-                else "reads it"
-            )
+            state = disk_state(session)
+            again = "takes it from disk" if state.kept_bytes or state.num_fetched else "reads it"
             told = f" ({formats.about(session.read_seconds)})" if session.read_seconds >= LEAST_SECONDS else ""
             note = f"Another page uses the model now. The next answer {again} again first{told}."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'

@@ -53,8 +53,10 @@ def asked_and_left(worker: EngineWorker, *files: Path, choose: str = "") -> Sess
 def test_a_kept_book_opens_again_in_its_order_and_parts_without_its_files(worker: EngineWorker, tmp_path: Path) -> None:
     files = [write_book(tmp_path, name="b.txt"), write_book(tmp_path, PAGES, "a.txt")]
     session = asked_and_left(worker, *files, choose="#1-#1")
-    assert session.dialogue is not None and missing(session.dialogue.book, session.kept) == ()
+    dialogue = session.dialogue
+    assert dialogue is not None and missing(dialogue.book, session.kept) == ()
     list(worker.open_book(session.id, write_book(tmp_path, "Something else. " * 9, "other.txt")))
+    session.dialogue = dialogue  # chosen in the list
     assert not session.fits
     list(worker.reading.reopen(session))
     assert session.fits and session.is_read and session.exchanges
