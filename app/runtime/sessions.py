@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from app.context.context_documents import Library
 from app.context.kept_documents import KeptDocuments
 from app.context.open_book import Book
 from app.context.open_files import OpenFiles
@@ -47,6 +48,15 @@ class RaceBoard(Protocol):
         """The board."""
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a removal from the library took away, to bring it back."""
+
+    library: Library  # before it
+    dialogue: "Dialogue | None"
+    carried: bool
+
+
 @dataclass(slots=True)
 class Session:
     """One page. The engine's thread changes its book and conversation; `clear` begins a new conversation."""
@@ -68,6 +78,8 @@ class Session:
     trace: Trace | None = None  # of the newest answer, which may be unfinished
     race: Race | None = None  # the newest one, which may still run
     race_view: "RaceBoard | None" = None  # of a race that waits, runs or failed: the next page to draw it shows it
+    removed: Removed | None = None  # the newest removal from the library
+    deleted: "Dialogue | None" = None  # the conversation deleted last, in memory alone
     answering: object = None  # what the page shows an answer with, so that a page that reloads goes on
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
@@ -98,6 +110,7 @@ class Session:
         files = [upload.file for upload in self.uploads.pending]  # first: the engine's thread moves them to the library
         files += [book.file for book in self.uploads.library.books]
         files += [book.file for book in self.book.library.books] if self.book else []
+        files += [book.file for book in self.removed.library.books] if self.removed else []
         self.files.retain(self.id, {file for file in files if file})
 
     @property

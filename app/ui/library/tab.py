@@ -11,6 +11,7 @@ from app.context.page_ranges import understood
 from app.runtime.events import WorkerEvent
 from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
+from app.runtime.sessions import Removed, Session
 from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
@@ -73,12 +74,28 @@ class LibraryHandlers:
             elif verb == "keep-not":
                 disk_state(session).decline()
             elif change is not None:
+                session.removed = None
+                if verb in ("remove", "start-over", "only"):
+                    session.removed = Removed(session.uploads.library, session.dialogue, session.carried)
                 events = self._worker.arrange(session.id, change)
+            elif verb == "undo" and session.removed is not None:
+                events = self._worker.arrange(session.id, brought_back(session))
         except CoreError as error:
             session.uploads.error, events = error, iter(())
         if verb in ("remove", "start-over"):
             yield {self._parts.preview: NO_PAGE}
         yield from self._page.watch_library(session, events)
+
+
+def brought_back(session: Session) -> Callable[[Library], Library]:
+    """The change that undoes the newest removal; what was opened since stays, at the end. Its conversation goes on."""
+    removed, session.removed = session.removed, None
+    assert removed is not None, "nothing was removed"
+    with session.lock:
+        if session.dialogue is None:
+            session.dialogue, session.carried = removed.dialogue, removed.carried
+    before = removed.library
+    return lambda now: Library((*before.books, *(one for one in now.books if before.index(one.key) is None)))
 
 
 def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Library], Library] | None:

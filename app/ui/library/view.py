@@ -12,7 +12,7 @@ from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import tool
-from app.ui.reading.book_view import extent, failure, offer_button, progress
+from app.ui.reading.book_view import extent, failure, offer_button, progress, undo
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book
 
@@ -30,6 +30,8 @@ def incoming(session: Session) -> str:
     parts += [failure(one) if one.stage == "failed" else progress(one) for one in uploads.pending]
     if uploads.note:
         parts.append(f'<p class="quiet">{render.escape(uploads.note)}</p>')
+    if taken := undo(session):
+        parts.append(taken)
     if fit := fit_of(session):
         parts.append(budget(fit, len(uploads.library.books)))
     return f'<section class="card incoming">{"".join(parts)}</section>' if parts else ""

@@ -82,6 +82,7 @@ class BookView:
         parts += [offer_for_book(one, named=len(books) > 1) for one in books[:MOST_TITLES] if one.key not in busy]
         if uploads.library.books:
             parts.append(self._buttons())
+        parts.append(undo(session))
         if not any(parts):
             parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
         return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
@@ -173,6 +174,17 @@ class BookView:
             f'<button type="button" class="link" data-act="start-over" title="Empty the library{talk}">'
             f"Start over{talk}</button></p>"
         )
+
+
+def undo(session: Session) -> str:
+    """The newest removal, and the button that takes it back; "" without one."""
+    if session.removed is None:
+        return ""
+    left = {book.key for book in session.uploads.library.books}
+    gone = [book.document.title for book in session.removed.library.books if book.key not in left]
+    what = gone[0] if len(gone) == 1 else formats.plural(len(gone), "document")
+    button = '<button type="button" class="link" data-act="undo">Undo</button>'
+    return f'<p class="quiet undo" role="status">Removed {render.escape(what)}. {button}</p>' if gone else ""
 
 
 def _doing(session: Session) -> str:

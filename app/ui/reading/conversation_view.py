@@ -21,8 +21,9 @@ def conversation_list(
     """The list, with the conversation of `session` marked."""
     time = when or datetime.now(UTC)
     current = session.dialogue.id if session and session.dialogue else ""
+    deleted = session.deleted if session else None
     incognito = session is not None and session.incognito
-    rows = "".join(_row(one, current, time) for one in listing.summaries[:MOST_SHOWN])
+    rows = "".join(_row(one, current, time, search) for one in listing.summaries[:MOST_SHOWN])
     if not rows:
         rows = (
             f'<li class="none">{"Nothing found." if search.strip() else "Your conversations will be listed here."}</li>'
@@ -30,6 +31,11 @@ def conversation_list(
     left = len(listing.summaries) - MOST_SHOWN
     more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
     notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
+    if deleted is not None:
+        undo = '<button type="button" class="link" data-list="undelete">Undo</button>'
+        notices += (
+            f'<p class="list-note" role="status">Deleted {render.escape(deleted.title or "Untitled")}. {undo}</p>'
+        )
     state = " incognito" if incognito else ""
     return (
         f'<section class="convs{state}" aria-label="Conversations">{_head(incognito)}{notices}'
@@ -54,14 +60,16 @@ def _head(incognito: bool) -> str:
     )
 
 
-def _row(one: Summary, current: str, time: datetime) -> str:
+def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
     title = render.escape(one.title) or "Untitled"
+    found = one.excerpt(search)
+    hit = f"<q>{_marked(*found)}</q>" if found else ""
     mark = ' class="current" aria-current="true"' if one.id == current else ""
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     return (
         f'<li{mark} data-id="{one.id}">'
         f'<button type="button" class="open" data-list="open" title="{title}"><b>{title}</b>'
-        f"<small>{about}</small></button>"
+        f"<small>{about}</small>{hit}</button>"
         f'<details><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
         '<button type="button" data-list="rename">Rename</button>'
         '<button type="button" data-list="markdown">Export Markdown</button>'
@@ -69,6 +77,10 @@ def _row(one: Summary, current: str, time: datetime) -> str:
         '<button type="button" data-list="delete" class="danger">Delete</button>'
         "</div></details></li>"
     )
+
+
+def _marked(before: str, hit: str, after: str) -> str:
+    return f"{render.escape(before)}<mark>{render.escape(hit)}</mark>{render.escape(after)}"
 
 
 def ago(changed: str, time: datetime) -> str:

@@ -86,7 +86,6 @@
     const verb = button.dataset.list;
     const id = button.closest("[data-id]")?.dataset.id ?? "";
     if (verb === "rename") return rename(button.closest("li"), id);
-    if (verb === "delete" && !armed(button)) return;
     button.closest("details")?.removeAttribute("open");
     press("#act-now", `${verb === "delete" ? "delete-conversation" : verb}:${id}`);
   }
