@@ -138,9 +138,12 @@ class BookView:
         session = self._session
         assert session.book is not None
         if not session.is_read:
-            note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
-            note += " Asking reads the rest first."
-            return f'<div class="step paused" role="status"><p>{note}</p></div>'
+            whole = session.book.num_opening - 1
+            share, page = f"{session.num_read / whole:.0%}", page_reached(session.book, session.num_read)
+            reached = f"{share}, {page}" if page else share
+            note = f"Stopped at {render.escape(reached)}. Asking reads the rest first."
+            tokens = f"{session.num_read:,} of {whole:,} tokens"
+            return f'<div class="step paused" role="status" title="{tokens}"><p>{note}</p></div>'
         if session.displaced:
             state = disk_state(session)
             again = "takes it from disk" if state.kept_bytes or state.num_fetched else "reads it"

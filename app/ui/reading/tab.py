@@ -155,7 +155,7 @@ def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:
         return []
     with gr.Row(elem_id="samples"):
         gr.HTML('<p class="quiet">Or try a sample book:</p>')
-        return [gr.Button(sample.file.name, size="sm", min_width=0) for sample in samples]
+        return [gr.Button(sample.label, size="sm", min_width=0) for sample in samples]
 
 
 def build_chat() -> gr.Chatbot:

@@ -94,7 +94,7 @@ def test_the_card_shows_every_state_of_a_book() -> None:
 
 def test_the_card_says_how_far_a_stopped_reading_came() -> None:
     view = BookView(a_session(num_read=2048))
-    assert view.paused and "Stopped at 2,048 of 8,124 tokens" in view.html()
+    assert view.paused and "Stopped at 25%" in view.html() and "2,048 of 8,124 tokens" in view.html()
 
 
 def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
@@ -135,8 +135,8 @@ def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_rea
 def test_the_budget_is_told_in_tokens_and_percent() -> None:
     fit = Fit(books=600, frame=10, talk=100, reserve=90, context=1000, possible=1000)
     html = budget(fit, 2)
-    assert "Books 610 tokens, Conversation 100 tokens, Kept for an answer 90 tokens, Free 200 tokens" in html
-    assert "61%" in html and "20%" in html
+    assert "Books 600 tokens, Conversation 100 tokens, Kept for an answer 100 tokens, Free 200 tokens" in html
+    assert "60%" in html and "20%" in html and "A token is a piece of a word" in html
     html = budget(replace(fit, books=1600), 1)
     assert "800 tokens too many" in html and "Free" not in html
 
