@@ -6,7 +6,9 @@ pages. Nothing is written unasked.
 
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,6 +21,7 @@ from core.errors import CoreError
 
 FOLDER = "kept"  # in the data folder
 MOST_BYTES = 4 << 30  # of all files; those that were not opened for longest go
+DRAFT, OLD_SECONDS = ".part", 3600.0  # a draft that old was left by a program that was killed
 TUPLES = ("warnings", "picture_pages", "recognised_pages", "authors")
 
 
@@ -97,9 +100,9 @@ class KeptDocuments:
 
     def _write(self, path: Path, content: str | Path) -> None:
         """Write a file whole or not at all."""
-        draft = path.with_suffix(".part")
+        draft = path.with_suffix(f".{secrets.token_hex(4)}{DRAFT}")
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
                 if isinstance(content, str):
                     out.write(content.encode("ascii"))
                 else:
@@ -110,6 +113,10 @@ class KeptDocuments:
             draft.unlink(missing_ok=True)
 
     def _make_room(self, newest: bytes) -> None:
+        assert self.folder is not None, "nothing is kept"
+        for draft in self.folder.glob(f"*{DRAFT}"):
+            if _used(draft) < time.time() - OLD_SECONDS:
+                draft.unlink(missing_ok=True)
         sizes = {path: _size(path) for path in self._files()}
         for path in sorted(self._files(), key=_used):
             if sum(sizes.values()) <= self._most_bytes:

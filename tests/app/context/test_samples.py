@@ -46,9 +46,6 @@ def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
         (document,) = (one for one in extract_documents(sample.file) if isinstance(one, Document))
         assert sample.num_pages == len(document.pages)
         assert sample.title in (document.title, document.text.split("\n")[0])
-            document.title,
-            document.text.split("\n")[0],
-        )
 
 
 def test_a_race_begins_with_the_question_that_has_the_longest_answer(tmp_path: Path) -> None:
