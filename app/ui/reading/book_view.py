@@ -82,9 +82,9 @@ class BookView:
         parts += [offer_for_book(one, named=len(books) > 1) for one in books[:MOST_TITLES] if one.key not in busy]
         if uploads.library.books:
             parts.append(self._buttons())
-        parts.append(undo(session))
         if not any(parts):
             parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
+        parts.append(undo(session))
         return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
 
     def _titles(self) -> str:

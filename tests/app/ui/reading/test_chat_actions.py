@@ -373,8 +373,14 @@ def test_the_list_by_buttons(page: Page, engine: FakeEngine) -> None:
     page.actions.search(page.session_id, "")
     assert texts(page.does(f"open:{dialogue.id}")["chat"])[0] == "One?"
     assert json.loads(page.does(f"markdown:{dialogue.id}")["parcel"])["name"] == "Renamed.md"
-    assert "Renamed" not in page.does(f"delete-conversation:{dialogue.id}")["listing"]
+    assert "Deleted Renamed." in page.does(f"delete-conversation:{dialogue.id}")["listing"]
     assert "is not there any more" in page.does(f"open:{dialogue.id}")["about"]
+    update = page.does("undelete:")
+    assert texts(update["chat"])[0] == "One?" and "Deleted" not in update["listing"]
+    assert page.session.dialogue is not None and page.session.dialogue.id != dialogue.id
+    page.does("undelete:")  # there is nothing more to bring back
+    (restored,) = page.actions._worker.conversations.listing().summaries
+    assert "Deleted Renamed." in page.does(f"delete-conversation:{restored.id}")["listing"]
     assert "convs incognito" in page.does("incognito:")["listing"]
 
 
