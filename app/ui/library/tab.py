@@ -114,6 +114,8 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Lib
         case "up" | "down":
             to = index + (1 if verb == "down" else -1)
             return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
+        case "move" if detail.isdecimal() and len(detail) < 6:
+            return lambda now: now.move(index, min(int(detail), len(now.books) - 1))
         case "remove":
             return lambda now: now.remove(index)
         case "only":

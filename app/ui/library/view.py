@@ -72,7 +72,7 @@ def _row(session: Session, index: int, book: Book) -> str:
         + tool(f"remove:{key}", f"Remove {document.title}", "Remove")
     )
     return (
-        f'<li class="document-row"><div class="document-head"><span class="number">{index + 1}</span>'
+        f'<li class="document-row" data-row="{index}"><div class="document-head">{_number(index, key, last)}'
         f'{cover(document)}<div><h4 dir="auto">{title}</h4>'
         f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
         f'<div class="tools">{tools}</div></div>'
@@ -81,6 +81,12 @@ def _row(session: Session, index: int, book: Book) -> str:
         + _choices(session, index, book)
         + "</li>"
     )
+
+
+def _number(index: int, key: str, last: int) -> str:
+    """The place of a document; where there are others, the handle by which it is dragged to another place."""
+    handle = f' draggable="true" data-drag="{key}" title="Drag to another place"' if last else ""
+    return f'<span class="number"{handle}>{index + 1}</span>'
 
 
 def _recognition(session: Session, book: Book) -> str:

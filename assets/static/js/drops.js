@@ -1,4 +1,4 @@
-/* A file dropped anywhere on the page is opened as if it was dropped on the field for books. */
+/* A file dropped anywhere on the page is opened as if it was dropped on the field for books; and the order of documents. */
 "use strict";
 
 (() => {
@@ -15,6 +15,37 @@
     },
     true,
   );
+
+  // -------------------- documents of the library, dragged to another place by their numbers
+
+  let dragged = null;
+  const place = (event) => dragged && event.target.closest?.("[data-row]");
+  const mark = (row) => {
+    for (const one of document.querySelectorAll("[data-row].goes-here")) one.classList.remove("goes-here");
+    row?.classList.add("goes-here");
+  };
+
+  document.addEventListener("dragstart", (event) => {
+    dragged = event.target.closest?.("[data-drag]") ?? null;
+    if (dragged) event.dataTransfer.setData("text/plain", dragged.textContent);
+  });
+  document.addEventListener("dragover", (event) => {
+    if (!place(event)) return;
+    event.preventDefault();
+    mark(place(event));
+  });
+  document.addEventListener("drop", (event) => {
+    const row = place(event);
+    if (!row) return;
+    event.preventDefault();
+    let watched = row; // the element that acts.js watches
+    while (!watched.act) watched = watched.parentElement;
+    watched.act(`move:${dragged.dataset.drag}:${row.dataset.row}`);
+  });
+  document.addEventListener("dragend", () => {
+    mark(null);
+    dragged = null;
+  });
 
   document.addEventListener(
     "dragleave",
