@@ -1,6 +1,6 @@
 """Where the books of a conversation are found again: samples, and texts that were kept."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +31,9 @@ class Source(NamedTuple):
 def sources(ref: BookRef) -> tuple[Source, ...]:
     """The documents of a conversation's book, in order."""
     known = len(ref.documents) == len(ref.choices) == len(ref.names)
-    rows = zip(ref.names, ref.documents, ref.choices, strict=True) if known else ((name, "", "") for name in ref.names)
+    rows: Iterable[tuple[str, str, str]] = ((name, "", "") for name in ref.names)
+    if known:
+        rows = zip(ref.names, ref.documents, ref.choices, strict=True)
     return tuple(
         Source(name, bytes.fromhex(digest), choice, sample_file(name) if known or not ref.parts else None)
         for name, digest, choice in rows

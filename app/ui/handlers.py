@@ -138,7 +138,7 @@ class Handlers:
         def drawn() -> Updates:
             nonlocal shown
             before, shown = shown, welcome(current)
-            empty = {} if shown == before else {self.parts.chat: gr.update(placeholder=shown)}
+            empty: Updates = {} if shown == before else {self.parts.chat: gr.update(placeholder=shown)}
             return self.book(current) | drawing.updates() | empty
 
         yield drawn()
