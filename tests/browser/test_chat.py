@@ -316,7 +316,7 @@ def test_an_old_conversation_opens_its_book_again_with_one_click(
     reader.sees("#book", "Removed book")
     reader.page.locator("#conv-list li .open").click()
     reader.sees("#about-book", "This conversation is about book (book.txt)")
-    reader.page.locator("#about-book").get_by_text("Open it again").click()
+    reader.page.get_by_role("button", name="Open it again").click()
     playwright.expect(reader.page.locator("#about-book .about-book")).to_have_count(0)
     asks(reader, engine, "Still dark?", "Still.")
     reader.sees("#chat", "Quite dark.")

@@ -113,7 +113,7 @@ def book_notice(session: Session | None) -> str:
     book, there = session.dialogue.book, {one.document.name for one in session.uploads.library.books}
     gone = missing(book, session.kept)
     files = ", ".join(render.escape(name) for name in book.files)
-    offer, way = "", "Open it again to go on."
+    offer = way = ""
     if session.uploads.coming:
         way = "It is being opened."
     elif not gone:
