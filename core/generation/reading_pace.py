@@ -9,7 +9,7 @@ from core.generation.events import PrefillProgress
 # are somewhere between a quarter of it and many times as far; the first chunks that they read tell.
 USUAL_DOUBLING = 8192.0
 LEAST_DOUBLING, MOST_DOUBLING = USUAL_DOUBLING / 8, USUAL_DOUBLING * 64
-PRIOR_CHUNKS = 0.02  # how many chunks the usual value weighs: it may be wrong by a factor, a chunk by a seventh
+PRIOR_CHUNKS = 0.1  # how many chunks the usual value weighs: it may be wrong by a factor, a chunk by a third
 
 
 class Work(NamedTuple):
