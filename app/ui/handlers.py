@@ -45,13 +45,11 @@ class Handlers:
         """Find or make the page's session and show its state."""
         parts, current = self.parts, self._worker.sessions.enter(session_id)
         self.conversing.arrive(current)
-        talk = self.talk(current)
-        del talk[parts.told]  # somebody quick has asked already, and was told why there is no answer
         return {
             parts.session: current.id,  # for programs; a browser sends its own id
             parts.card: BookView(current).html(),
             **LibraryDrawing(parts.library, current).updates(),
-        } | talk
+        } | self.talk(current)
 
     def resume(self, session_id: str) -> Iterator[Updates]:
         """Read the rest of the book."""
@@ -67,7 +65,6 @@ class Handlers:
         return {
             parts.chat: gr.update(value=conversation(current), placeholder=welcome(current)),
             parts.strip: strip.html(),
-            parts.told: "",
         } | self.around(current)
 
     def around(self, current: Session | None) -> Updates:

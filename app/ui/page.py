@@ -214,7 +214,7 @@ def wire_answers(
     actions = ChatActions(worker, handlers, parts, own)
     asked.append(wire_list(actions, answers.again, own, parts, settings, stream, at_once))
     follow = never_silent(answers.follow, parts.strip)
-    asked.append(entered.then(follow, session, parts.of_answer, api_name="follow", **stream))
+    asked.append(entered.then(follow, session, parts.of_followed, api_name="follow", **stream))
     for answer in asked:
         answer.then(answers.answered, session, parts.after_answer, api_visibility="private", **at_once)
     box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)

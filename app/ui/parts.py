@@ -45,7 +45,12 @@ class Parts:
     @property
     def of_answer(self) -> list[Block]:
         """Changed by an answer in progress. Few, because Gradio rebuilds each component that an update omits."""
-        return [self.strip, self.chat, self.box, self.where.strip, self.told]
+        return [*self.of_followed, self.told]
+
+    @property
+    def of_followed(self) -> list[Block]:
+        """Changed by an answer that goes on after a reload: what a quick question was told meanwhile stays."""
+        return [self.strip, self.chat, self.box, self.where.strip]
 
     @property
     def of_model(self) -> list[Block]:
@@ -60,7 +65,7 @@ class Parts:
     @property
     def of_conversation(self) -> list[Block]:
         """Changed by another conversation."""
-        return [self.chat, self.strip, *self.of_talk, self.told]
+        return [self.chat, self.strip, *self.of_talk]
 
     @property
     def of_talk(self) -> list[Block]:

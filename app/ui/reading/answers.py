@@ -95,9 +95,11 @@ class Answers:
             yield {part: shown[part] for part in (self._parts.chat, self._parts.strip)}
             return
         try:
-            yield from self._watch_answer(session_id, asked, self._worker.reading.follow_answer(current))
+            for update in self._watch_answer(session_id, asked, self._worker.reading.follow_answer(current)):
+                yield {part: value for part, value in update.items() if part is not self._parts.told}
         except CoreError as error:
-            yield self._no_answer(session_id, error, asked.left)
+            failed = self._no_answer(session_id, error, asked.left)
+            yield {part: value for part, value in failed.items() if part is not self._parts.told}
 
     def _past(self, current: Session, parent: str | None) -> list[Message]:
         dialogue = current.dialogue

@@ -118,6 +118,8 @@
   document.addEventListener("click", (event) => {
     const target = event.target;
     const act = target.closest?.("#chat button:is(.act, .quote)");
+    const told = find("#told .told"); // why a question got no answer: read, as soon as something else is done
+    if (told && (target.closest?.("[data-told-close]") || !target.closest?.("#told, #question"))) told.hidden = true;
     const listed = target.closest?.("[data-list]");
     for (const menu of document.querySelectorAll("#conv-list details[open]")) {
       if (!menu.contains(target)) menu.removeAttribute("open");
@@ -126,7 +128,6 @@
     else if (listed) inList(listed);
     else if (target.closest?.("[data-keys]")) help();
     else if (target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
-    else if (target.closest?.("[data-told-close]")) target.closest(".told").hidden = true;
   });
 
   // -------------------- what the server made for the browser: a file, a text for the clipboard, a question to change
