@@ -107,6 +107,8 @@ def test_a_file_dropped_anywhere_is_opened(
     visit: Callable[[], Reader],  # noqa: F811
 ) -> None:
     reader = visit()
+    for there in (where, "#drop input[type=file]"):
+        playwright.expect(reader.page.locator(there)).to_be_attached()
     reader.page.evaluate(DROP, [where, "dropped.txt", "It was a dark night. " * 20])
     reader.sees("#book", "dropped")
     reader.sees("#book", "Read once")
