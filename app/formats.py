@@ -52,6 +52,19 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def about(seconds: float) -> str:
+    """A time that is an estimate: a few seconds, about 40 s, about 3 min, about 2 h 10 min."""
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 55:
+        return f"about {10 * round(seconds / 10)} s"
+    minutes = max(1, round(seconds / 60))
+    if minutes < 60:
+        return f"about {minutes} min"
+    minutes = 10 * round(minutes / 10)
+    return f"about {minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
+
+
 def size(size_bytes: int) -> str:
     """512 MiB, 1.2 GiB."""
     return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 30 else f"{max(1, size_bytes >> 20)} MiB"

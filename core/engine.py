@@ -28,7 +28,8 @@ from core.generation.interleave import Lane, interleaved
 from core.generation.levels import Levels
 from core.generation.loaded import LoadedModels
 from core.generation.placement import Placement
-from core.generation.prefill import Prefill, Step, progress_of, reading_cost
+from core.generation.prefill import Prefill
+from core.generation.reading_pace import ReadingClock, ReadingPace, Step, work_of
 from core.generation.text import ChatText
 from core.kv_store.identity import Family, family_of
 from core.models.hub.catalog import ModelEntry
@@ -66,6 +67,7 @@ class Engine:
         self._levels = Levels(config, plan, models, lambda: self.plan, offload, graphs)
         self._placement = Placement(told, config, self._levels.full, models.ranks, self._tell)
         self._levels.when_layers_move(self._placement.layers_moved)
+        self._pace = ReadingPace()
         self._prefill = Prefill(
             self._levels.parts.full,
             self._levels.full,
@@ -242,15 +244,15 @@ class Engine:
             reused = self._rewind(voting)
         if reused and reused in (boundary, total):
             self._levels.full.remember_queries(self._levels.chunks.query_window)
-        started, done = time.perf_counter(), reused
-        yield progress_of(Step(done, done, reading_cost(done)), total, reused, 0.0)
+        clock, done = ReadingClock(self._pace, reused, total), reused
+        yield clock.tick(Step(done, done, work_of(done)))
         with closing(self._steps(context, done, boundary, total)) as steps:
             while not (cancel and cancel.is_set()) and (step := next(steps, None)):
                 self._seen[done:] = prompt_ids[done : step.kept]
                 done = step.kept
                 if done in (boundary, total):
                     self._levels.full.remember_queries(self._levels.chunks.query_window)
-                yield progress_of(step, total, reused, time.perf_counter() - started)
+                yield clock.tick(step)
 
     def _steps(self, context: Context, done: int, *ends: int) -> Generator[Step]:
         for end in ends:

@@ -8,6 +8,8 @@ from typing import Any
 
 from app.cli.reading import print_json
 from app.cli.saved_books import FOLDER
+from app.context.kept_documents import FOLDER as KEPT
+from app.context.kept_documents import KeptDocuments
 from app.documents.recognised import FOLDER as RECOGNISED
 from app.documents.recognised import RecognisedPages
 from app.formats import duration, plural
@@ -29,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     removed = act(folder, args.action, args.name)
     if args.action == "clear":
         RecognisedPages(data_dir(args.data_dir) / RECOGNISED).clear()
+        KeptDocuments(data_dir(args.data_dir) / KEPT).clear()
     books = folder.books()
     if args.json:
         print_json(document(folder, books, removed))

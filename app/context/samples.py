@@ -15,6 +15,15 @@ class Sample:
     file: Path
     questions: tuple[str, ...]
     longest: str = ""  # the question with the longest answer: a race shows more with it
+    title: str = ""
+    num_pages: int = 0  # of a printed page's size, where the file has none of its own; 0: not listed
+
+    @property
+    def label(self) -> str:
+        """What it is and how long: its title, its pages, its format."""
+        if not self.title:
+            return self.file.name
+        return f"{self.title} · {self.num_pages} pages · {self.file.suffix[1:].upper()}"
 
 
 def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
@@ -22,13 +31,20 @@ def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
     files = [file for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES]
     listed = folder / "questions.json"
     rows = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
-    return tuple(_sample(file, rows) for file in sorted(files, key=_length))
+    named = folder / "titles.json"
+    titles: dict[str, tuple[str, int]] = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
+    return tuple(_sample(file, rows, *titles.get(file.name, ("", 0))) for file in sorted(files, key=_length))
 
 
-def _sample(file: Path, rows: list[dict[str, str]]) -> Sample:
+def sample_file(name: str) -> Path | None:
+    """The sample book with a file's name, if there is one."""
+    return next((file for file in FOLDER.glob("*") if file.name == name and file.suffix in SUFFIXES), None)
+
+
+def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int) -> Sample:
     mine = [row for row in rows if row["book"] in (file.name, file.stem)]
     longest = max(mine, key=lambda row: len(row.get("answer", "")), default={"question": ""})
-    return Sample(file, tuple(row["question"] for row in mine), longest["question"])
+    return Sample(file, tuple(row["question"] for row in mine), longest["question"], title, num_pages)
 
 
 def _length(file: Path) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from app.context.context_documents import Book, Library, digest_of
 from app.context.offers import Offer
+from app.context.page_ranges import understood
 from app.context.token_costs import Meter
 from app.documents.document import Document
 from core.errors import CoreError
@@ -45,6 +46,7 @@ class Upload:
     num_pages: int | None = None
     seconds_left: float | None = None  # of recognition
     replaces: str = ""  # the key of the book whose text is read anew
+    choice: str = ""  # of its parts, as text (`page_ranges`); "": all of it
     document: Document | None = None
     file: Path | None = None  # of a PDF that is extracted, or holds only pictures
     error: CoreError | None = None
@@ -156,14 +158,15 @@ class Uploads:
             self.error = None
             return upload
 
-    def add(self, document: Document, file: Path | None = None, replaces: str = "") -> None:
-        """Add a document to the library; see `Library.add`.
+    def add(self, document: Document, file: Path | None = None, replaces: str = "", choice: str = "") -> None:
+        """Add a document to the library, or the chosen parts of it; see `Library.add`.
 
         Raises:
-            AlreadyThere: the same text is in the library.
+            AlreadyThere: the same text is in the library. InvalidSetting: the document has no such parts.
         """
         with self._lock:
-            self.library = self.library.add(document, file, replaces)
+            library = self.library.add(document, file, replaces)
+            self.library = library.choose(len(library.books) - 1, understood(document, choice)) if choice else library
 
     def stop(self, number: int | None = None) -> None:
         """Stop extracting and recognising, or only the upload with a number."""
@@ -205,6 +208,11 @@ class Uploads:
     def behind(self) -> bool:
         """There are changes that the engine's thread has not seen yet."""
         return bool(self.extracted) or self.library is not self.settled
+
+    @property
+    def coming(self) -> bool:
+        """Something is on its way that is not open yet."""
+        return self.extracting or (self.behind and bool(self.library.books or self.extracted))
 
     @property
     def too_long(self) -> bool:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from app.conversations import files
 from app.conversations.tree import Dialogue
 
+BEFORE, AFTER = 24, 60  # characters around a hit
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -17,6 +19,7 @@ class Summary:
     num_exchanges: int
     words: str  # all questions and answers, folded for search
     tab: str
+    text: str = ""  # the same as written
 
     @classmethod
     def of(cls, dialogue: Dialogue) -> "Summary":
@@ -32,7 +35,22 @@ class Summary:
             num_exchanges=len(dialogue.nodes),
             words="\n".join(texts).casefold(),
             tab=dialogue.tab,
+            text="\n".join(texts),
         )
+
+    def excerpt(self, search: str) -> tuple[str, str, str] | None:
+        """What stands before, at and after the first hit of a search outside of the title; None: there is none."""
+        text = self.text if len(self.text) == len(self.words) else self.words  # else places differ between the two
+        body = len(self.title) + 1
+        hits = [(self.words.find(word, body), len(word)) for word in search.casefold().split()]
+        hits = [hit for hit in hits if hit[0] >= 0]
+        if not hits:
+            return None
+        at, length = min(hits)
+        start, end = max(body, at - BEFORE), min(len(text), at + length + AFTER)
+        shown = ("…" if start > body else "") + text[start:at], text[at : at + length], text[at + length : end]
+        before, hit, after = (" ".join(f"|{part}|".split())[1:-1] for part in shown)
+        return before, hit, after + ("…" if end < len(text) else "")
 
 
 @dataclass(frozen=True, slots=True)

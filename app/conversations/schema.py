@@ -4,6 +4,7 @@ A file of a newer version is distinguished from a damaged one: only a newer prog
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, cast, get_args
@@ -24,6 +25,7 @@ MOST_TOKEN_BITS = 8 * (1 + 4 * LONGEST_PIECE)  # a token of a remote model is a 
 MOST_MOMENT = 1 << 62  # microseconds since 1970, small enough that a later one always exists
 MOST_NUMBER = 1e15
 MOST_DIGITS = 9  # of a number used as a key
+DIGEST = re.compile("[0-9a-f]{64}|")  # SHA-256
 
 
 class NewerVersion(ValueError):
@@ -135,6 +137,8 @@ def _book(data: Mapping[str, Any]) -> BookRef:
         digest=_text(data, "digest"),
         num_tokens=_whole(data, "num_tokens"),
         parts=_texts(data, "parts") if "parts" in data else (),
+        documents=_digests(data, "documents") if "documents" in data else (),
+        choices=_texts(data, "choices") if "choices" in data else (),
     )
 
 
@@ -261,6 +265,13 @@ def _texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not all(isinstance(value, str) for value in values):
         raise Damaged(key)
     return tuple(map(sendable, values))
+
+
+def _digests(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    values = _texts(data, key)
+    if not all(DIGEST.fullmatch(value) for value in values):
+        raise Damaged(key)
+    return values
 
 
 def _integer(value: object, key: str) -> int:

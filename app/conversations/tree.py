@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from app.context.context_documents import Book as LibraryBook
 from app.context.context_documents import Chapters, label, ranges
 from app.context.open_book import Book
+from app.context.page_ranges import written
 from app.conversations.exchange import Exchange
 
 ROOT = ""  # parent of first questions
@@ -34,13 +35,23 @@ class BookRef:
     digest: str  # SHA-256 of the text, all documents joined, hexadecimal
     num_tokens: int
     parts: tuple[str, ...] = ()  # the choice of each file, in words; empty: all files whole
+    documents: tuple[str, ...] = ()  # SHA-256 of each document's own text, hexadecimal, to find it again
+    choices: tuple[str, ...] = ()  # the choice of each, as `page_ranges` reads it
 
     @classmethod
     def of(cls, book: Book, digest: str) -> "BookRef":
         """The reference to an open book."""
         books = book.library.books
         parts = () if all(one.is_whole for one in books) else tuple(_part(one) for one in books)
-        return cls(names=book.names, title=book.title, digest=digest, num_tokens=book.num_tokens, parts=parts)
+        return cls(
+            names=book.names,
+            title=book.title,
+            digest=digest,
+            num_tokens=book.num_tokens,
+            parts=parts,
+            documents=tuple(one.digest.hex() for one in books),
+            choices=tuple(written(one.choice) for one in books),
+        )
 
     @property
     def files(self) -> tuple[str, ...]:

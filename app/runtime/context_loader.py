@@ -113,7 +113,7 @@ def _put(upload: Upload, uploads: Uploads, meter: Meter) -> None:
     document = upload.document
     assert document is not None, f"{upload.name} is said to be extracted"
     meter.warm(uploads.library.add(document, upload.file, upload.replaces))
-    uploads.add(document, upload.file, upload.replaces)
+    uploads.add(document, upload.file, upload.replaces, upload.choice)
     uploads.leave(upload)
 
 

@@ -4,7 +4,10 @@ An answer in progress is stopped and recorded first, so that no conversation cha
 """
 
 import json
+import secrets
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from app.conversations.export import as_json, as_markdown
@@ -44,13 +47,12 @@ class Conversing:
     # -------------------- opening and leaving
 
     def arrive(self, session: Session) -> None:
-        """The page has loaded: stop what it can no longer follow, and restore what it had before a restart.
+        """The page has loaded: stop a race that it can no longer follow, and restore what it had before a restart.
 
         A page that is new to this program shows its own newest conversation. The first page to load shows the newest
         of all if it has none of its own.
         """
         if session.entered:
-            self._worker.stop_answer(session.id)
             self._worker.stop_race(session.id)
             session.race_view, session.editing, session.search = None, None, ""
             return
@@ -102,11 +104,27 @@ class Conversing:
             self._store.save(renamed)
 
     def delete(self, session_id: str, dialogue_id: str) -> None:
-        """Delete a conversation for good. Raises SessionGone."""
+        """Delete a conversation, from the disk too; only the page remembers it, until it deletes another or closes.
+
+        Raises SessionGone.
+        """
         session = self._worker.sessions.get(session_id)
+        with suppress(ConversationGone):
+            session.deleted = self._store.open(dialogue_id)
         if session.dialogue is not None and session.dialogue.id == dialogue_id:
             self._leave(session_id)
         self._store.delete(dialogue_id)
+
+    def undelete(self, session_id: str) -> None:
+        """Bring the conversation back that the page deleted last, and show it. Raises SessionGone."""
+        session = self._leave(session_id)
+        if session.deleted is None:
+            return
+        # Its old name stays deleted: an answer that was being written to it must not bring it back.
+        restored, session.deleted = replace(session.deleted, id=secrets.token_hex(16)), None
+        self._store.save(restored)
+        with session.lock:
+            session.dialogue, session.incognito = restored, False
 
     def export(self, session_id: str, dialogue_id: str, kind: Kind) -> Parcel:
         """A conversation as a file to save. Raises SessionGone, ConversationGone."""

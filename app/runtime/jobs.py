@@ -3,7 +3,6 @@
 Errors cross the threads as values and are raised again in the page's thread. Closing a stream cancels its job.
 """
 
-import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ if TYPE_CHECKING:  # importing these takes seconds: the engine's thread does it 
     from core.planning.hardware import Machine
 
 MOST_WAITING = 8  # answers and races of one page
+LINGER_SECONDS = 5.0  # a page that reloads is back by then
 
 Work = Callable[["TextEngine", threading.Event], Iterator[WorkerEvent]]
 Load = Callable[[], "tuple[TextEngine, Machine]"]
@@ -48,15 +48,33 @@ class Done:
     """The last event of every job."""
 
 
+Item = WorkerEvent | CoreError | Done
+
+
 @dataclass(eq=False, slots=True)
 class Job:
-    """Work that a page waits for, and its result."""
+    """Work that a page waits for, and its result: all events so far, so that a page that reloads sees them again."""
 
     session: Session
     kind: Kind
     work: Work
+    lingers: bool = False  # without a follower it goes on for LINGER_SECONDS
+    num_followers: int = 0
     cancel: threading.Event = field(default_factory=threading.Event)
-    events: "queue.SimpleQueue[WorkerEvent | CoreError | Done]" = field(default_factory=queue.SimpleQueue)
+    _items: list[Item] = field(default_factory=list)
+    _came: threading.Condition = field(default_factory=threading.Condition)
+
+    def tell(self, item: Item) -> None:
+        """Add an event."""
+        with self._came:
+            self._items.append(item)
+            self._came.notify_all()
+
+    def item(self, index: int, timeout_seconds: float) -> Item | None:
+        """The event with an index, as soon as it is there; None: not in time."""
+        with self._came:
+            there = self._came.wait_for(lambda: index < len(self._items), timeout_seconds)
+            return self._items[index] if there else None
 
 
 class JobQueue:
@@ -74,25 +92,30 @@ class JobQueue:
 
     # -------------------- the pages' side
 
-    def stream(self, session: Session, kind: Kind, work: Work) -> Generator[WorkerEvent]:
-        """Queue a job and yield its events; closing this generator cancels the job.
+    def stream(self, session: Session, kind: Kind, work: Work, *, lingers: bool = False) -> Generator[WorkerEvent]:
+        """Queue a job and yield its events; closing this generator cancels the job, soon after if it `lingers`.
 
         Raises:
             TooMuchWaits; whatever the job raises.
         """
-        job = Job(session, kind, work)
+        job = Job(session, kind, work, lingers)
         with self._changed:
             own = sum(other.session is session and other.kind in ("answer", "race") for other in self._jobs)
             if kind in ("answer", "race") and own >= MOST_WAITING:
                 raise TooMuchWaits
             self._jobs.append(job)
             self._changed.notify_all()
+        yield from self.follow(job)
+
+    def follow(self, job: Job) -> Generator[WorkerEvent]:
+        """Yield a job's events from its first on; see `stream`."""
         told: Waiting | None = None
+        index = 0
+        job.num_followers += 1
         try:
             while True:
-                try:
-                    item = job.events.get(timeout=INTERVAL_SECONDS)
-                except queue.Empty:
+                item = job.item(index, INTERVAL_SECONDS)
+                if item is None:
                     if self._withdrawn(job):
                         return
                     waiting = self._waiting(job)
@@ -101,12 +124,24 @@ class JobQueue:
                     else:
                         yield Pause()
                     continue
+                index += 1
                 if isinstance(item, Done):
                     return
                 if isinstance(item, CoreError):
                     raise item
                 yield item
         finally:
+            job.num_followers -= 1
+            if job.lingers and job in self._jobs and not job.cancel.is_set():
+                timer = threading.Timer(LINGER_SECONDS, self._leave, (job,))
+                timer.daemon = True
+                timer.start()
+            else:
+                self._leave(job)
+
+    def _leave(self, job: Job) -> None:
+        """End a job that nobody follows any more."""
+        if job.num_followers == 0:
             job.cancel.set()
             self._withdrawn(job)
 
@@ -127,6 +162,15 @@ class JobQueue:
         with self._changed:
             for job in self._jobs:
                 if job.session.id == session_id and job.kind == kind:
+                    job.cancel.set()
+
+    def cancel_reading(self, session_id: str) -> None:
+        """End the session's counting and reading, and withdraw its questions that wait: each would read the rest."""
+        with self._changed:
+            own = [(at, job) for at, job in enumerate(self._jobs) if job.session.id == session_id]
+            stops = any(job.kind in ("counting", "reading") for _, job in own)
+            for at, job in own:
+                if job.kind in ("counting", "reading") or (stops and at and job.kind in ("answer", "race")):
                     job.cancel.set()
 
     def of(self, session_id: str, kind: Kind) -> list[Job]:
@@ -231,4 +275,4 @@ class JobQueue:
             if job in self._jobs:  # not removed while the program ends
                 self._jobs.remove(job)
             self._changed.notify_all()
-        job.events.put(Done())
+        job.tell(Done())

@@ -6,25 +6,21 @@ Pages call `Reading`; the functions below it run on the engine's thread.
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.context.context_documents import Library
 from app.context.retrieval_map import BASELINE_QUESTIONS, mean
 from app.context.uploads import ON_THE_WAY, Interrupted, NotKept, Upload
-from app.documents.bundle import extract_documents
-from app.documents.document import Document, Extracting
 from app.documents.errors import NotRead, ScannedDocument
 from app.documents.ocr import Ocr
-from app.documents.page_image import draw_cover
-from app.documents.readers import kind_of
 from app.documents.recognised import RecognisedPages, file_digest
 from app.runtime.context_loader import open_library
 from app.runtime.events import Pause, ReadingEnded, Waiting, WorkerEvent
+from app.runtime.extracting import extract_one, is_pdf
 from app.runtime.jobs import JobQueue
+from app.runtime.reopening import bring, keep_texts, sources
 from app.runtime.saved_books import SavedBooks, disk_state
 from app.runtime.sessions import Session
 from core.errors import CoreError
@@ -57,6 +53,21 @@ class Reading:
                     upload.fail(NotRead(upload.name, error))
                 if upload.file is not None:
                     session.files.hold(session.id, upload.file)
+        finally:
+            for upload in pending:
+                if upload.stage in ON_THE_WAY:
+                    upload.fail(Interrupted(upload.name))
+        yield from self.catch_up(session)
+
+    def reopen(self, session: Session) -> Iterator[WorkerEvent]:
+        """Open the books of the shown conversation again, in place of the library; then `catch_up`."""
+        if session.dialogue is None or session.fits:
+            return
+        wanted = sources(session.dialogue.book)
+        session.uploads.change(lambda _: Library())
+        pending = session.uploads.expect([one.name for one in wanted])
+        try:
+            yield from bring(session, pending, wanted, Ocr(recognise=False, kept=self._recognised))
         finally:
             for upload in pending:
                 if upload.stage in ON_THE_WAY:
@@ -115,8 +126,9 @@ class Reading:
         mine = None
         try:
             for event in self._steps(session):
-                if isinstance(event, Waiting | PrefillProgress):
-                    session.doing = mine = event
+                reads = isinstance(session.doing, PrefillProgress) and session.doing is not mine
+                if isinstance(event, PrefillProgress) or (isinstance(event, Waiting) and not reads):
+                    session.doing = mine = event  # progress of this page's own other reading says more than a wait
                 yield event
         finally:
             if session.doing is mine:
@@ -135,6 +147,8 @@ class Reading:
 
     def _keep(self, session: Session) -> Iterator[WorkerEvent]:
         state = disk_state(session)
+        if state.wanted:
+            keep_texts(session)
         write = partial(self._saved_books.write, session, self._jobs.others_wait)
         try:
             while state.wanted:
@@ -146,6 +160,8 @@ class Reading:
     def after(self, session: Session, events: Iterator[WorkerEvent]) -> Iterator[WorkerEvent]:
         """Yield an answer's events; then do the remaining work on the book, if nobody waits."""
         yield from events
+        if disk_state(session).wanted:  # the answer has read it, and books are saved without asking
+            keep_texts(session)
         self.save_later(session)
         self._baseline_later(session)
 
@@ -153,6 +169,11 @@ class Reading:
         """Queue the writing of what an answer has read, if books are saved without asking."""
         if disk_state(session).wanted:
             self._jobs.add_once(session, "saving", partial(self._keep_quietly, session))
+
+    def follow_answer(self, session: Session) -> Iterator[WorkerEvent]:
+        """The events of the session's newest answer from its first on, while it runs or waits; else none."""
+        for job in self._jobs.of(session.id, "answer")[-1:]:
+            yield from self.after(session, self._jobs.follow(job))
 
     def _keep_quietly(self, session: Session, engine: "TextEngine", cancel: threading.Event) -> Iterator[WorkerEvent]:
         yield from self._saved_books.write(session, self._jobs.others_wait, engine, cancel)
@@ -167,44 +188,6 @@ class Reading:
         if session.baseline is not None and session.budget in (None, session.baseline_budget):
             return
         self._jobs.add_once(session, "survey", partial(survey, session, lambda: len(self._jobs) > 1))
-
-
-def extract_one(
-    upload: Upload, file: Path, insert: Callable[[Upload, Sequence[Document]], None], ocr: Ocr
-) -> Iterator[Extracting]:
-    """Extract a file's text into its upload; of a ZIP file the first, and the others into new uploads behind it."""
-    if not ocr.recognise:
-        upload.stage = "extracting"
-    found: list[Document] = []
-    with ThreadPoolExecutor(1) as beside, closing(extract_documents(file, ocr=ocr)) as steps:
-        cover = beside.submit(cover_of, file, upload.name)  # it takes as long as a short text
-        for step in steps:
-            if upload.stop.is_set() and not ocr.recognise:
-                raise Interrupted(upload.name)
-            if isinstance(step, Document):
-                found.append(step)
-            else:
-                if step.recognising is ocr.recognise:
-                    upload.num_done, upload.num_pages = step.num_done, step.num_pages
-                    upload.seconds_left = step.seconds_left
-                yield step
-    insert(upload, found[1:])
-    if found[0].format == "pdf" and is_pdf(file):
-        upload.file = file
-        found[0] = replace(found[0], cover=cover.result())
-    upload.name, upload.document, upload.stage = found[0].name, found[0], "extracted"
-
-
-def cover_of(file: Path, name: str) -> str:
-    """The first page of a PDF as a small picture; "" without one. Its problems are told by who reads the text."""
-    with suppress(CoreError, OSError):
-        return draw_cover(file, name) if is_pdf(file) else ""
-    return ""
-
-
-def is_pdf(file: Path) -> bool:
-    """Whether a file is a PDF itself, not a folder or a ZIP file of one."""
-    return not file.is_dir() and kind_of(file, file.name) == "pdf"
 
 
 def read_opening(

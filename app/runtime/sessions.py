@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from app.context.context_documents import Library
+from app.context.kept_documents import KeptDocuments
 from app.context.open_book import Book
 from app.context.open_files import OpenFiles
 from app.context.retrieval_map import Loaded, Loads
@@ -46,6 +48,15 @@ class RaceBoard(Protocol):
         """The board."""
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a removal from the library took away, to bring it back."""
+
+    library: Library  # before it
+    dialogue: "Dialogue | None"
+    carried: bool
+
+
 @dataclass(slots=True)
 class Session:
     """One page. The engine's thread changes its book and conversation; `clear` begins a new conversation."""
@@ -62,10 +73,14 @@ class Session:
     entered: bool = False  # the page has loaded, so it shows what the session holds
     num_read: int = 0  # tokens of the opening that were read at least once
     read_seconds: float = 0.0  # time for that, as far as it came before a question
+    displaced: bool = False  # another page's book has taken its place in the model
     num_drawn: int = 0  # answers begun: each has its own seed
     trace: Trace | None = None  # of the newest answer, which may be unfinished
     race: Race | None = None  # the newest one, which may still run
     race_view: "RaceBoard | None" = None  # of a race that waits, runs or failed: the next page to draw it shows it
+    removed: Removed | None = None  # the newest removal from the library
+    deleted: "Dialogue | None" = None  # the conversation deleted last, in memory alone
+    answering: object = None  # what the page shows an answer with, so that a page that reloads goes on
     newest: Literal["answer", "race"] = "answer"  # which of the two began last
     uploads: Uploads = field(default_factory=Uploads)  # the library as the reader wants it
     doing: Waiting | PrefillProgress | None = None  # what the library waits for or does now
@@ -81,6 +96,7 @@ class Session:
     num_cleared: int = 0  # an answer that began before the latest clearing is not shown again
     lock: threading.Lock = field(default_factory=threading.Lock)  # held while `dialogue` is replaced by a changed copy
     files: OpenFiles = field(default_factory=OpenFiles)  # of PDFs, for images of their pages; shared by all sessions
+    kept: KeptDocuments = field(default_factory=KeptDocuments)  # texts on disk; shared by all sessions
 
     @property
     def fits(self) -> bool:
@@ -94,6 +110,7 @@ class Session:
         files = [upload.file for upload in self.uploads.pending]  # first: the engine's thread moves them to the library
         files += [book.file for book in self.uploads.library.books]
         files += [book.file for book in self.book.library.books] if self.book else []
+        files += [book.file for book in self.removed.library.books] if self.removed else []
         self.files.retain(self.id, {file for file in files if file})
 
     @property
@@ -189,8 +206,8 @@ class Sessions:
         is_busy: whether work for a session runs or waits; such a session is not forgotten.
     """
 
-    def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False) -> None:
-        self.files = OpenFiles()
+    def __init__(self, is_busy: Callable[[Session], bool] = lambda _: False, kept: KeptDocuments | None = None) -> None:
+        self.files, self._kept = OpenFiles(), kept or KeptDocuments()
         self._is_busy = is_busy
         self._by_id: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
@@ -201,7 +218,8 @@ class Sessions:
             if session_id in self._by_id:
                 self._by_id.move_to_end(session_id)
                 return self._by_id[session_id]
-            session = Session(session_id if ID.fullmatch(session_id) else secrets.token_hex(16), files=self.files)
+            new_id = session_id if ID.fullmatch(session_id) else secrets.token_hex(16)
+            session = Session(new_id, files=self.files, kept=self._kept)
             self._by_id[session.id] = session
             idle = (old for old, one in self._by_id.items() if one is not session and not self._is_busy(one))
             for old in list(islice(idle, max(0, len(self._by_id) - MOST_SESSIONS))):

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.context.context_documents import Library
+from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
 from app.documents.readers import display_name
 from app.documents.recognised import RecognisedPages
 from app.runtime.answer_job import AnswerJob
 from app.runtime.context_loader import forget_tokens
+from app.runtime.displaced import noticed
 from app.runtime.events import LoadFailed, Loading, ModelState, Pause, Ready, WorkerEvent
 from app.runtime.jobs import Job, JobQueue, Load, Switch, Work
 from app.runtime.race_job import run_race
@@ -66,12 +68,12 @@ class EngineWorker:
         conversations: Conversations | None = None,
         saved_books: SavedBooks | None = None,
         recognised: RecognisedPages | None = None,
+        kept: KeptDocuments | None = None,
     ) -> None:
-        self.sessions = Sessions(is_busy=self._is_busy)
+        self.sessions = Sessions(is_busy=self._is_busy, kept=kept)
         self.conversations, self.saved_books = conversations or Conversations(), saved_books or SavedBooks()
-        self._load, self._seed = load, seed
+        self._load, self._seed, self._jobs = load, seed, JobQueue()
         self._engine: TextEngine | None = None
-        self._jobs = JobQueue()
         self.reading = Reading(self._jobs, self.saved_books, recognised)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -135,8 +137,8 @@ class EngineWorker:
         Raises:
             SessionGone: at once. While iterating: the error of the model's loading.
         """
-        session = self.sessions.get(session_id)
-        return self.reading.extract(session, session.uploads.expect([display_name(file) for file in files]), files)
+        session, names = self.sessions.get(session_id), [display_name(file) for file in files]
+        return self.reading.extract(session, session.uploads.expect(names), files)
 
     def open_book(self, session_id: str, file: Path) -> Iterator[WorkerEvent]:
         """`open_books` for one file."""
@@ -241,7 +243,7 @@ class EngineWorker:
             conversations=self.conversations,
             saved_books=self.saved_books,
         )
-        return self.reading.after(session, self._jobs.stream(session, "answer", job))
+        return self.reading.after(session, self._jobs.stream(session, "answer", job, lingers=True))
 
     def race(
         self, session_id: str, question: str, configs: Sequence[GenerationConfig], seconds: float | None = None
@@ -301,10 +303,9 @@ class EngineWorker:
         return session.uploads.extracting or session.uploads.recognising or self._jobs.is_busy(session)
 
     def stop_reading(self, session_id: str) -> None:
-        """Stop extracting, counting or reading. What was read stays read, and the library stays as it is."""
+        """Stop extracting, counting, reading, and questions that wait. What was read stays read, the library stays."""
         self.sessions.get(session_id).uploads.stop()
-        self._jobs.cancel(session_id, "counting")
-        self._jobs.cancel(session_id, "reading")
+        self._jobs.cancel_reading(session_id)
 
     def _ready_to_answer(self, session_id: str, question: str) -> Session:
         session = self.sessions.get(session_id)
@@ -370,15 +371,15 @@ class EngineWorker:
             if isinstance(self._jobs.state, LoadFailed):
                 raise self._jobs.state.error
             assert self._engine is not None, "a job before the model is loaded"
-            for event in job.work(self._engine, job.cancel):
-                job.events.put(event)
+            for event in noticed(job.work(self._engine, job.cancel), self.sessions, self._engine):
+                job.tell(event)
         except CoreError as error:
             let_go(error)  # the page stores the error, whose frames would keep the engine alive
-            job.events.put(error)
+            job.tell(error)
         except BaseException as error:  # this thread must survive every bug; panics of libraries are no Exceptions
             log.exception("a job failed")
             let_go(error)
-            job.events.put(EngineFault(error))
+            job.tell(EngineFault(error))
         finally:
             self._jobs.end(job, self._engine.info if self._engine else None)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.context import upload_files
+from app.context.kept_documents import FOLDER as KEPT
+from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
 from app.document_formats import DROPPED
 from app.documents.bundle import sweep_unpacked
@@ -85,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
             conversations=Conversations(folder / "conversations"),
             saved_books=SavedBooks(folder / "shelf"),
             recognised=RecognisedPages(folder / FOLDER),
+            kept=KeptDocuments(folder / KEPT),
         )
         downloads, page = Downloads(), None
         try:

@@ -11,7 +11,9 @@ STYLES = ("theme", "page", "race", "inside", "library", "find", "system", "model
 CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
 
 
-SCRIPTS = tuple(ASSETS / "static" / "js" / name for name in ("page.js", "acts.js", "find.js", "chat.js", "folders.js"))
+SCRIPTS = tuple(
+    ASSETS / "static" / "js" / f"{name}.js" for name in ("page", "acts", "find", "chat", "folders", "drops")
+)
 
 
 FIRST_SCRIPT = ASSETS / "static" / "js" / "frames.js"

@@ -9,7 +9,6 @@ import gradio as gr
 
 from app.context.samples import Sample, open_questions
 from app.context.upload_files import claim, forget
-from app.document_formats import EACH
 from app.documents import Extracting
 from app.documents.natural_order import natural
 from app.runtime.conversation_actions import Conversing
@@ -25,15 +24,9 @@ from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_view import conversation
 from app.ui.reading.conversation_view import book_notice, conversation_list, editing_notice
 from app.ui.reading.live_strip import LiveStrip
+from app.ui.reading.welcome import welcome
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
-
-WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
-<ol><li><b>Open a book, or several.</b> Drop files ({EACH}), or choose a sample.</li>
-<li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
-<li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
-BOOK_OPEN = """<div class="welcome"><h2>The book is open</h2>
-<p>Ask anything about it. You can ask before the reading has ended: the answer then starts right after.</p></div>"""
 
 
 class Handlers:
@@ -58,18 +51,8 @@ class Handlers:
             **LibraryDrawing(parts.library, current).updates(),
         } | self.talk(current)
 
-    def settle(self, session_id: str) -> Iterator[Updates]:
-        """Wait for an answer that a reload interrupted, and show it as it ended.
-
-        Shows nothing if the reader has asked for another answer since.
-        """
-        current = self._worker.sessions.find(session_id)
-        if current is not None and self._worker.settle_answer(session_id):
-            yield self.talk(current)
-
     def resume(self, session_id: str) -> Iterator[Updates]:
-        """Show the session's state again, then read the rest of the book."""
-        yield from self.settle(session_id)
+        """Read the rest of the book."""
         time.sleep(FRAME_SECONDS)
         yield from self.read_on(session_id)
 
@@ -79,9 +62,8 @@ class Handlers:
         if current.exchanges and current.book:
             last = current.exchanges[-1]
             strip.recall(last.finished, current.book.num_tokens, last.num_reread)
-        placeholder = BOOK_OPEN if current.book else WELCOME
         return {
-            parts.chat: gr.update(value=conversation(current), placeholder=placeholder),
+            parts.chat: gr.update(value=conversation(current), placeholder=welcome(current)),
             parts.strip: strip.html(),
         } | self.around(current)
 
@@ -91,7 +73,7 @@ class Handlers:
         return {
             parts.listing: self.listing(current),
             parts.offer: self._offer.html(current),
-            parts.about: book_notice(current, self._samples),
+            parts.about: book_notice(current),
             parts.editing: editing_notice(current),
             **parts.where.updates(current),
         } | self._suggest(current)
@@ -102,10 +84,12 @@ class Handlers:
         return conversation_list(self._worker.conversations.listing(search), current, search=search)
 
     def catch_up(self, session_id: str) -> Iterator[Updates]:
-        """Read the book again if another model has read it."""
+        """The reader is back: show what other pages have changed; read the book again if another model has read it."""
         current = self._worker.sessions.find(session_id)
         if current is not None and current.is_stale:
             yield from self.read_on(session_id)
+        elif current is not None and current.book is not None:
+            yield self.book(current)
 
     # -------------------- a book
 
@@ -146,16 +130,23 @@ class Handlers:
 
     def watch_library(self, current: Session, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
         """Show the library and the reading while they change; another event may show the same."""
-        drawing = LibraryDrawing(self.parts.library, current)
-        yield self.book(current) | drawing.updates()
+        drawing, shown = LibraryDrawing(self.parts.library, current), ""
+
+        def drawn() -> Updates:
+            nonlocal shown
+            before, shown = shown, welcome(current)
+            empty: Updates = {} if shown == before else {self.parts.chat: gr.update(placeholder=shown)}
+            return self.book(current) | drawing.updates() | empty
+
+        yield drawn()
         try:
             for batch in in_batches(events):
                 changed = any(isinstance(event, BookOpened | LibraryClosed) for event in batch)
                 fresh = self.fresh(current) if changed else {}  # takes a moment, in which the reading begins
-                yield fresh | self.book(current) | drawing.updates()
+                yield drawn() | fresh
         except CoreError as error:
             current.uploads.error = error
-        yield self.book(current) | drawing.updates()
+        yield drawn()
 
     def book(self, current: Session) -> Updates:
         """Updates of the card of the open or coming book."""

@@ -5,6 +5,8 @@ from app.remote.names import EXACTNESS_NOT_SEEN
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
 from app.ui import render
 
+PAGE_TOKENS = 500  # of a printed page, which has 300 to 500 words
+
 MARK = (
     '<svg class="mark" viewBox="0 0 24 24" aria-hidden="true">'
     '<rect x="9" y="3" width="6" height="4.6" rx="1.2"/><rect x="5.5" y="9.7" width="13" height="4.6" rx="1.2"/>'
@@ -93,5 +95,8 @@ def _facts(ready: Ready) -> str:
             f"exact · {dtype}", tone="exact", title="Every method follows the target model's own distribution."
         )
         + render.chip(where, title=f"{more}, {formats.size(machine.ram_bytes)} of memory. Nothing leaves it.")
-        + render.chip(f"{ready.context:,} tokens of context", title=f"Largest text at once: {plan.context.because}.")
+        + render.chip(
+            f"{ready.context:,} tokens of context",
+            title=f"Largest text at once, about {max(1, ready.context // PAGE_TOKENS)} pages: {plan.context.because}.",
+        )
     )

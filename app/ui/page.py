@@ -95,7 +95,7 @@ def build_page(
         downloads = downloads or Downloads()
         offer = ModelOffer(worker, source, downloads, talk.offer)
         handlers, watch = Handlers(worker, tuple(samples), parts, offer), ModelWatch(worker, parts)
-        wire_library(worker, handlers, library_tab, (side.card, find_parts), stream, at_once)
+        wire_library(worker, handlers, library_tab, (side.card, talk.about, find_parts), stream, at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
@@ -105,7 +105,7 @@ def build_page(
         loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)
-        wire_answers(worker, handlers, side, stream, at_once)
+        wire_answers(worker, handlers, side, entered, stream, at_once)
         wire_settings(side.fields, side.method, at_once)
         if source is not None:
             models = ModelHandlers(worker, source, downloads, system.models)
@@ -118,14 +118,14 @@ def wire_library(
     worker: EngineWorker,
     handlers: Handlers,
     tab: gr.Tab,
-    beside: tuple[gr.HTML, FindParts],
+    beside: tuple[gr.HTML, gr.HTML, FindParts],
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """The library, its clicks on the card and on hits of Find too, and Find itself."""
-    (card, found), session, library = beside, handlers.parts.session, handlers.parts.library
+    """The library, its clicks on the card, on the book to open again and on hits of Find too, and Find itself."""
+    (card, about, found), session, library = beside, handlers.parts.session, handlers.parts.library
     documents = LibraryHandlers(worker, library, handlers)
-    listen(documents, session, (card, found.hits), handlers.parts.of_book, stream)
+    listen(documents, session, (card, about, found.hits), handlers.parts.of_book, stream)
     listen_find(worker, found, session, library.act, at_once)
     tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
 
@@ -195,7 +195,12 @@ def wire_books(
 
 
 def wire_answers(
-    worker: EngineWorker, handlers: Handlers, side: Side, stream: dict[str, Any], at_once: dict[str, Any]
+    worker: EngineWorker,
+    handlers: Handlers,
+    side: Side,
+    entered: Dependency,
+    stream: dict[str, Any],
+    at_once: dict[str, Any],
 ) -> None:
     """Events of questions and answers, and of the list of conversations."""
     parts, own, answers = handlers.parts, side.own, Answers(worker, handlers)
@@ -208,6 +213,8 @@ def wire_answers(
         asked.append(button.click(answers.ask, clicked, parts.of_answer, api_visibility="private", **stream))
     actions = ChatActions(worker, handlers, parts, own)
     asked.append(wire_list(actions, answers.again, own, parts, settings, stream, at_once))
+    follow = never_silent(answers.follow, parts.strip)
+    asked.append(entered.then(follow, session, parts.of_followed, api_name="follow", **stream))
     for answer in asked:
         answer.then(answers.answered, session, parts.after_answer, api_visibility="private", **at_once)
     box.stop(worker.stop_answer, session, None, api_name="stop", **at_once)

@@ -33,6 +33,7 @@ class Parts:
     offer: gr.HTML  # of a full model
     about: gr.HTML  # which book to open for the shown conversation
     editing: gr.HTML  # notice that the box holds a question being edited
+    told: gr.HTML  # why a question got no answer, above the box and beside the flow of the page
     note: gr.HTML  # under the question box: limits of the model
 
     @property
@@ -44,6 +45,11 @@ class Parts:
     @property
     def of_answer(self) -> list[Block]:
         """Changed by an answer in progress. Few, because Gradio rebuilds each component that an update omits."""
+        return [*self.of_followed, self.told]
+
+    @property
+    def of_followed(self) -> list[Block]:
+        """Changed by an answer that goes on after a reload: what a quick question was told meanwhile stays."""
         return [self.strip, self.chat, self.box, self.where.strip]
 
     @property

@@ -31,10 +31,11 @@ def bar(share: float, label: str, *, tone: str = "accent") -> str:
     )
 
 
-def problem(error: CoreError) -> str:
-    """An error and its action, as a box that screen readers read at once."""
+def problem(error: CoreError, *, closes: bool = False) -> str:
+    """An error and its action, as a box that screen readers read at once; `closes`: with a button that hides it."""
     what, hint = problem_and_hint(error)
-    return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span></div>'
+    close = '<button type="button" class="close" data-told-close aria-label="Dismiss">×</button>' if closes else ""
+    return f'<div class="problem" role="alert"><strong>{escape(what)}</strong><span>{escape(hint)}</span>{close}</div>'
 
 
 def advice(problem: str, hint: str) -> str:

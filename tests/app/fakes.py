@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
 from app.documents.recognised import RecognisedPages
 from app.runtime.events import BookOpened, WorkerEvent
@@ -170,6 +171,7 @@ class FakeEngine:
         self.holds_all_chunks = False
         self.reading, self.writing = threading.Event(), threading.Event()
         self.reading.set()
+        self.step = False  # let one chunk of a reading through, then hold it
         self.writing.set()
         self.configs: list[GenerationConfig] = []
         self.budgets: list[int] = []
@@ -235,6 +237,8 @@ class FakeEngine:
                 elapsed_seconds=0.1 * done,
                 remaining_seconds=0.1 * (total - done),
             )
+            if self.step:
+                self.reading.clear()
 
     def generate(
         self,
@@ -442,9 +446,10 @@ def worker_of(
     conversations: Conversations | None = None,
     saved_books: SavedBooks | None = None,
     recognised: RecognisedPages | None = None,
+    kept: KeptDocuments | None = None,
 ) -> EngineWorker:
     """A worker, started, on an engine that needs no loading."""
-    stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised}
+    stored = {"conversations": conversations, "saved_books": saved_books, "recognised": recognised, "kept": kept}
     worker = EngineWorker(lambda: (engine, MACHINE), seed=seed, **stored)  # type: ignore[arg-type]
     worker.start()
     return worker

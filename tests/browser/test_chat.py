@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.context.kept_documents import KeptDocuments
 from app.conversations.store import Conversations
 from app.runtime.worker import EngineWorker
 from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, worker_of, write_book
@@ -24,7 +25,8 @@ and \\(x < y\\) too. <button class="act" value="delete:all">Harmless?</button>""
 @pytest.fixture
 def worker(engine: FakeEngine, tmp_path: Path) -> Iterator[EngineWorker]:
     """A worker whose conversations are kept in the test's own folder."""
-    kept = worker_of(engine, conversations=Conversations(tmp_path / "conversations"))
+    stored = Conversations(tmp_path / "conversations")
+    kept = worker_of(engine, conversations=stored, kept=KeptDocuments(tmp_path / "texts"))
     yield kept
     kept.close()
 
@@ -33,7 +35,7 @@ def reads(visit: Callable[[], Reader], tmp_path: Path) -> Reader:  # noqa: F811
     """A reader with a book that was read."""
     reader = visit()
     reader.drops(write_book(tmp_path))
-    reader.sees("#book", "only their own tokens")
+    reader.sees("#book", "Answers begin at once")
     return reader
 
 
@@ -137,7 +139,12 @@ def test_the_list_names_finds_exports_and_deletes(
     assert "On the quay." in Path(saved.value.path()).read_text(encoding="utf-8")
     rows.first.locator("summary").click()
     rows.first.locator(".danger").click()
-    reader.sees("#conv-list .armed", "Delete?")
+    reader.sees("#conv-list", "Nothing found.")
+    reader.sees("#conv-list .list-note", "Deleted The <i>pot</i>. Undo")
+    page.locator('[data-list="undelete"]').click()
+    reader.sees("#chat", "On the quay.")
+    reader.sees("#conv-list q mark", "quay")
+    rows.first.locator("summary").click()
     rows.first.locator(".danger").click()
     reader.sees("#conv-list", "Nothing found.")
     page.locator("#conv-search input, #conv-search textarea").fill("")
@@ -156,6 +163,8 @@ def test_incognito_writes_nothing_and_two_tabs_keep_their_own(
     first.sees("#conv-list", "nothing of this conversation is written to disk")
     asks(first, engine, "A secret?", "Yes, one.")
     assert worker.conversations.flush(SECONDS) and list((tmp_path / "conversations").iterdir()) == []
+    said = first.page.evaluate("getComputedStyle(document.querySelector('#chat'), '::before').content")
+    assert "Incognito" in said, "the chat itself says so"
     first.page.reload()
     first.sees("#chat", "Yes, one.")
     first.sees("#conv-list .incognito", "nothing of this conversation")
@@ -276,3 +285,38 @@ def test_enter_during_an_answer_takes_nothing_from_the_box(
     engine.writing.set()
     reader.sees("#chat", "three.")
     assert reader.page.locator("#question textarea").input_value() == "And then?"
+
+
+def test_a_removed_book_comes_back_with_its_conversation(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = reads(visit, tmp_path)
+    asks(reader, engine, "Dark?", "Quite dark.")
+    reader.page.locator("#book").get_by_text("Start over").click()
+    reader.sees("#book", "Removed book. Undo")
+    playwright.expect(reader.page.locator("#chat")).not_to_contain_text("Quite dark.")
+    reader.page.locator("#book").get_by_text("Undo").click()
+    reader.sees("#chat", "Quite dark.")
+    reader.sees("#book", "Answers begin at once")
+    playwright.expect(reader.page.locator("#book .undo")).to_have_count(0)
+
+
+def test_an_old_conversation_opens_its_book_again_with_one_click(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = reads(visit, tmp_path)
+    reader.page.get_by_text("Keep for its conversations").click()
+    reader.sees("#book", "Kept: its conversations open it again")
+    asks(reader, engine, "Dark?", "Quite dark.")
+    reader.page.locator("#book").get_by_text("Start over").click()
+    reader.sees("#book", "Removed book")
+    reader.page.locator("#conv-list li .open").click()
+    reader.sees("#about-book", "This conversation is about book (book.txt)")
+    reader.page.get_by_role("button", name="Open it again").click()
+    playwright.expect(reader.page.locator("#about-book .about-book")).to_have_count(0)
+    asks(reader, engine, "Still dark?", "Still.")
+    reader.sees("#chat", "Quite dark.")

@@ -312,3 +312,16 @@ def test_a_preview_shows_the_page_beside_its_text_and_keys_turn_it(
     page.locator("#library-preview [data-side]").click()
     playwright.expect(text).to_be_visible()
     assert page.evaluate("window.hacked") is None and reader.outside == []
+
+
+def test_documents_are_ordered_by_dragging(visit: Callable[[], Reader], tmp_path: Path) -> None:  # noqa: F811
+    reader = visit()
+    files = [str(write_book(tmp_path, f"The book {name}. " * 20, f"{name}.txt")) for name in "ab"]
+    reader.page.set_input_files("#drop input[type=file]", files)
+    reader.sees("#book", "2 documents, read in this order")
+    reader.page.get_by_role("tab", name="Library").click()
+    rows = reader.page.locator("#library-list [data-row]")
+    playwright.expect(rows.first.locator("h4")).to_have_text("a")
+    rows.last.locator("[data-drag]").drag_to(rows.first)
+    playwright.expect(rows.first.locator("h4")).to_have_text("b")
+    playwright.expect(rows.last.locator("h4")).to_have_text("a")

@@ -195,12 +195,30 @@ def test_two_tabs_take_turns_and_the_second_is_told(
     second.sees("#chat", "From two.")
 
 
+def test_two_tabs_tell_whose_book_the_model_holds(
+    visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path
+) -> None:
+    first, second = visit(), visit()
+    first.drops(write_book(tmp_path))
+    first.sees("#book", "Answers begin at once")
+    second.drops(write_book(tmp_path, "Another book. " * 30, "other.txt"))
+    second.sees("#book", "Answers begin at once")
+    first.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    first.sees("#book", "Another page uses the model now. The next answer reads it again first")
+    engine.enqueue("From one.")
+    first.asks("One?")
+    first.sees("#chat", "From one.")
+    first.sees("#book", "Answers begin at once")
+    second.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    second.sees("#book", "Another page uses the model now")
+
+
 def test_a_closed_tab_makes_way(visit: Callable[[], Reader], engine: FakeEngine, tmp_path: Path) -> None:
     first, second = visit(), visit()
     for reader, name in ((first, "one.txt"), (second, "two.txt")):
         reader.drops(write_book(tmp_path, f"The book {name}. " * 20, name))
         reader.sees("#book", "Read")
-        reader.sees("#book", "only their own tokens")
+        reader.sees("#book", "Answers begin at once")
     engine.enqueue("An answer that never | ends")
     first.asks("One?")
     first.sees("#strip", "Writing")

@@ -30,7 +30,7 @@ def reads(visit: Callable[[], Reader], tmp_path: Path) -> Reader:  # noqa: F811
     reader, book = visit(), tmp_path / "harbour.txt"
     book.write_text(BOOK)
     reader.drops(book)
-    reader.sees("#book", "only their own tokens")
+    reader.sees("#book", "Answers begin at once")
     return reader
 
 
@@ -96,7 +96,7 @@ def test_the_switch_is_in_settings_and_kept(
     playwright.expect(switch).to_contain_text("As set up (on)")
     switch.get_by_label("Off", exact=True).check()
     reader.page.reload()
-    reader.sees("#book", "only their own tokens")
+    reader.sees("#book", "Answers begin at once")
     engine.enqueue("Reed.")
     reader.asks("Who keeps it?")
     reader.sees("#chat", "Reed.")

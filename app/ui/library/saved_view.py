@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app import formats
+from app.runtime.reopening import keeping
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
 
 NOTHING_KEPT = "No saved books yet. A book that took long to read can be saved; it then opens in seconds."
+
+KEEP_TITLE = "Write its text to the data folder, so that its conversations open it again with one click"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,19 @@ def on_disk(session: Session) -> str:
         '<button type="button" class="keep" data-act="keep">Keep it</button>'
         '<button type="button" class="link" data-act="keep-not">Not this one</button></div>'
     )
+
+
+def keep_line(session: Session) -> str:
+    """Whether conversations can open the book again by themselves, and the button that changes it."""
+    kept = keeping(session)
+    if kept is None:
+        return ""
+    verb, label, title = "keep-texts", "Keep for its conversations", KEEP_TITLE
+    if kept:
+        verb, label, title = "forget-texts", "Forget", "Delete its kept text; the open book stays"
+    told = "Kept: its conversations open it again. " if kept else ""
+    button = f'<button type="button" class="link" data-act="{verb}" title="{title}">{label}</button>'
+    return f'<p class="quiet keep-line">{told}{button}</p>'
 
 
 def saved_list(books: Sequence[SavedLine], cap_bytes: int, notices: Sequence[str], now: float | None = None) -> str:

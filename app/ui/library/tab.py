@@ -9,7 +9,9 @@ from gradio.blocks import Block
 from app.context.context_documents import Library
 from app.context.page_ranges import understood
 from app.runtime.events import WorkerEvent
+from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
+from app.runtime.sessions import Removed, Session
 from app.runtime.worker import EngineWorker
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
@@ -57,6 +59,12 @@ class LibraryHandlers:
                 yield self._page.fresh(session)
             elif verb == "keep":
                 events = self._worker.save_book(session.id)
+            elif verb == "reopen":
+                events = self._worker.reading.reopen(session)
+            elif verb == "keep-texts":
+                keep_texts(session)
+            elif verb == "forget-texts":
+                forget_texts(session)
             elif verb == "recognise":
                 events = self._worker.reading.recognise(session, key)
             elif verb == "forget-recognised":
@@ -66,12 +74,28 @@ class LibraryHandlers:
             elif verb == "keep-not":
                 disk_state(session).decline()
             elif change is not None:
+                session.removed = None
+                if verb in ("remove", "start-over", "only"):
+                    session.removed = Removed(session.uploads.library, session.dialogue, session.carried)
                 events = self._worker.arrange(session.id, change)
+            elif verb == "undo" and session.removed is not None:
+                events = self._worker.arrange(session.id, brought_back(session))
         except CoreError as error:
             session.uploads.error, events = error, iter(())
         if verb in ("remove", "start-over"):
             yield {self._parts.preview: NO_PAGE}
         yield from self._page.watch_library(session, events)
+
+
+def brought_back(session: Session) -> Callable[[Library], Library]:
+    """The change that undoes the newest removal; what was opened since stays, at the end. Its conversation goes on."""
+    removed, session.removed = session.removed, None
+    assert removed is not None, "nothing was removed"
+    with session.lock:
+        if session.dialogue is None:
+            session.dialogue, session.carried = removed.dialogue, removed.carried
+    before = removed.library
+    return lambda now: Library((*before.books, *(one for one in now.books if before.index(one.key) is None)))
 
 
 def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Library], Library] | None:
@@ -90,6 +114,8 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Lib
         case "up" | "down":
             to = index + (1 if verb == "down" else -1)
             return (lambda now: now.move(index, to)) if 0 <= to < len(library.books) else None
+        case "move" if detail.isdecimal() and len(detail) < 6:
+            return lambda now: now.move(index, min(int(detail), len(now.books) - 1))
         case "remove":
             return lambda now: now.remove(index)
         case "only":

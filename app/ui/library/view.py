@@ -12,7 +12,7 @@ from app.runtime.context_loader import room
 from app.runtime.sessions import Session
 from app.ui import render
 from app.ui.library.page_viewer import tool
-from app.ui.reading.book_view import extent, failure, offer_button, progress
+from app.ui.reading.book_view import extent, failure, offer_button, progress, undo
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book
 
@@ -30,6 +30,8 @@ def incoming(session: Session) -> str:
     parts += [failure(one) if one.stage == "failed" else progress(one) for one in uploads.pending]
     if uploads.note:
         parts.append(f'<p class="quiet">{render.escape(uploads.note)}</p>')
+    if taken := undo(session):
+        parts.append(taken)
     if fit := fit_of(session):
         parts.append(budget(fit, len(uploads.library.books)))
     return f'<section class="card incoming">{"".join(parts)}</section>' if parts else ""
@@ -40,7 +42,7 @@ def listing_state(session: Session) -> tuple[object, ...]:
     uploads, fit = session.uploads, session.uploads.fit
     opened = session.book.parts if session.book else ()
     busy = uploads.extracting, uploads.recognising, is_installed()
-    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, busy)
+    return (id(uploads.library), uploads.behind, id(fit), opened, session.is_read, session.displaced, busy)
 
 
 def listing(session: Session) -> str:
@@ -70,7 +72,7 @@ def _row(session: Session, index: int, book: Book) -> str:
         + tool(f"remove:{key}", f"Remove {document.title}", "Remove")
     )
     return (
-        f'<li class="document-row"><div class="document-head"><span class="number">{index + 1}</span>'
+        f'<li class="document-row" data-row="{index}"><div class="document-head">{_number(index, key, last)}'
         f'{cover(document)}<div><h4 dir="auto">{title}</h4>'
         f'<p class="quiet">{render.escape(facts)}</p><p class="costs"><b>{tokens}</b>{_state(session, book)}</p></div>'
         f'<div class="tools">{tools}</div></div>'
@@ -79,6 +81,12 @@ def _row(session: Session, index: int, book: Book) -> str:
         + _choices(session, index, book)
         + "</li>"
     )
+
+
+def _number(index: int, key: str, last: int) -> str:
+    """The place of a document; where there are others, the handle by which it is dragged to another place."""
+    handle = f' draggable="true" data-drag="{key}" title="Drag to another place"' if last else ""
+    return f'<span class="number"{handle}>{index + 1}</span>'
 
 
 def _recognition(session: Session, book: Book) -> str:
@@ -111,6 +119,10 @@ def _state(session: Session, book: Book) -> str:
         return render.chip("waits for a choice", tone="warn", title="The library is longer than the context.")
     if uploads.behind or opened is None:
         return render.chip("ready", title="Its text is there; the model has not begun with it.")
+    if session.displaced:
+        return render.chip(
+            "read, not in the model now", title="Another page’s book is; the next answer reads it again."
+        )
     if session.is_read:
         return render.chip("read", tone="exact", title="All that is chosen of it is in the model’s context.")
     return render.chip("being read", tone="method")

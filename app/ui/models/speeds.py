@@ -5,11 +5,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from app.ui.header import PAGE_TOKENS
+
 if TYPE_CHECKING:  # importing these loads torch: the engine's thread does that while the page is already served
     from core.planning.composition import Cast, Composed
 
 AGAIN_SECONDS = 60.0
-PAGES, PAGE_TOKENS = 100, 500  # a printed page has 300 to 500 words
+PAGES = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,43 @@
 """Handlers of an answer: ask, follow it, and update the components around it when it has ended."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
+from app.conversations.exchange import Exchange
 from app.runtime.events import Ready, WorkerEvent
 from app.runtime.sessions import Session
 from app.runtime.throttle import LIVELY, Metronome, UpdateIntervals, in_batches, intervals_beside
 from app.runtime.worker import EngineWorker
+from app.ui import render
 from app.ui.handlers import Handlers
 from app.ui.reading.chat_view import ChatView, Message, conversation, shown
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import SettingsForm
+from app.ui.reading.waiting import AnswerWait
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.errors import CoreError
 from core.generation.events import RoundDone
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an answer is shown with while it is written."""
+
+    method: str
+    past: list[Message]
+    question: str
+    before: Exchange | None = None  # the answer that it continues
+    left: str | None = None  # goes back into the box if there is no answer
+    editing: str | None = None  # the exchange that it replaces
+
+
+_TOLD = itertools.count()  # the same words told again are another value: a reader may have closed the first
 
 
 class Answers:
@@ -35,9 +55,8 @@ class Answers:
             config = form.config()
             parent = self._page.conversing.parent_for(current, question)
             events = self._worker.answer(session_id, question, config, parent=parent, own_seed=form.own_seed)
-            view = ChatView(self._past(current, parent), question.strip())
-            strip = LiveStrip(config.method)
-            yield from self._watch_answer(session_id, strip, view, question, events, editing)
+            asked = Asked(config.method, self._past(current, parent), question.strip(), left=question, editing=editing)
+            yield from self._watch_answer(session_id, asked, events)
         except CoreError as error:
             broke_off = current is not None and head_of(current) != head  # the chat shows question and partial answer
             if current is not None and not broke_off:
@@ -60,10 +79,27 @@ class Answers:
                 events = self._worker.regenerate(session_id, config, node_id or None, own_seed=form.own_seed)
             assert node is not None, "an answer to nothing"
             before = node.exchange if verb == "continue" else None
-            view = ChatView(self._past(current, node.parent), node.question, before)
-            yield from self._watch_answer(session_id, LiveStrip(config.method), view, None, events)
+            asked = Asked(config.method, self._past(current, node.parent), node.question, before)
+            yield from self._watch_answer(session_id, asked, events)
         except CoreError as error:
             yield self._no_answer(session_id, error, None)
+
+    def follow(self, session_id: str) -> Iterator[Updates]:
+        """The page has reloaded: go on showing the answer that is being written, from its beginning."""
+        current = self._worker.sessions.find(session_id)
+        asked = current.answering if current else None
+        if current is None:
+            return
+        if not isinstance(asked, Asked) or not self._worker.has_answer(session_id):
+            shown = self._page.talk(current)  # it may have ended since the page was drawn
+            yield {part: shown[part] for part in (self._parts.chat, self._parts.strip)}
+            return
+        try:
+            for update in self._watch_answer(session_id, asked, self._worker.reading.follow_answer(current)):
+                yield {part: value for part, value in update.items() if part is not self._parts.told}
+        except CoreError as error:
+            failed = self._no_answer(session_id, error, asked.left)
+            yield {part: value for part, value in failed.items() if part is not self._parts.told}
 
     def _past(self, current: Session, parent: str | None) -> list[Message]:
         dialogue = current.dialogue
@@ -77,24 +113,19 @@ class Answers:
         current = self._worker.sessions.get(session_id)
         return {self._parts.strip: LiveStrip().html()} | self._page.around(current)
 
-    def _watch_answer(
-        self,
-        session_id: str,
-        strip: LiveStrip,
-        chat: ChatView,
-        question: str | None,
-        events: Iterator[WorkerEvent],
-        editing: str | None = None,
-    ) -> Iterator[Updates]:
-        parts = self._parts
+    def _watch_answer(self, session_id: str, asked: Asked, events: Iterator[WorkerEvent]) -> Iterator[Updates]:
+        """Show an answer while it is written; a page that reloads meanwhile goes on with `follow`."""
+        parts, strip = self._parts, LiveStrip(asked.method)
+        chat = ChatView(asked.past, asked.question, asked.before)
         current = self._worker.sessions.get(session_id)
-        number = current.num_cleared
+        current.answering, number = asked, current.num_cleared
         box = gr.update(submit_btn=False, stop_btn=True)
-        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box}
-        began, intervals = time.monotonic(), self._intervals()
+        yield {parts.strip: strip.html(), parts.chat: chat.messages(), parts.box: box, parts.told: ""}
+        began, intervals, wait = time.monotonic(), self._intervals(), AnswerWait(current)
         figures = Metronome(intervals.figures)
         for batch in in_batches(events, intervals.text):
             strip.apply(batch)
+            chat.wait = wait.apply(batch).html()
             written: Updates = {parts.chat: chat.apply(batch).messages()}
             if figures.due() or not all(isinstance(event, RoundDone) for event in batch):
                 written[parts.strip] = strip.html()
@@ -106,8 +137,8 @@ class Answers:
             yield {parts.box: idle_box()}
             return
         if not chat.answered:
-            current.editing = editing
-        left = None if chat.answered else question
+            current.editing = asked.editing
+        left = None if chat.answered else asked.left
         updates: Updates = {parts.strip: strip.end().html(), parts.box: idle_box(left)}
         updates[parts.chat] = conversation(current)
         yield updates | {parts.where.strip: parts.where.updates(current)[parts.where.strip]}
@@ -132,8 +163,9 @@ class Answers:
 
     def _no_answer(self, session_id: str, error: CoreError, question: str | None) -> Updates:
         parts, current = self._parts, self._worker.sessions.find(session_id)
-        strip = LiveStrip().fail(error).html()
-        return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question)}
+        told = f'<div class="told" data-number="{next(_TOLD)}">{render.problem(error, closes=True)}</div>'
+        strip = LiveStrip().html()
+        return {parts.strip: strip, parts.chat: conversation(current), parts.box: idle_box(question), parts.told: told}
 
 
 def head_of(session: Session) -> str:

@@ -14,9 +14,10 @@ from app.runtime.events import BookMoving, Waiting
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Session
 from app.ui import render
-from app.ui.library.saved_view import how_read, on_disk
+from app.ui.library.saved_view import how_read, keep_line, on_disk
 from app.ui.reading.budget_view import budget, fit_of
 from app.ui.reading.recognition_view import offer_for_book, offer_for_upload, progress_of, stop_button
+from app.ui.reading.waiting import LEAST_SECONDS, page_reached, until
 from core.errors import ContextTooSmall, CoreError
 
 WAITING = {
@@ -69,7 +70,7 @@ class BookView:
         if (moving := disk_state(session).doing) is not None:
             parts.append(_running(*_moving(moving)))
         elif session.doing is not None:
-            parts.append(_running(*_doing(self)))
+            parts.append(_doing(session))
         elif not self.reading and session.book:
             parts.append(self._rest())
         if uploads.note:
@@ -83,6 +84,7 @@ class BookView:
             parts.append(self._buttons())
         if not any(parts):
             parts.append('<p class="quiet">No book yet. Drop one below, or try a sample.</p>')
+        parts.append(undo(session))
         return f'<section class="card book" aria-label="Book">{"".join(parts)}</section>'
 
     def _titles(self) -> str:
@@ -136,11 +138,21 @@ class BookView:
         session = self._session
         assert session.book is not None
         if not session.is_read:
-            note = f"Stopped at {session.num_read:,} of {session.book.num_opening - 1:,} tokens."
-            note += " Asking reads the rest first."
+            whole = session.book.num_opening - 1
+            share, page = f"{session.num_read / whole:.0%}", page_reached(session.book, session.num_read)
+            reached = f"{share}, {page}" if page else share
+            note = f"Stopped at {render.escape(reached)}. Asking reads the rest first."
+            tokens = f"{session.num_read:,} of {whole:,} tokens"
+            return f'<div class="step paused" role="status" title="{tokens}"><p>{note}</p></div>'
+        if session.displaced:
+            state = disk_state(session)
+            again = "takes it from disk" if state.kept_bytes or state.num_fetched else "reads it"
+            told = f" ({formats.about(session.read_seconds)})" if session.read_seconds >= LEAST_SECONDS else ""
+            note = f"Another page uses the model now. The next answer {again} again first{told}."
             return f'<div class="step paused" role="status"><p>{note}</p></div>'
-        note = "Questions cost only their own tokens."
-        return f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>{on_disk(session)}'
+        note = "Answers begin at once."
+        done = f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>'
+        return done + on_disk(session) + keep_line(session)
 
     def _warned(self) -> list[str]:
         books = self._uploads.library.books
@@ -167,20 +179,30 @@ class BookView:
         )
 
 
-def _doing(view: BookView) -> tuple[str, str, float | None]:
-    """The current work, its progress in words, and as a share."""
-    doing = view._session.doing
+def undo(session: Session) -> str:
+    """The newest removal, and the button that takes it back; "" without one."""
+    if session.removed is None:
+        return ""
+    left = {book.key for book in session.uploads.library.books}
+    gone = [book.document.title for book in session.removed.library.books if book.key not in left]
+    what = gone[0] if len(gone) == 1 else formats.plural(len(gone), "document")
+    button = '<button type="button" class="link" data-act="undo">Undo</button>'
+    return f'<p class="quiet undo" role="status">Removed {render.escape(what)}. {button}</p>' if gone else ""
+
+
+def _doing(session: Session) -> str:
+    """The current work and its progress."""
+    doing = session.doing
     assert doing is not None
     if isinstance(doing, Waiting):
-        step = OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason]
-        return step, "", None
-    read, detail = doing.done_tokens - doing.reused_tokens, ""
-    if read > 0 and doing.elapsed_seconds > 0:
-        detail = f"{formats.figure(read / doing.elapsed_seconds)} tokens/s"
-    if doing.remaining_seconds is not None and doing.done_tokens < doing.total_tokens:
-        detail += f" · {formats.duration(doing.remaining_seconds)} left"
-    step = f"Reading · {doing.done_tokens:,} of {doing.total_tokens:,} tokens"
-    return step, detail, doing.done_tokens / max(doing.total_tokens, 1)
+        return _running(OWN_JOBS[doing.own] if doing.reason == "own job" else WAITING[doing.reason], "", None)
+    step = " · ".join(filter(None, ("Reading", page_reached(session.book, doing.done_tokens))))
+    bar = render.bar(doing.done_tokens / max(doing.total_tokens, 1), step)
+    notify = '<button type="button" class="link" data-notify>Tell me when it is read</button>'
+    return (
+        f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
+        f'<p class="quiet reading-left">{until(doing)}{notify}</p></div>'
+    )
 
 
 def _moving(moving: BookMoving) -> tuple[str, str, float | None]:

@@ -11,6 +11,14 @@ from app.ui import render
 
 LEAST_SHARE = 0.004  # of the bar, for a part with any tokens, so that it is visible
 
+TOKEN = "A token is a piece of a word; a printed page has about 500. The context is all that the model has before it."
+MEANING = {
+    "books": "The text of what is open",
+    "talk": "Your questions and the answers to them",
+    "reserve": "Stays free for the next question, its answer, and the marks between them",
+    "free": "Room for further documents and for more of this conversation",
+}
+
 
 class Part(NamedTuple):
     """A part of the context."""
@@ -38,12 +46,12 @@ def budget(fit: Fit, num_books: int) -> str:
     whole = max(fit.needed, fit.context)
     bars = "".join(f'<span class="{part.kind}" style="width:{_width(part, whole)}"></span>' for part in parts)
     rows = "".join(
-        f'<li class="{part.kind}"><span class="key"></span><span>{part.name}</span>'
+        f'<li class="{part.kind}" title="{MEANING[part.kind]}"><span class="key"></span><span>{part.name}</span>'
         f"<b>{part.num_tokens:,}</b><i>{formats.percent(part.num_tokens / fit.context)}</i></li>"
         for part in parts
     )
     limit = f'<s style="left:{100 * fit.context / whole:.2f}%"></s>' if over > 0 else ""
-    head = f"of {fit.context:,} tokens of context"
+    head = f'<span title="{TOKEN}">of {fit.context:,} tokens of context</span>'
     if over > 0:
         head = f"<strong>{over:,} tokens too many</strong> for {fit.context:,}"
     return (
@@ -53,10 +61,10 @@ def budget(fit: Fit, num_books: int) -> str:
 
 
 def _parts(fit: Fit, num_books: int) -> Iterator[Part]:
-    yield Part("books", "Books" if num_books > 1 else "Book", fit.books + fit.frame)
+    yield Part("books", "Books" if num_books > 1 else "Book", fit.books)
     if fit.talk:
         yield Part("talk", "Conversation", fit.talk)
-    yield Part("reserve", "Kept for an answer", fit.reserve)
+    yield Part("reserve", "Kept for an answer", fit.reserve + fit.frame)
     if fit.fits:
         yield Part("free", "Free", fit.context - fit.needed)
 

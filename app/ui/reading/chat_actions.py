@@ -65,6 +65,7 @@ class ChatActions:
         self._changes: dict[str, Callable[[str, str], None]] = {
             "open": conversing.open,
             "delete-conversation": conversing.delete,
+            "undelete": lambda session_id, _: conversing.undelete(session_id),
             "new": lambda session_id, _: conversing.new(session_id),
             "incognito": lambda session_id, _: conversing.incognito(session_id),
             "keep": lambda session_id, _: conversing.stop_editing(session_id),

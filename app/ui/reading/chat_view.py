@@ -66,6 +66,7 @@ class ChatView:
         self._thought = before.finished.thought if before else ""
         self._stats = self._before = before.finished.stats if before else DecodeStats()
         self.finished: Finished | None = None
+        self.wait = ""  # HTML: why there is no word yet
         self._wrote = False
 
     def apply(self, events: Sequence[WorkerEvent]) -> "ChatView":
@@ -96,7 +97,8 @@ class ChatView:
         waits = self.finished is None and not self._answer.strip()
         thinks = waits and bool(self._thought)
         thought = [thought_message(self._thought, self._stats, thinks=thinks)] if self._thought else []
-        answer = message("assistant", PENDING, raw=True) if waits else _said(self._answer, of=self.finished)
+        pending = message("assistant", self.wait or PENDING, raw=True)
+        answer = pending if waits else _said(self._answer, of=self.finished)
         return [*self._past, message("user", self._question), *thought, *([] if thinks else [answer])]
 
 

@@ -3,12 +3,11 @@
 Titles come from questions and are escaped; files are identified by id only. The page's script acts on data-list.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from app import formats
-from app.context.samples import Sample
 from app.conversations.listing import Listing, Summary
+from app.runtime.reopening import missing
 from app.runtime.sessions import Session
 from app.ui import render
 
@@ -22,8 +21,9 @@ def conversation_list(
     """The list, with the conversation of `session` marked."""
     time = when or datetime.now(UTC)
     current = session.dialogue.id if session and session.dialogue else ""
+    deleted = session.deleted if session else None
     incognito = session is not None and session.incognito
-    rows = "".join(_row(one, current, time) for one in listing.summaries[:MOST_SHOWN])
+    rows = "".join(_row(one, current, time, search) for one in listing.summaries[:MOST_SHOWN])
     if not rows:
         rows = (
             f'<li class="none">{"Nothing found." if search.strip() else "Your conversations will be listed here."}</li>'
@@ -31,6 +31,11 @@ def conversation_list(
     left = len(listing.summaries) - MOST_SHOWN
     more = f'<p class="quiet">{formats.plural(left, "older one")}: search to find it.</p>' if left > 0 else ""
     notices = "".join(f'<p class="list-note" role="status">{render.escape(line)}</p>' for line in listing.notices)
+    if deleted is not None:
+        undo = '<button type="button" class="link" data-list="undelete">Undo</button>'
+        notices += (
+            f'<p class="list-note" role="status">Deleted {render.escape(deleted.title or "Untitled")}. {undo}</p>'
+        )
     state = " incognito" if incognito else ""
     return (
         f'<section class="convs{state}" aria-label="Conversations">{_head(incognito)}{notices}'
@@ -55,14 +60,16 @@ def _head(incognito: bool) -> str:
     )
 
 
-def _row(one: Summary, current: str, time: datetime) -> str:
+def _row(one: Summary, current: str, time: datetime, search: str = "") -> str:
     title = render.escape(one.title) or "Untitled"
+    found = one.excerpt(search)
+    hit = f"<q>{_marked(*found)}</q>" if found else ""
     mark = ' class="current" aria-current="true"' if one.id == current else ""
     about = f"{ago(one.changed, time)} · {render.escape(one.book)}"
     return (
         f'<li{mark} data-id="{one.id}">'
         f'<button type="button" class="open" data-list="open" title="{title}"><b>{title}</b>'
-        f"<small>{about}</small></button>"
+        f"<small>{about}</small>{hit}</button>"
         f'<details><summary aria-label="More about {title}" title="More">⋯</summary><div class="menu">'
         '<button type="button" data-list="rename">Rename</button>'
         '<button type="button" data-list="markdown">Export Markdown</button>'
@@ -70,6 +77,10 @@ def _row(one: Summary, current: str, time: datetime) -> str:
         '<button type="button" data-list="delete" class="danger">Delete</button>'
         "</div></details></li>"
     )
+
+
+def _marked(before: str, hit: str, after: str) -> str:
+    return f"{render.escape(before)}<mark>{render.escape(hit)}</mark>{render.escape(after)}"
 
 
 def ago(changed: str, time: datetime) -> str:
@@ -95,20 +106,26 @@ def ago(changed: str, time: datetime) -> str:
         return "some time ago"
 
 
-def book_notice(session: Session | None, samples: Sequence[Sample]) -> str:
-    """Names the book to open, if the shown conversation is about another than the open one."""
+def book_notice(session: Session | None) -> str:
+    """Names the book of the shown conversation if another one, or none, is open, and opens it where it can be found."""
     if session is None or session.dialogue is None or session.fits:
         return ""
     book, there = session.dialogue.book, {one.document.name for one in session.uploads.library.books}
+    gone = missing(book, session.kept)
     files = ", ".join(render.escape(name) for name in book.files)
-    number = next((at for at, sample in enumerate(samples) if (sample.file.name,) == book.names), None)
-    way = "Open that book again to go on."
-    if there and there >= set(book.names):
+    offer = way = ""
+    if session.uploads.coming:
+        way = "It is being opened."
+    elif not gone:
+        offer = '<button type="button" data-act="reopen">Open it again</button>'
+    elif there and there >= set(book.names):
         way = "The library has its books, but not in the same parts or order: restore them (Library) to go on."
-    offer = "" if number is None else f'<button type="button" data-sample="{number}">Open the sample</button>'
+    else:
+        was, them = ("was", "it") if len(gone) == 1 else ("were", "them")
+        way = f"{', '.join(map(render.escape, gone))} {was} not kept: drop {them} to go on."
     return (
         '<div class="about-book" role="status"><span>This conversation is about '
-        f"<b>{render.escape(book.title)}</b> ({files}, {book.num_tokens:,} tokens). {way}</span>{offer}</div>"
+        f"<b>{render.escape(book.title)}</b> ({files}). {way}</span>{offer}</div>"
     )
 
 

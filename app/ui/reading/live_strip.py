@@ -9,7 +9,6 @@ from app.runtime.events import AnswerBegun, Waiting, WorkerEvent
 from app.ui import render
 from core.decoding.registry import PLAIN
 from core.decoding.stats import DecodeStats, LevelStats
-from core.errors import CoreError
 from core.generation.events import Finished, PrefillProgress, RoundDone, StopReason
 
 ENDINGS: dict[StopReason, str] = {
@@ -55,7 +54,6 @@ class LiveStrip:
         self._method = method
         self._status = "Waiting for its turn" if method else "Ask a question: the figures of the answer appear here."
         self._share: float | None = None  # of the prompt, during prefill
-        self._error: CoreError | None = None
         self._stats = DecodeStats()
         self._running = method is not None
         self._num_book = self._num_read_before = 0
@@ -119,11 +117,6 @@ class LiveStrip:
             self._running, self._share, self._status = False, None, "Stopped before the first word"
         return self
 
-    def fail(self, error: CoreError) -> "LiveStrip":
-        """Show an error instead of an answer."""
-        self._error, self._running, self._share, self._status = error, False, None, "No answer"
-        return self
-
     def html(self) -> str:
         """The strip."""
         name = method_label(self._method or "")
@@ -135,13 +128,12 @@ class LiveStrip:
         state = "running" if self._running else "resting"
         state += "" if self._method else " empty"
         bar = render.bar(self._share or 0, self._status if self._share else "", tone="thin")
-        error = render.problem(self._error) if self._error else ""
         tiles = "".join(map(_tile, self._tiles()))
         return (
             f'<section class="strip {state}" aria-label="Live figures">'
             f'<div class="strip-head"><span class="dot"></span><span class="status" role="status">'
             f'{render.escape(self._status)}</span><span class="badges">{badges}</span></div>'
-            f'{bar}<div class="tiles">{tiles}</div>{error}</section>'
+            f'{bar}<div class="tiles">{tiles}</div></section>'
         )
 
     def _tiles(self) -> list[Tile]:

@@ -10,7 +10,6 @@ import gradio as gr
 
 from app.context.samples import Sample
 from app.runtime.sessions import Session
-from app.ui.handlers import WELCOME
 from app.ui.header import below
 from app.ui.js_bridge import CLICKS, LOOKS_AGAIN
 from app.ui.library.drawing import LibraryParts
@@ -19,6 +18,7 @@ from app.ui.reading.book_view import BookView
 from app.ui.reading.chat_actions import ListParts, build_list
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.settings import DEFAULTS, Fields, build_settings, decoding_choices
+from app.ui.reading.welcome import WELCOME
 from app.ui.retrieval_map.panel import WhereParts, build_where
 
 NUM_SUGGESTIONS = 3
@@ -61,6 +61,7 @@ class Talk:
     chat: gr.Chatbot
     suggestions: tuple[gr.Button, ...]
     editing: gr.HTML
+    told: gr.HTML
     box: gr.Textbox
     note: gr.HTML
 
@@ -91,11 +92,12 @@ def build_talk(note: str) -> Talk:
         strip = gr.HTML(LiveStrip().html(), elem_id="strip")
         where = build_where()
         offer = gr.HTML(elem_id="model-offer", js_on_load=CLICKS + LOOKS_AGAIN, apply_default_css=False)
-        about = gr.HTML(elem_id="about-book", apply_default_css=False)
+        about = gr.HTML(elem_id="about-book", js_on_load=CLICKS, apply_default_css=False)
         chat = build_chat()
         with gr.Row(elem_id="suggestions"):
             suggestions = tuple(gr.Button(visible=False, size="sm") for _ in range(NUM_SUGGESTIONS))
         editing = gr.HTML(elem_id="editing", apply_default_css=False)
+        told = gr.HTML(elem_id="told", apply_default_css=False)
         box = gr.Textbox(
             placeholder="Ask about the book",
             show_label=False,
@@ -105,7 +107,7 @@ def build_talk(note: str) -> Talk:
             elem_id="question",
         )
         under = gr.HTML(below(note), elem_id="note", apply_default_css=False)
-    return Talk(strip, where, offer, about, chat, suggestions, editing, box, under)
+    return Talk(strip, where, offer, about, chat, suggestions, editing, told, box, under)
 
 
 def build_read_tab(samples: Sequence[Sample], note: str) -> tuple[gr.Tab, Side, Talk]:
@@ -142,6 +144,7 @@ def parts_of(
         offer=talk.offer,
         about=talk.about,
         editing=talk.editing,
+        told=talk.told,
         note=talk.note,
     )
 
@@ -152,7 +155,7 @@ def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:
         return []
     with gr.Row(elem_id="samples"):
         gr.HTML('<p class="quiet">Or try a sample book:</p>')
-        return [gr.Button(sample.file.name, size="sm", min_width=0) for sample in samples]
+        return [gr.Button(sample.label, size="sm", min_width=0) for sample in samples]
 
 
 def build_chat() -> gr.Chatbot:

@@ -67,7 +67,10 @@ def _memory(info: EngineInfo, answers: Sequence[tuple[str, DecodeStats]]) -> Cho
     found = bandwidth_of(device, info.target_layers, passes, read, seconds)
     if found is None:
         nominal = info.plan.nominal.memory
-        return Choice(nominal.value, f"{nominal.because}: plain decoding was not done here yet")
+        why = "plain decoding took less here than the fixed cost assumed of its passes"
+        if not passes:
+            why = "plain decoding was not done here yet"
+        return Choice(nominal.value, f"{nominal.because}: {why}")
     return Choice(found, f"as plain decoding read here, over {passes:,} passes")
 
 

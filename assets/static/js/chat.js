@@ -17,6 +17,33 @@
     for (const [name, sign] of Object.entries(STATES)) classes.toggle(name, find(sign) !== null);
     // an open page shows what was loaded for the answer before
     if (!before && classes.contains("answering")) find("#where-page [data-act=close]")?.click();
+    waits();
+  }
+
+  // -------------------- waiting: how long still, in the tab's title, and a notice when a long reading has ended
+
+  const NAME = "TriForce Reader";
+  let long = false; // a long reading goes on
+
+  function waits() {
+    const told = find("#chat .until") ?? find("#book .until");
+    const title = told ? `${told.textContent} · ${NAME}` : NAME;
+    if (document.title !== title) document.title = title;
+    const reads = find("#chat .until.long, #book .until.long") !== null;
+    if (long && !told && find("#book .step.done")) notice();
+    if (reads || !told) long = reads;
+  }
+
+  const mayNotify = () => document.documentElement.classList.toggle("may-ask", globalThis.Notification?.permission === "default");
+  mayNotify();
+
+  function notice() {
+    if (!document.hidden || globalThis.Notification?.permission !== "granted") return;
+    const note = new Notification("The book is read", { body: find("#book .book-title")?.textContent ?? "", tag: "read" });
+    note.onclick = () => {
+      window.focus();
+      note.close();
+    };
   }
   const watched = () =>
     new MutationObserver(state).observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
@@ -59,7 +86,6 @@
     const verb = button.dataset.list;
     const id = button.closest("[data-id]")?.dataset.id ?? "";
     if (verb === "rename") return rename(button.closest("li"), id);
-    if (verb === "delete" && !armed(button)) return;
     button.closest("details")?.removeAttribute("open");
     press("#act-now", `${verb === "delete" ? "delete-conversation" : verb}:${id}`);
   }
@@ -92,15 +118,16 @@
   document.addEventListener("click", (event) => {
     const target = event.target;
     const act = target.closest?.("#chat button:is(.act, .quote)");
+    const told = find("#told .told"); // why a question got no answer: read, as soon as something else is done
+    if (told && (target.closest?.("[data-told-close]") || !target.closest?.("#told, #question"))) told.hidden = true;
     const listed = target.closest?.("[data-list]");
-    const sample = target.closest?.("[data-sample]");
     for (const menu of document.querySelectorAll("#conv-list details[open]")) {
       if (!menu.contains(target)) menu.removeAttribute("open");
     }
     if (act) inChat(act);
     else if (listed) inList(listed);
-    else if (sample) document.querySelectorAll("#samples button")[Number(sample.dataset.sample)]?.click();
     else if (target.closest?.("[data-keys]")) help();
+    else if (target.closest?.("[data-notify]")) Notification.requestPermission().then(mayNotify);
   });
 
   // -------------------- what the server made for the browser: a file, a text for the clipboard, a question to change

@@ -3,6 +3,18 @@
    again and again is, after a while, called once a second. */
 "use strict";
 
+/* A page that goes away cuts its own streams; Gradio 6.31 reports that as an error in the console. */
+(() => {
+  let leaving = false;
+  const error = console.error.bind(console);
+  console.error = (...said) => leaving || error(...said);
+  addEventListener("unhandledrejection", (event) => leaving && event.preventDefault());
+  addEventListener("beforeunload", () => {
+    leaving = true;
+    setTimeout(() => (leaving = false), 3000); // the reader stays after all
+  });
+})();
+
 (() => {
   const request = window.requestAnimationFrame.bind(window);
   const LONG = 300; // frames: five seconds, longer than any transition

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 from app.context.samples import load_samples, open_questions, race_questions
+from app.documents.bundle import extract_documents
+from app.documents.document import Document
 
 
 def write_samples(folder: Path) -> None:
@@ -36,6 +38,14 @@ def test_no_folder_no_samples(tmp_path: Path) -> None:
 def test_the_bundled_samples_have_questions() -> None:
     samples = load_samples()
     assert samples and all(sample.questions for sample in samples)
+    assert samples[0].label == "The Market of Seabright · 25 pages · PDF"
+
+
+def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
+    for sample in load_samples():
+        (document,) = (one for one in extract_documents(sample.file) if isinstance(one, Document))
+        assert sample.num_pages == len(document.pages)
+        assert sample.title in (document.title, document.text.split("\n")[0])
 
 
 def test_a_race_begins_with_the_question_that_has_the_longest_answer(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_what_joins_two_states_is_written_and_files_without_it_are_read() -> Non
 
 def test_no_text_of_the_book_is_kept() -> None:
     data = json.loads(dump(a_dialogue("One?")))
-    assert set(data["book"]) == {"names", "title", "digest", "num_tokens", "parts"}
+    assert set(data["book"]) == {"names", "title", "digest", "num_tokens", "parts", "documents", "choices"}
 
 
 def changed(path: tuple[Any, ...], value: object) -> str:

@@ -143,8 +143,8 @@ def test_a_wrong_setting_is_said_and_the_question_stays(
 ) -> None:
     session_id = enter(served)
     open_book(served, session_id, write_book(tmp_path))
-    ((strip, _, box, *_),) = run(served, session_id, "Well?", *settings, api="/ask")
-    assert problem in strip and 'role="alert"' in strip and box["value"] == "Well?"
+    ((strip, _, box, *_, told),) = run(served, session_id, "Well?", *settings, api="/ask")
+    assert problem in told and 'role="alert"' in told and box["value"] == "Well?"
     assert "Answer complete" not in strip
 
 
@@ -216,10 +216,10 @@ def test_a_click_on_the_strip_opens_the_page_with_what_was_loaded(
 
 def test_questions_without_a_book_or_without_words(served: Client, tmp_path: Path) -> None:
     session_id = enter(served)
-    assert "There is no book yet." in run(served, session_id, "What?", *SETTINGS, api="/ask")[-1][0]
+    assert "There is no book yet." in run(served, session_id, "What?", *SETTINGS, api="/ask")[-1][-1]
     open_book(served, session_id, write_book(tmp_path))
-    assert "The question is empty." in run(served, session_id, "  ", *SETTINGS, api="/ask")[-1][0]
-    assert "its book is gone" in run(served, "unknown", "What?", *SETTINGS, api="/ask")[-1][0]
+    assert "The question is empty." in run(served, session_id, "  ", *SETTINGS, api="/ask")[-1][-1]
+    assert "its book is gone" in run(served, "unknown", "What?", *SETTINGS, api="/ask")[-1][-1]
 
 
 def test_a_reload_shows_the_conversation_again(served: Client, engine: FakeEngine, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from app import formats
 from app.context.context_documents import Library, Pages, Whole
 from app.context.offers import Offer
 from app.context.open_book import Book
@@ -23,6 +24,7 @@ from app.ui.reading.book_view import BookView
 from app.ui.reading.budget_view import budget
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatView, message
 from app.ui.reading.live_strip import LiveStrip
+from app.ui.reading.waiting import AnswerWait, until
 from core.errors import CoreError
 from core.generation.events import PrefillProgress
 from tests.app.fakes import MACHINE, UNUSED_GPU, FakeEngine, finished, round_done
@@ -85,7 +87,8 @@ def test_the_card_shows_every_state_of_a_book() -> None:
     assert "2 pages are images." in html
     session.doing = progress(2048)
     html = BookView(session).html()
-    assert "2,048 of 8,124 tokens" in html and "1,000 tokens/s · 6.1 s left" in html and BookView(session).reading
+    assert "25% · a few seconds left" in html and BookView(session).reading
+    assert "2,048 of 8,124 tokens, 1,000 a second so far" in html, "tokens are in the tooltip"
     session.doing, session.num_read, session.read_seconds = None, 8124, 8.1
     view = BookView(session)
     assert "Read once, in 8.1 s" in view.html() and not view.reading and not view.paused
@@ -93,7 +96,7 @@ def test_the_card_shows_every_state_of_a_book() -> None:
 
 def test_the_card_says_how_far_a_stopped_reading_came() -> None:
     view = BookView(a_session(num_read=2048))
-    assert view.paused and "Stopped at 2,048 of 8,124 tokens" in view.html()
+    assert view.paused and "Stopped at 25%" in view.html() and "2,048 of 8,124 tokens" in view.html()
 
 
 def test_a_file_that_failed_shows_problem_and_action_and_keeps_the_book() -> None:
@@ -134,8 +137,8 @@ def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_rea
 def test_the_budget_is_told_in_tokens_and_percent() -> None:
     fit = Fit(books=600, frame=10, talk=100, reserve=90, context=1000, possible=1000)
     html = budget(fit, 2)
-    assert "Books 610 tokens, Conversation 100 tokens, Kept for an answer 90 tokens, Free 200 tokens" in html
-    assert "61%" in html and "20%" in html
+    assert "Books 600 tokens, Conversation 100 tokens, Kept for an answer 100 tokens, Free 200 tokens" in html
+    assert "60%" in html and "20%" in html and "A token is a piece of a word" in html
     html = budget(replace(fit, books=1600), 1)
     assert "800 tokens too many" in html and "Free" not in html
 
@@ -196,11 +199,6 @@ def test_the_strip_tells_who_is_first() -> None:
     assert "Queued: 2 other pages first" in strip.apply([Waiting("another page", 2)]).html()
     assert "until the book is read" in strip.apply([Waiting("own job", 0)]).html()
     assert "Stopped before the first word" in strip.end().html()
-
-
-def test_an_error_stands_in_the_strip_with_its_action() -> None:
-    html = LiveStrip().fail(CoreError("Bad <temperature>.", hint="Use 0 to 2.")).html()
-    assert 'role="alert"' in html and "Bad &lt;temperature&gt;." in html and "Use 0 to 2." in html
 
 
 # -------------------- the conversation
@@ -270,3 +268,41 @@ def test_a_gpu_that_does_not_compute_is_told_unless_the_processor_was_asked_for(
 def test_a_model_that_was_not_loaded_is_explained() -> None:
     failed = LoadFailed(CoreError("No weights.", hint="Restore them."))
     assert "No model" in masthead(failed) and "No weights." in notice(failed) and "Restore them." in notice(failed)
+
+
+# -------------------- waiting, in words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.2, "a few seconds"),
+        (38, "about 40 s"),
+        (56, "about 1 min"),
+        (776, "about 13 min"),
+        (3590, "about 1 h"),
+        (7800, "about 2 h 10 min"),
+    ],
+)
+def test_a_time_that_is_an_estimate_is_told_as_one(seconds: float, told: str) -> None:
+    assert formats.about(seconds) == told
+
+
+def test_the_bubble_says_why_there_is_no_word_yet() -> None:
+    session = a_session(num_read=0)
+    wait = AnswerWait(session)
+    assert wait.html() == ""
+    session.doing = progress(2048)
+    html = wait.apply([Waiting("own job", 0)]).html()
+    assert "Waiting until the book is read" in html and "25% · a few seconds left" in html
+    assert "until" not in wait.apply([Waiting("another page", 1)]).html().replace("Waiting until", "")
+    wait.apply([AnswerBegun(num_book=8123, num_read_before=8123)])
+    assert wait.html() == "", "its turn has come, and nothing was read for it yet"
+    assert "Reading the book again: another page used the model · " in wait.apply([progress(2048)]).html()
+    short = replace(progress(8100), reused_tokens=8000)
+    assert wait.apply([short]).html() == '<div class="waits">Reading the question</div>'
+
+
+def test_a_notice_comes_only_after_a_long_reading() -> None:
+    assert 'class="until"' in until(progress(2048))
+    assert 'class="until long"' in until(replace(progress(2048), remaining_seconds=30.0))

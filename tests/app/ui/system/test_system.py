@@ -212,6 +212,12 @@ def test_speed_is_expected_from_plain_decoding_seen_here_else_from_nominal_figur
     assert found.triforce_ms_per_token < found.plain_ms_per_token
 
 
+def test_plain_decoding_that_was_too_quick_to_tell_a_bandwidth_is_not_said_to_be_missing(ready: Ready) -> None:
+    quick = replace(lane_stats(9, "autoregressive"), decode_seconds=1e-6)
+    found = expect(ready, [("autoregressive", quick)], (None, None)).bandwidth_because
+    assert "not done here" not in found and "took less here than the fixed cost" in found
+
+
 def test_a_model_without_a_draft_is_expected_without_one() -> None:
     engine = FakeEngine(has_draft=False)
     found = expect(Ready(cast(Any, engine.info), MACHINE, 4096), [], (None, 0.9))

@@ -1,0 +1,31 @@
+"""What an empty chat says: how to begin, or what the book is at. A function of the session."""
+
+from app.document_formats import EACH
+from app.runtime.sessions import Session
+from app.ui import render
+from app.ui.reading.book_view import BookView
+
+WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
+<ol><li><b>Open a book, or several.</b> Drop files ({EACH}), or choose a sample.</li>
+<li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
+<li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
+
+
+def welcome(session: Session) -> str:
+    """The words in the middle of an empty chat."""
+    view, uploads, book = BookView(session), session.uploads, session.book
+    if uploads.too_long:
+        meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
+        return _told("Too long to read at once", f"Choose at the side what is read.{meanwhile}")
+    if book is None:
+        opening = _told("The book is being opened", "Its text is taken from the file, then read.")
+        return opening if view.reading or uploads.coming else WELCOME
+    if session.is_read and not uploads.coming:
+        return _told("The book is open", "Ask anything about it.")
+    if view.reading or uploads.coming:
+        return _told("The book is being read", "You can ask now: the answer begins when the reading ends.")
+    return _told("The book is read in part", "Ask, and the rest is read first. Or press Read on.")
+
+
+def _told(title: str, text: str) -> str:
+    return f'<div class="welcome"><h2>{title}</h2><p>{text}</p></div>'

@@ -1,0 +1,118 @@
+"""Conversations open their books again: kept texts with their parts, samples, and what is gone is told in a line."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.context.kept_documents import KeptDocuments, KeptTextGone
+from app.context.page_ranges import understood
+from app.context.samples import FOLDER
+from app.conversations.schema import dump, load
+from app.conversations.store import Conversations
+from app.runtime.reopening import forget_texts, keep_texts, keeping, missing
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from core.config import GenerationConfig
+from tests.app.fakes import FakeEngine, worker_of, write_book
+
+PAGES = "\f".join(f"Page {number} of the book. It was dark. " * 4 for number in range(1, 6))
+
+
+@pytest.fixture
+def worker(engine: FakeEngine, tmp_path: Path) -> Iterator[EngineWorker]:
+    engine.context = 200_000
+    kept = KeptDocuments(tmp_path / "kept")
+    running = worker_of(engine, conversations=Conversations(tmp_path / "conversations"), kept=kept)
+    yield running
+    running.close()
+
+
+def asked_and_left(worker: EngineWorker, *files: Path, choose: str = "") -> Session:
+    """A session that asked about some files, and then opened something else: its conversation waits."""
+    session = worker.sessions.enter("")
+    list(worker.open_books(session.id, files))
+    if choose:
+        document = session.uploads.library.books[-1].document
+        last = len(files) - 1
+        list(worker.arrange(session.id, lambda now: now.choose(last, understood(document, choose))))
+    keep_texts(session)
+    list(worker.answer(session.id, "Dark?", GenerationConfig(max_new_tokens=2)))
+    dialogue = session.dialogue
+    assert dialogue is not None
+    list(worker.arrange(session.id, lambda now: type(now)()))
+    assert session.book is None
+    session.dialogue = load(dump(dialogue), dialogue.id)  # as after a restart
+    for file in files:
+        if file.parent != FOLDER:
+            file.unlink()
+    return session
+
+
+def test_a_kept_book_opens_again_in_its_order_and_parts_without_its_files(worker: EngineWorker, tmp_path: Path) -> None:
+    files = [write_book(tmp_path, name="b.txt"), write_book(tmp_path, PAGES, "a.txt")]
+    session = asked_and_left(worker, *files, choose="#1-#1")
+    dialogue = session.dialogue
+    assert dialogue is not None and missing(dialogue.book, session.kept) == ()
+    list(worker.open_book(session.id, write_book(tmp_path, "Something else. " * 9, "other.txt")))
+    session.dialogue = dialogue  # chosen in the list
+    assert not session.fits
+    list(worker.reading.reopen(session))
+    assert session.fits and session.is_read and session.exchanges
+    assert [one.document.name for one in session.uploads.library.books] == ["b.txt", "a.txt"]
+
+
+def test_a_sample_is_always_there(worker: EngineWorker) -> None:
+    session = asked_and_left(worker, FOLDER / "harbour-8k.pdf")
+    assert keeping(session) is None and not list(session.kept._files()), "samples are not copied"
+    list(worker.reading.reopen(session))
+    assert session.fits and session.is_read
+
+
+def test_what_is_gone_is_named_in_one_line(worker: EngineWorker, tmp_path: Path) -> None:
+    session = asked_and_left(worker, write_book(tmp_path), write_book(tmp_path, PAGES, "a.txt"))
+    assert session.dialogue is not None
+    session.kept.forget(bytes.fromhex(session.dialogue.book.documents[1]))
+    assert missing(session.dialogue.book, session.kept) == ("a.txt",)
+    list(worker.reading.reopen(session))
+    (failed,) = session.uploads.pending
+    assert failed.error is not None and failed.error.problem == "The text of a.txt is no longer kept."
+    assert not session.fits
+
+
+def test_keeping_is_asked_for_told_and_undone(worker: EngineWorker, tmp_path: Path) -> None:
+    session = worker.sessions.enter("")
+    list(worker.open_book(session.id, write_book(tmp_path)))
+    assert keeping(session) is False and not (tmp_path / "kept").exists(), "nothing is written unasked"
+    keep_texts(session)
+    assert keeping(session) is True
+    (path,) = (tmp_path / "kept").iterdir()
+    assert path.stat().st_mode & 0o077 == 0
+    forget_texts(session)
+    assert keeping(session) is False and not list((tmp_path / "kept").iterdir())
+    session.incognito = True
+    keep_texts(session)
+    assert keeping(session) is None and not list((tmp_path / "kept").iterdir())
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b'{"format": "pdf", "direction": "ltr"}', None])
+def test_a_damaged_text_is_gone(damage: bytes | None, worker: EngineWorker, tmp_path: Path) -> None:
+    session = worker.sessions.enter("")
+    list(worker.open_book(session.id, write_book(tmp_path)))
+    keep_texts(session)
+    (book,), (path,) = session.uploads.library.books, (tmp_path / "kept").iterdir()
+    assert session.kept.load(book.digest, "x").document == book.document
+    path.write_bytes(path.read_bytes().replace(b"dark", b"pale") if damage is None else damage)
+    with pytest.raises(KeptTextGone, match="The text of x is no longer kept"):
+        session.kept.load(book.digest, "x")
+
+
+def test_the_oldest_texts_go_where_all_take_too_much(worker: EngineWorker, tmp_path: Path) -> None:
+    session = worker.sessions.enter("")
+    list(worker.open_books(session.id, [write_book(tmp_path), write_book(tmp_path, PAGES, "a.txt")]))
+    first, second = session.uploads.library.books
+    kept = KeptDocuments(tmp_path / "small", most_bytes=1)
+    kept.keep(first)
+    kept.keep(replace(second))
+    assert not kept.has(first.digest) and kept.has(second.digest)
