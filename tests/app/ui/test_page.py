@@ -208,7 +208,7 @@ def test_a_click_on_the_strip_opens_the_page_with_what_was_loaded(
     engine.enqueue("In the great spring tide.")
     *_, last = run(served, session_id, "When?", *SETTINGS, api="/ask")
     (strip,) = (one for one in last if isinstance(one, str) and "Where in the book" in one)
-    assert "not a proof" in strip and 'data-act="page:0"' in strip and "most loaded" in strip
+    assert "checked against the whole book" in strip and 'data-act="page:0"' in strip and "most loaded" in strip
     page = served.predict(session_id, "page:0", api_name="/where")
     assert '<mark class="strong">the great</mark>' in page, "tokens 24 to 31 of the prompt, and a letter for the word"
     assert served.predict(session_id, "close", api_name="/where") == ""
