@@ -21,7 +21,8 @@ MOST_SPACE = 40  # characters between two sentences
 MOST_TRIES = 20  # places that have the words, but end a sentence among them
 Kind = Literal["sentence", "quotation", "own"]
 LONE = "".join(f"{chr(first)}-{chr(end - 1)}" for first, end in UNSPACED)  # every character counts as half a word
-BETWEEN = r"""\s!"#'()*,./:;?\[\\\]_`{|}~\-""" + "\xab\xb7\xbb\xa1\xbf\u3000-\u3003\u3008-\u3011\u2010-\u2027\u2039\u203a"
+BETWEEN = r"""\s!"#'()*,./:;?\[\\\]_`{|}~\-"""  # no words
+BETWEEN += "\xab\xb7\xbb\xa1\xbf\u3000-\u3003\u3008-\u3011\u2010-\u2027\u2039\u203a"
 BETWEEN += "\xad\u200b-\u200f\ufeff\uff01\uff08\uff09\uff0c\uff0e\uff1a\uff1b\uff1f"
 WORD = re.compile(rf"(?:(?<!\S)[-\u2212](?=\d))?(?:\d+(?:[.,]\d+)+|(?![{BETWEEN}])[{LONE}]|[^{BETWEEN}{LONE}]+)")
 LONELY = re.compile(f"[{LONE}]")

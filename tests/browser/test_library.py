@@ -156,6 +156,7 @@ def test_the_strip_opens_pages_and_chips_tell_real_quotations_from_invented_ones
     reader.sees("#where", "Guessed mostly from")
     bars = reader.page.locator("#where .bar-page")
     playwright.expect(bars).to_have_count(2)
+    reader.page.locator("[data-fold=figures]").click()
     bars.nth(1).focus()
     engine.weights = [0.4, 0, 0, 0, 0.3, *[0] * 280, 0.1]
     engine.writing.set()

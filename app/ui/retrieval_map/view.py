@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from app import formats
-from app.context.open_book import Book
 from app.context.evidence import Span, is_refusal
+from app.context.open_book import Book
 from app.context.retrieval_map import STRONG, Passage, Weights
 from app.remote.names import PAGES_NOT_SEEN, capabilities_of
 from app.runtime.sessions import Session
