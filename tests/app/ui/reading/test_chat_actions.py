@@ -1,6 +1,7 @@
 """Footers, the list, notices, settings and what small buttons do: plain functions and handlers, no browser."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -294,7 +295,7 @@ class Page:
 
 def texts(update: Any) -> list[str]:
     messages = update["value"] if isinstance(update, dict) else update
-    return [message["content"][0]["text"] for message in messages][::2]
+    return [re.sub("<[^>]*>", "", message["content"][0]["text"]) for message in messages][::2]
 
 
 @pytest.fixture
