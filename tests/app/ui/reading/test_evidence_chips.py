@@ -135,9 +135,7 @@ def test_nothing_is_called_the_models_own_where_another_library_was_asked() -> N
 
 def test_words_that_stand_twice_say_so_and_tags_stay_in_pairs() -> None:
     twice = a_document("A", "The carved teapot was lost. ", "Then the carved teapot was lost. ")
-    answer = (
-        "- **The carved teapot was lost.** It `was` so for ever. Nobody said that\nat all in here.\n\nSo be it."
-    )
+    answer = "- **The carved teapot was lost.** It `was` so for ever. Nobody said that\nat all in here.\n\nSo be it."
     (told,) = answers(a_session(answer, documents=(twice,)))
     assert "and elsewhere: show it" in told
     assert told.count("<span") == told.count("</span>") == 2
