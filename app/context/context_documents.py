@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from app.context.evidence import BookWords
 from app.documents.document import Chapter, Document, Page
 from app.documents.stretches import num_words
 from core.errors import CoreError
@@ -236,6 +237,11 @@ class Library:
         A document added at the end changes nothing before it, so what the model has read stays read.
         """
         return "".join(part.text for part in self.parts)
+
+    @cached_property
+    def words(self) -> BookWords:
+        """The words of that text."""
+        return BookWords(self.text)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:

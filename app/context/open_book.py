@@ -4,8 +4,10 @@ from array import array
 from dataclasses import dataclass, field
 
 from app.context.context_documents import Choice, Library
-from app.context.quotes import Quote, quotes_in
+from app.context.evidence import Passage, evidence_in
 from app.documents.document import Document
+
+MOST_WEIGHED = 500  # answers whose evidence is kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +23,7 @@ class Book:
     chunk_size: int = 1  # of the retrieval cache, tokens
     chunk_pages: "array[int]" = field(default_factory=lambda: array("I"))  # for each chunk the index in library.pages
     note: str = ""  # a warning that the model may not suit this text
-    quoted: dict[str, tuple[Quote, ...]] = field(default_factory=dict)  # quotations by the answer that has them
+    weighed: dict[str, tuple[Passage, ...]] = field(default_factory=dict)  # evidence by answer
 
     @property
     def title(self) -> str:
@@ -39,11 +41,15 @@ class Book:
         """The index in a prompt of the text's first token."""
         return self.num_opening - self.num_tokens
 
-    def quotes(self, answer: str) -> tuple[Quote, ...]:
-        """The quotations of an answer; each answer is looked up in the text once."""
-        if answer not in self.quoted:
-            self.quoted[answer] = quotes_in(answer, self.library.text)
-        return self.quoted[answer]
+    def evidence(self, answer: str) -> tuple[Passage, ...]:
+        """What an answer has from the book; each answer is looked up once."""
+        if (known := self.weighed.get(answer)) is None:
+            if len(self.weighed) >= MOST_WEIGHED:
+                self.weighed.clear()
+            library = self.library
+            ends = [page.end for page in library.pages]
+            known = self.weighed[answer] = evidence_in(answer, library.text, library.words, ends)
+        return known
 
     @property
     def parts(self) -> tuple[tuple[bytes, Choice], ...]:

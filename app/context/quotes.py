@@ -37,7 +37,7 @@ class Quote:
     words: str
     start: int | None = None
     end: int | None = None
-    places: tuple[int, ...] = field(default=(), compare=False)  # characters of the answer after its closing signs
+    places: tuple[tuple[int, int], ...] = field(default=(), compare=False)  # characters [start, end) of the answer
 
 
 def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
@@ -45,14 +45,14 @@ def quotes_in(answer: str, text: str) -> tuple[Quote, ...]:
 
     Cost: one pass over the text, and one search of it for each quotation.
     """
-    places: dict[str, list[int]] = {}
+    places: dict[str, list[tuple[int, int]]] = {}
     for match in QUOTED.finditer(answer):
         words = next(filter(None, match.groups()), "").split()
         if len(words) >= LEAST_WORDS:
-            places.setdefault(" ".join(words), []).append(match.end())
+            places.setdefault(" ".join(words), []).append(match.span())
     found = list(places.items())[:MOST_QUOTES]
     folded = Folded(text if found else "")
-    return tuple(replace(_find(words, folded), places=tuple(ends)) for words, ends in found)
+    return tuple(replace(_find(words, folded), places=tuple(spans)) for words, spans in found)
 
 
 def _find(words: str, text: "Folded") -> Quote:

@@ -144,7 +144,7 @@ class Session:
 
         None: there was no question about this book.
         """
-        node = self._last
+        node = self.last_node
         if node is None:
             return None
         if (known := self.loads.get(node.id)) is not None:
@@ -158,7 +158,7 @@ class Session:
         return self.baseline if loaded.budget in (0, self.baseline_budget) else None
 
     @property
-    def _last(self) -> "Node | None":
+    def last_node(self) -> "Node | None":
         """The end of the shown branch: the current answer, else the last one."""
         if self.dialogue is None or not self.fits:
             return None

@@ -5,14 +5,14 @@ from core.models.hub import catalog
 ASSETS = catalog.ROOT / "assets"
 
 
-STYLES = ("theme", "page", "race", "inside", "library", "find", "system", "models", "chat")
+STYLES = ("theme", "page", "race", "inside", "library", "find", "system", "models", "chat", "reading")
 
 
 CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
 
 
 SCRIPTS = tuple(
-    ASSETS / "static" / "js" / f"{name}.js" for name in ("page", "acts", "find", "chat", "folders", "drops")
+    ASSETS / "static" / "js" / f"{name}.js" for name in ("page", "acts", "find", "chat", "folds", "folders", "drops")
 )
 
 

@@ -8,4 +8,5 @@ LOOKS_AGAIN = (
 )
 # The script keeps keyboard focus when a component is redrawn, and scrolls an opened page to its first mark.
 REDRAWN = "watch('value', () => window.triforceActs.redrawn(element));"
+FOLDED = "window.triforceFolds.ready(element);"  # the button of a fold is there (assets/static/js/folds.js)
 WITH_ACT = "(id, act) => [window.triforceSession(), window.triforceActs.act]"

@@ -40,7 +40,7 @@ def reads(browser: Browser, address: str, size: str, scheme: str, sample: int = 
     """A page on which a sample book was read, the first one unless another is asked for."""
     page = visits(browser, address, size, scheme)
     page.locator("#samples button").nth(sample).click()
-    page.wait_for_selector("#book .step.done")
+    page.wait_for_selector("#book .step.done", state="attached")  # a phone folds it
     return page
 
 
@@ -58,6 +58,7 @@ def away(page: Page) -> None:
 
 def opens_marked(page: Page) -> None:
     """Open a page most of which was loaded and on which something is marked: some have only what every answer loads."""
+    page.locator("[data-fold=figures]").click()
     for _ in range(MOST_ROUNDS):
         for bar in page.locator("#where .bar-page.most").all():
             bar.click()
@@ -75,8 +76,6 @@ def take(browser: Browser, address: str, size: str, scheme: str) -> Path:
     page.wait_for_selector("#strip .resting:not(.empty)")
     page.wait_for_timeout(500)
     away(page)
-    if size == "phone":
-        page.evaluate("document.querySelector('#strip').scrollIntoView({block: 'start'})")
     asks(page, SECOND)
     page.wait_for_function(WRITING, polling=20)
     file = FOLDER / f"{size}-{scheme}.png"

@@ -153,9 +153,10 @@ def test_the_strip_opens_pages_and_chips_tell_real_quotations_from_invented_ones
     engine.weights = [0.4, 0, 0, 0, 0.1, *[0] * 280, 0.3]
     engine.enqueue('So: "the carved teapot was lost in the great" | and "somebody found it under the pier".')
     reader.asks("When?")
-    reader.sees("#where", "Most loaded")
+    reader.sees("#where", "Guessed mostly from")
     bars = reader.page.locator("#where .bar-page")
     playwright.expect(bars).to_have_count(2)
+    reader.page.locator("[data-fold=figures]").click()
     bars.nth(1).focus()
     engine.weights = [0.4, 0, 0, 0, 0.3, *[0] * 280, 0.1]
     engine.writing.set()
@@ -261,7 +262,7 @@ def test_a_chip_opens_the_page_as_an_image_with_its_mark(
     assert beside and chat and beside["x"] >= chat["x"] + chat["width"], "beside the chat, not above it"
     box, whole = mark.bounding_box(), sheet.bounding_box()
     assert box and whole and abs((box["y"] - whole["y"]) / whole["height"] - (42 + 14 * 20 - 9) / 842) < 0.01
-    reader.sees("#where-page", "Quoted in the answer, word for word.")
+    reader.sees("#where-page", "The marked words stand in the answer.")
     page.locator("#where-page [data-side]").click()
     reader.sees("#where-page mark.quoted", "The carved teapot was lost in the great")
     playwright.expect(sheet).not_to_be_visible()

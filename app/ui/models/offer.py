@@ -169,8 +169,9 @@ def _offer(why: str, row: ModelRow) -> str:
     facts.append(view.speed_words(fit.speeds).removeprefix(". "))
     listed = "".join(f"<li>{render.escape(fact)}</li>" for fact in facts if fact)
     return (
+        f'<div class="offered" data-offer="{render.escape(row.name)}">'
         f"<p>{render.escape(why)} <b>{name}</b> suits this machine best.</p>"
-        f'<ul class="model-facts">{listed}</ul>{_buttons(row)}'
+        f'<details><summary>Facts</summary><ul class="model-facts">{listed}</ul></details>{_buttons(row)}</div>'
     )
 
 
@@ -193,8 +194,8 @@ def _buttons(row: ModelRow) -> str:
 def _nothing_fits(why: str) -> str:
     decline = '<button type="button" class="link" data-act="decline">Not now</button>'
     return (
-        f"<p>{render.escape(why)} no known full model fits into the memory that is free here.</p>"
-        f'<div class="acts">{OTHERS}{decline}</div>'
+        f'<div class="offered" data-offer="none"><p>{render.escape(why)} no known full model fits into the memory that '
+        f'is free here.</p><div class="acts">{OTHERS}{decline}</div></div>'
     )
 
 

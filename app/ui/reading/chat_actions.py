@@ -16,7 +16,7 @@ from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.handlers import Handlers
 from app.ui.parts import Parts
-from app.ui.reading import quote_chips
+from app.ui.reading import evidence_chips
 from app.ui.updates import Updates
 from core.errors import CoreError, InvalidSetting
 
@@ -106,7 +106,7 @@ class ChatActions:
         if act.verb == "copy":
             return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
         if act.verb == "quote":
-            return {parts.where.page: quote_chips.opened(self._worker.sessions.get(session_id), act.id, act.text)}
+            return {parts.where.page: evidence_chips.opened(self._worker.sessions.get(session_id), act.id, act.text)}
         if act.verb == "rename":
             conversing.rename(session_id, act.id, act.text)
             return {parts.listing: self._handlers.listing(self._worker.sessions.get(session_id))}

@@ -12,7 +12,7 @@ from app.runtime.recording import streamed_text
 from app.runtime.sessions import Session
 from app.ui.markdown import literal
 from app.ui.reading.answer_footer import answer_footer, question_footer
-from app.ui.reading.quote_chips import chips
+from app.ui.reading.evidence_chips import chips
 from core.decoding.stats import DecodeStats, joined
 from core.generation.events import Finished, RoundDone, StopReason
 

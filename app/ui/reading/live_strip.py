@@ -33,6 +33,7 @@ EXPLAINED = {
     "passes": "Tokens committed per pass over the full cache. Plain decoding gets exactly 1.",
     "reread": "Tokens of the book that had to be read again for this answer.",
 }
+ACCEPTED = "Of the guessed tokens, the share that was accepted: first by the pages at hand, then by the whole book."
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,21 @@ class LiveStrip:
         return (
             f'<section class="strip {state}" aria-label="Live figures">'
             f'<div class="strip-head"><span class="dot"></span><span class="status" role="status">'
-            f'{render.escape(self._status)}</span><span class="badges">{badges}</span></div>'
+            f'{render.escape(self._status)}</span>{self._brief()}<span class="badges">{badges}</span></div>'
             f'{bar}<div class="tiles">{tiles}</div></section>'
         )
+
+    def _brief(self) -> str:
+        """Speed and acceptance in a few words, for the folded strip."""
+        stats, told = self._stats, ""
+        if stats.tokens_per_second is not None:
+            speed = formats.figure(stats.tokens_per_second)
+            told = f'<span title="{EXPLAINED["speed"]}"><b>{speed}</b> tokens/s</span>'
+        shares = [one for one in map(_acceptance, (stats.level1, stats.level2)) if one is not None]
+        if shares:
+            accepted = " and ".join(f"<b>{formats.percent(share)}</b>" for share in shares)
+            told += f'<span class="accepted" title="{ACCEPTED}">{accepted} of guesses right</span>'
+        return f'<span class="brief">{told}</span>'
 
     def _tiles(self) -> list[Tile]:
         stats = self._stats

@@ -11,7 +11,7 @@ import gradio as gr
 from app.context.samples import Sample
 from app.runtime.sessions import Session
 from app.ui.header import below
-from app.ui.js_bridge import CLICKS, LOOKS_AGAIN
+from app.ui.js_bridge import CLICKS, FOLDED, LOOKS_AGAIN
 from app.ui.library.drawing import LibraryParts
 from app.ui.parts import Parts
 from app.ui.reading.book_view import BookView
@@ -70,6 +70,7 @@ def build_side(samples: Sequence[Sample]) -> Side:
     """The components at the side."""
     with gr.Column(elem_id="side", min_width=280, scale=0):
         card = gr.HTML(BookView(Session("")).html(), elem_id="book", js_on_load=CLICKS)
+        build_fold("side", "Books")
         with gr.Row(elem_id="reading-buttons"):
             stop_reading = gr.Button("Stop reading", size="sm", visible=False, elem_id="stop-reading")
             read_on = gr.Button("Read on", size="sm", visible=False, elem_id="read-on")
@@ -89,8 +90,10 @@ def build_side(samples: Sequence[Sample]) -> Side:
 def build_talk(note: str) -> Talk:
     """The components of the main column. `note`: the line under the question box."""
     with gr.Column(elem_id="main", scale=1, min_width=320):
-        strip = gr.HTML(LiveStrip().html(), elem_id="strip")
-        where = build_where()
+        with gr.Column(elem_id="figures", min_width=0, scale=0):
+            strip = gr.HTML(LiveStrip().html(), elem_id="strip")
+            where = build_where()
+            build_fold("figures", "Figures")
         offer = gr.HTML(elem_id="model-offer", js_on_load=CLICKS + LOOKS_AGAIN, apply_default_css=False)
         about = gr.HTML(elem_id="about-book", js_on_load=CLICKS, apply_default_css=False)
         chat = build_chat()
@@ -147,6 +150,12 @@ def parts_of(
         told=talk.told,
         note=talk.note,
     )
+
+
+def build_fold(name: str, label: str) -> None:
+    """A button that opens and closes a part of the page, in the browser alone (assets/static/js/folds.js)."""
+    button = f'<button type="button" class="fold" data-fold="{name}" aria-controls="{name}">{label}</button>'
+    gr.HTML(button, elem_id=f"{name}-fold", js_on_load=FOLDED, apply_default_css=False)
 
 
 def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:

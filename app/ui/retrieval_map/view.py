@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from app import formats
+from app.context.evidence import Span, is_refusal
 from app.context.open_book import Book
-from app.context.quotes import Quote
 from app.context.retrieval_map import STRONG, Passage, Weights
 from app.remote.names import PAGES_NOT_SEEN, capabilities_of
 from app.runtime.sessions import Session
@@ -16,8 +16,11 @@ MOST_BARS = 120
 MOST_TOP = 4  # pages named below the strip
 TOP_SHARE = 0.3  # a page is named from this share of the strongest page's weight
 LEVELS = ((0.75, "most"), (0.5, "much"), (0.25, "some"), (0.05, "a little"), (0.0, "nothing"))
-QUOTED = "Quoted in the answer, word for word."
-PROVISO = "What was loaded for drafting{much}, not a proof: the answer itself was checked against every page."
+QUOTED = "The marked words stand in the answer."
+SHOWN = (
+    "The taller a bar, the more of that page was at hand while the next words were guessed. "
+    "Every guess was then checked against the whole book."
+)
 
 
 def where(session: Session) -> str:
@@ -26,7 +29,9 @@ def where(session: Session) -> str:
     if book is None:
         return ""
     if loaded is None:
-        return _strip("Ask a question: this strip then shows which pages are loaded for drafting.", _room(book))
+        return _strip("Ask a question: this strip then shows from which pages its words are guessed.", _room(book))
+    if _refused(session, book):
+        return ""
     if not loaded.kept:
         return _strip("It was not recorded which pages were loaded for this answer.")
     if not capabilities_of(loaded.method).shows_retrieval:
@@ -46,13 +51,22 @@ def where(session: Session) -> str:
     return _strip("", _bars(book, pages) + _top(book, pages), loaded.budget)
 
 
+def _refused(session: Session, book: Book) -> bool:
+    """The shown answer has nothing of the book, so no page helped it."""
+    node = session.last_node
+    if node is None or node.exchange is None:
+        return False
+    answer = node.exchange.finished.text
+    return is_refusal(answer, book.evidence(answer))
+
+
 def _strip(instead: str, inside: str = "", budget: int = 0) -> str:
     line = f'<p class="quiet">{instead}</p>' if instead else ""
-    much = f" ({formats.plural(budget, 'token')} a head)" if budget else ""
-    proviso = "" if instead else f'<p class="quiet proviso">{PROVISO.format(much=much)}</p>'
+    much = f"At most {formats.plural(budget, 'token')} of the book for each head of attention" if budget else ""
+    told = "" if instead else f'<p class="quiet" title="{much}">{SHOWN}</p>'
     return (
         '<section class="where" aria-label="Where in the book"><header><b>Where in the book</b>'
-        f"{line}{proviso}</header>{inside}</section>"
+        f"{line}{told}</header>{inside}</section>"
     )
 
 
@@ -99,7 +113,7 @@ def _top(book: Book, weights: Sequence[float]) -> str:
         for index in ranked
         if weights[index] >= TOP_SHARE
     )
-    return f'<p class="top"><span class="quiet">Most loaded</span>{chips}</p>'
+    return f'<p class="top"><span class="quiet">Guessed mostly from</span>{chips}</p>'
 
 
 def named(book: Book, index: int, *, short: bool) -> str:
@@ -145,11 +159,11 @@ def opened_page(session: Session, wanted: Wanted) -> str:
     return _page(session, book, index, marks, line if marks else nothing, wanted)
 
 
-def opened_quote(session: Session, quote: Quote, width: int = USUAL_WIDTH) -> str:
-    """The page on which a quotation begins, with the quotation marked; empty if it was not found."""
-    if session.book is None or quote.start is None or quote.end is None:
+def opened_words(session: Session, source: Span, width: int = USUAL_WIDTH) -> str:
+    """The page on which words of the joined text begin, with the words marked."""
+    if session.book is None:
         return ""
-    return opened_page(session, Wanted(page_of(session.book, quote.start), (quote.start, quote.end), width))
+    return opened_page(session, Wanted(page_of(session.book, source.start), source, width))
 
 
 def _page(session: Session, book: Book, index: int, marks: list[Mark], line: str, wanted: Wanted) -> str:

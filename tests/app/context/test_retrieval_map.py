@@ -137,12 +137,12 @@ def test_chunks_belong_to_the_page_of_their_middle() -> None:
 # -------------------- the strip
 
 
-def test_the_strip_names_pages_and_says_that_it_is_no_proof() -> None:
+def test_the_strip_names_pages_and_says_what_it_shows() -> None:
     book = a_book(*("x" * 8 for _ in range(5)))
     html = where(a_session(book, loaded(9), NOTHING))
-    assert html.count("bar-page") == 5 and "not a proof" in html
+    assert html.count("bar-page") == 5 and "checked against the whole book" in html
     assert 'aria-label="Page 5: most loaded"' in html and 'aria-label="Page 1: nothing loaded"' in html
-    assert re.search(r"Most loaded</span><button[^>]*page:4[^>]*>page 5</button></p>", html)
+    assert re.search(r"Guessed mostly from</span><button[^>]*page:4[^>]*>page 5</button></p>", html)
 
 
 @pytest.mark.parametrize("num_pages", [1, 1000])
@@ -250,7 +250,7 @@ def test_words_that_are_not_in_the_book_are_not_found(answer: str) -> None:
 def test_a_quotation_knows_where_it_stands_in_the_answer() -> None:
     said = "the carved teapot was lost"
     answer = f'First "{said}", then “{said}”; "the carved pot was lost".'
-    assert [[answer[:place] for place in quote.places] for quote in quotes_in(answer, TEXT)] == [
+    assert [[answer[:end] for _, end in quote.places] for quote in quotes_in(answer, TEXT)] == [
         [f'First "{said}"', f'First "{said}", then “{said}”'],
         [answer[:-1]],
     ]

@@ -61,7 +61,7 @@ def test_a_thought_is_kept_and_left_out_of_the_next_prompt(
     told = dict((key, text) for key, text, _ in figures(dialogue.exchanges[0]))
     assert told["thought"] == "9 of thought" and told["tokens"] == "10 tokens"
     assert session.num_talk < sum(one.finished.stats.new_tokens for one in dialogue.exchanges) + 100
-    assert session.book is not None and not session.book.quotes(end.text)
+    assert session.book is not None and not session.book.evidence(end.text)
 
 
 def test_files_without_thoughts_still_open(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from app.conversations.tree import BookRef, Dialogue
 from app.documents.document import Document, make_pages
 from app.runtime.sessions import Session
 from app.ui.reading.chat_view import conversation
-from app.ui.reading.quote_chips import opened
+from app.ui.reading.evidence_chips import opened
 from tests.app.fakes import finished
 
 PAGES = ("It began at noon. ", "The carved teapot was lost\nin the spring tide. ", "The end of it.")
@@ -55,7 +55,7 @@ def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
     page = f'<button class="chip quote found" type="button" value="quote:{first.id}.0" title="[^"<]*">page 2</button>'
     amber = '<span class="chip quote not-found" title="[^"<]*">not in the book</span>'
     assert re.fullmatch(f"So {FOUND}{page}, and {INVENTED}{amber}.", told)
-    assert twice.count(f"quote:{second.id}.0") == 2
+    assert [twice.count(f"quote:{second.id}.{number}") for number in (0, 1, 2)] == [1, 1, 0]
     html = opened(session, f"{first.id}.0")
     assert '<mark class="quoted">The carved teapot was lost</mark>' in html and "Page 2" in html
     for nothing in (f"{first.id}.1", f"{first.id}.2", f"{first.id}.x", first.id, "", ".0", "nobody.0"):
@@ -106,6 +106,37 @@ def test_titles_and_signs_of_marks_cannot_leave_a_chip() -> None:
 
 def test_an_answer_is_looked_up_once() -> None:
     session = a_session(FOUND, FOUND)
-    assert session.book is not None and session.book.quotes(FOUND) is session.book.quotes(FOUND)
+    assert session.book is not None and session.book.evidence(FOUND) is session.book.evidence(FOUND)
     answers(session)
-    assert list(session.book.quoted) == [FOUND]
+    assert list(session.book.weighed) == [FOUND]
+
+
+def test_sentences_of_the_book_have_their_page_and_the_rest_a_faint_line_with_what_it_means() -> None:
+    answer = "It is this. The carved teapot was lost in the spring tide. I made all of this up."
+    session = a_session(answer)
+    assert session.dialogue is not None
+    (node,) = session.dialogue.path
+    (told,) = answers(session)
+    page = f'<button class="chip quote found" type="button" value="quote:{node.id}.0" title="[^"<]*">page 2</button>'
+    own = '<span class="own" title="These words do not stand in the book: the model’s own wording">'
+    stands = "The carved teapot was lost in the spring tide."
+    assert re.fullmatch(
+        f'It is this. <span class="stands">{stands}{page}</span> {own}I made all of this up.</span>', told
+    )
+    html = opened(session, f"{node.id}.0")
+    assert '<mark class="quoted">The carved teapot was lost\nin the spring tide</mark>' in html and "Page 2" in html
+    assert opened(session, f"{node.id}.1") == "", "own words have no page"
+
+
+def test_nothing_is_called_the_models_own_where_another_library_was_asked() -> None:
+    (told,) = answers(a_session("The carved teapot was lost in the spring. I made all of this up.", digest="another"))
+    assert "page 2" in told and 'class="own"' not in told
+
+
+def test_words_that_stand_twice_say_so_and_tags_stay_in_pairs() -> None:
+    twice = a_document("A", "The carved teapot was lost. ", "Then the carved teapot was lost. ")
+    answer = "- **The carved teapot was lost.** It `was` so for ever. Nobody said that\nat all in here.\n\nSo be it."
+    (told,) = answers(a_session(answer, documents=(twice,)))
+    assert "and elsewhere: show it" in told
+    assert told.count("<span") == told.count("</span>") == 2
+    assert '"><img' not in told

@@ -1,0 +1,73 @@
+"""What an answer has from the book, as HTML in it: pages behind sentences and quotations, a faint line under the rest.
+
+It exists only in the chat: stored, copied and exported answers have none.
+"""
+
+from app.context.evidence import Passage
+from app.context.open_book import Book
+from app.conversations.tree import Node
+from app.runtime.sessions import Session
+from app.ui.library.page_viewer import Wanted
+from app.ui.markdown import plain
+from app.ui.retrieval_map.view import opened_words, page_of, page_words
+
+OWN = '<span class="own" title="These words do not stand in the {book}: the model’s own wording">'
+FOUND = '<span class="stands">'
+
+
+def chips(session: Session, node: Node) -> dict[int, str]:
+    """HTML by the index of the character of a node's answer that it precedes.
+
+    Empty unless the conversation is about the open book. For an answer about another library, only what is found is
+    marked: the rest may have been in that library.
+    """
+    book, exchange = session.book, node.exchange
+    if book is None or exchange is None or not session.fits:
+        return {}
+    inserted = dict[int, str]()
+    for number, passage in enumerate(book.evidence(exchange.finished.text)):
+        if passage.source is None and exchange.digest != session.digest:
+            continue
+        before, behind = _around(book, node, number, passage)
+        for place, html in ((passage.start, before), (passage.end, behind)):
+            if html:
+                inserted[place] = inserted.get(place, "") + html
+    return inserted
+
+
+def _around(book: Book, node: Node, number: int, passage: Passage) -> tuple[str, str]:
+    """The HTML before and behind a passage: tags, classes, titles and values only, the chat removes the rest."""
+    books = "books" if len(book.library.books) > 1 else "book"
+    if passage.kind == "own":
+        return OWN.format(book=books), "</span>"
+    chip = _chip(book, node, number, passage, books)
+    return ("", chip) if passage.kind == "quotation" else (FOUND, f"{chip}</span>")
+
+
+def _chip(book: Book, node: Node, number: int, passage: Passage, books: str) -> str:
+    """The button that opens the page; the page's script acts on its value."""
+    if passage.source is None:
+        title = f"No page of the open {books} has these words in this order"
+        return f'<span class="chip quote not-found" title="{title}">not in the {books}</span>'
+    page = plain(page_words(book, page_of(book, passage.source.start)))
+    more = " and elsewhere" if passage.again else ""
+    return (
+        f'<button class="chip quote found" type="button" value="quote:{node.id}.{number}" '
+        f'title="Word for word on {page}{more}: show it">{page}</button>'
+    )
+
+
+def opened(session: Session, name: str, width: str = "") -> str:
+    """The page that a click on a chip opens, as HTML; empty if its words are no longer there.
+
+    Args:
+        width: pixels that the browser can show.
+    """
+    node_id, _, number = name.partition(".")
+    node = session.dialogue.find(node_id) if session.dialogue and session.fits else None
+    if session.book is None or node is None or node.exchange is None or not number.isdecimal():
+        return ""
+    passages = session.book.evidence(node.exchange.finished.text)
+    wanted = Wanted.parse(f"{number}::{width}")
+    source = passages[wanted.number].source if wanted.number < len(passages) else None
+    return opened_words(session, source, wanted.width) if source else ""

@@ -1,0 +1,77 @@
+/* What the Read tab folds: figures, the side on a narrow screen, an offer that was declined. Kept by this browser. */
+"use strict";
+
+(() => {
+  const root = document.documentElement;
+  const find = (selector, from = document) => from.querySelector(selector);
+  const KEPT = "triforce-folds-1";
+
+  // -------------------- what is kept
+
+  function kept() {
+    try {
+      return JSON.parse(localStorage.getItem(KEPT) ?? "{}") ?? {};
+    } catch {
+      return {};
+    }
+  }
+
+  function keep(changes) {
+    try {
+      localStorage.setItem(KEPT, JSON.stringify({ ...kept(), ...changes }));
+    } catch {
+      // a browser that keeps nothing: folds last as long as the page
+    }
+  }
+
+  // -------------------- folds: html.figures-open, html.side-open
+
+  const LASTING = "figures"; // the side folds again when the page is loaded
+
+  function unfold(name, open) {
+    root.classList.toggle(`${name}-open`, open);
+    for (const button of document.querySelectorAll(`[data-fold="${name}"]`)) button.setAttribute("aria-expanded", String(open));
+    if (name === LASTING) keep({ [name]: open });
+  }
+
+  function ready(element) {
+    const { fold } = find("[data-fold]", element).dataset;
+    unfold(fold, fold === LASTING && kept()[fold] === true);
+  }
+
+  document.addEventListener("click", (event) => {
+    const { fold } = event.target.closest?.("[data-fold]")?.dataset ?? {};
+    if (fold) unfold(fold, !root.classList.contains(`${fold}-open`));
+    const declined = event.target.closest?.('#model-offer [data-act="decline"]')?.closest("[data-offer]");
+    if (declined) keep({ declined: (declinedOffers = [...declinedOffers, declined.dataset.offer]) });
+  });
+
+  // -------------------- what follows from what the page shows
+
+  let declinedOffers = [kept().declined ?? []].flat();
+
+  let asked = null; // the chip whose page was asked for
+  document.addEventListener("click", (event) => {
+    asked = event.target.closest?.("#chat .quote.found") ?? asked;
+  });
+
+  function follow() {
+    const had = root.classList.contains("has-book");
+    const has = find("#book .book-title") !== null;
+    root.classList.toggle("has-book", has);
+    if (has && !had && root.classList.contains("side-open")) unfold("side", false); // the book has come: to the chat
+    const offer = find("#model-offer [data-offer]")?.dataset.offer;
+    root.classList.toggle("offer-declined", offer !== undefined && declinedOffers.includes(offer));
+    if (asked && find("#where-page .card")) {
+      // the page stands beside the chat, whose lines are shorter now: its sentence stays in view
+      const chip = asked;
+      asked = null;
+      requestAnimationFrame(() => chip.isConnected && chip.scrollIntoView({ block: "nearest" }));
+    }
+  }
+  const watched = () => new MutationObserver(follow).observe(document.body, { childList: true, subtree: true });
+  if (document.body) watched(); // this script may come after the page
+  else addEventListener("DOMContentLoaded", watched);
+
+  window.triforceFolds = { ready };
+})();

@@ -1,0 +1,158 @@
+"""Reading in a real browser: evidence in the answer and its page beside it, room for the chat, a phone, 200 % zoom."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.app.documents.conftest import MakePdf, make_pdf, writer  # noqa: F401
+from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
+
+pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
+LINES = [f"This is line {number}, of which nobody ever said anything." for number in range(30)]
+PHONE, ZOOMED, DESKTOP = {"width": 390, "height": 844}, {"width": 680, "height": 430}, {"width": 1360, "height": 860}
+
+
+def box_of(reader: Reader, selector: str) -> dict[str, float]:
+    """The bounds of what is shown."""
+    shown = reader.page.locator(selector).first
+    playwright.expect(shown).to_be_visible()
+    bounds = shown.bounding_box()
+    assert bounds is not None
+    return dict(bounds)
+
+
+def reads(reader: Reader, engine: FakeEngine, book: Path) -> None:
+    engine.context = 200_000
+    reader.drops(book)
+    reader.sees("#book", "Read once")
+
+
+def asks(reader: Reader, engine: FakeEngine, question: str, answer: str) -> None:
+    engine.enqueue(answer)
+    reader.asks(question)
+    reader.sees("#strip", "Answer complete")
+    reader.sees("#chat .foot", "exact")
+
+
+def test_a_copied_answer_has_its_pages_and_one_opens_beside_it_with_the_words_marked(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    make_pdf: MakePdf,  # noqa: F811
+) -> None:
+    reader = visit()
+    page = reader.page
+    page.set_viewport_size(DESKTOP)
+    said = ["The carved teapot was lost in spring.", "Nobody saw it again at the quay."]
+    reads(reader, engine, make_pdf(LINES, [*LINES[:20], *said, *LINES[20:]], LINES))
+    asks(reader, engine, "When?", f"{' '.join(said)} I made this sentence up myself. <b>Bold</b> words are not run.")
+    chips = page.locator("#chat .quote")
+    playwright.expect(chips).to_have_count(1)  # both sentences are one passage
+    playwright.expect(chips).to_have_text("page 2")
+    assert page.locator("#chat .stands").inner_text().startswith(" ".join(said))
+    own = page.locator("#chat .own")
+    playwright.expect(own.first).to_have_text("I made this sentence up myself.")
+    playwright.expect(own.first).to_have_attribute(
+        "title", "These words do not stand in the book: the model’s own wording"
+    )
+    assert own.first.evaluate("(span) => getComputedStyle(span).textDecorationLine") == "underline"
+    assert page.locator("#chat .stands").evaluate("(span) => getComputedStyle(span).textDecorationLine") == "none"
+    chips.click()
+    mark = page.locator("#where-page .sheet i.quoted")
+    playwright.expect(mark.first).to_be_in_viewport()
+    beside, chat = box_of(reader, "#where-page .card"), box_of(reader, "#chat")
+    assert beside["x"] >= chat["x"] + chat["width"], "beside the chat, not above it"
+    assert beside["y"] + beside["height"] <= 860
+    playwright.expect(chips).to_be_in_viewport()
+    page.set_viewport_size(PHONE)
+    close = page.locator("#where-page [data-act=close]")
+    playwright.expect(close).to_be_in_viewport()
+    close.click()
+    playwright.expect(page.locator("#where-page .card")).to_have_count(0)
+
+
+def test_a_refusal_shows_no_places(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    reads(
+        reader, engine, write_book(tmp_path, "The carved teapot was lost in the great spring tide of that year. " * 40)
+    )
+    engine.weights = [0.4, 0, 0, 0, 0.3, *[0] * 280, 0.1]
+    asks(reader, engine, "When?", "In the great spring tide of that year.")
+    reader.sees("#where .top", "page 1")
+    asks(reader, engine, "Why?", "The book does not say.")
+    playwright.expect(reader.page.locator("#where .where")).to_have_count(0)
+
+
+def test_figures_are_one_line_that_opens_and_the_browser_remembers(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    page, fold = reader.page, reader.page.locator("[data-fold=figures]")
+    page.set_viewport_size(DESKTOP)
+    reads(
+        reader, engine, write_book(tmp_path, "The carved teapot was lost in the great spring tide of that year. " * 40)
+    )
+    engine.weights = [0.4, 0, 0, 0, 0.3, *[0] * 280, 0.1]
+    asks(reader, engine, "When?", "In the great spring tide of that year.")
+    assert box_of(reader, "#figures")["height"] <= 44, "one line"
+    assert box_of(reader, "#chat")["height"] >= 480, "most of 860"
+    reader.sees("#figures .brief", "tokens/s")
+    playwright.expect(fold).to_have_attribute("aria-expanded", "false")
+    playwright.expect(page.locator("#strip .tiles")).to_be_hidden()
+    page.locator("#where .top button").first.click()  # pages can be opened from the line
+    reader.sees("#where-page h3", "Page 1")
+    page.keyboard.press("Escape")
+    fold.click()
+    playwright.expect(fold).to_have_attribute("aria-expanded", "true")
+    playwright.expect(page.locator("#strip .tile.speed")).to_be_visible()
+    playwright.expect(page.locator("#where .bar-page").first).to_be_visible()
+    page.reload()
+    playwright.expect(page.locator("#strip .tile.speed")).to_be_visible()
+    playwright.expect(fold).to_have_attribute("aria-expanded", "true")
+    fold.click()
+    page.reload()
+    reader.sees("#chat", "spring tide")
+    playwright.expect(page.locator("#strip .tiles")).to_be_hidden()
+
+
+@pytest.mark.parametrize("size", [PHONE, ZOOMED], ids=["phone", "200 % zoom"])
+def test_on_a_small_screen_the_question_stays_below_the_chat_and_the_book_is_a_chip(
+    size: "playwright.ViewportSize",
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = visit()
+    page, fold = reader.page, reader.page.locator("[data-fold=side]")
+    page.set_viewport_size(size)
+    playwright.expect(page.locator("#drop")).to_be_visible()  # there is no book yet
+    playwright.expect(fold).to_be_hidden()
+    reads(
+        reader, engine, write_book(tmp_path, "The carved teapot was lost in the great spring tide of that year. " * 40)
+    )
+    asks(reader, engine, "When?", " ".join(f"This is sentence {number} of a long answer." for number in range(30)))
+    assert page.evaluate("document.scrollingElement.scrollHeight - innerHeight") <= 0, "nothing to scroll but the chat"
+    assert page.evaluate("document.scrollingElement.scrollWidth - innerWidth") <= 0
+    chat, question, chip = box_of(reader, "#chat"), box_of(reader, "#question"), box_of(reader, "#book .card")
+    assert chip["height"] <= 48 and chat["height"] >= 0.45 * size["height"]
+    assert chip["y"] + chip["height"] <= chat["y"]
+    assert chat["y"] + chat["height"] <= question["y"] and question["y"] + question["height"] <= size["height"]
+    fold.click()
+    playwright.expect(page.locator("#drop")).to_be_visible()
+    playwright.expect(page.locator("#settings")).to_be_attached()
+    playwright.expect(page.locator("#chat")).to_be_hidden()
+    playwright.expect(page.locator("#question textarea")).to_be_in_viewport()
+    fold.click()
+    playwright.expect(page.locator("#chat")).to_be_visible()
+    playwright.expect(page.locator("#drop")).to_be_hidden()
+    page.get_by_role("tab", name="System").click()
+    playwright.expect(page.locator("#system-view")).to_be_visible()
+    page.locator("#system-view").evaluate("(view) => view.scrollIntoView({ block: 'end' })")
+    assert page.locator("#system-view").evaluate("(view) => view.getBoundingClientRect().bottom <= innerHeight + 2")
