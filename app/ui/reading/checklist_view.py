@@ -4,7 +4,7 @@ The script adds up the ticked parts (assets/static/js/checklist.js); the server 
 """
 
 import json
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from app import formats
 from app.context.context_documents import Book, Chapters, Choice, Library, Pages, Whole
@@ -43,7 +43,8 @@ def checklist(session: Session) -> str:
         f'<form class="card checklist" aria-labelledby="choosing-title" data-sums="{render.escape(json.dumps(sums))}">'
         f'<header><h3 id="choosing-title" tabindex="-1">Choose what is read</h3><p class="quiet">{intro}</p></header>'
         f'<div class="listed">{listed}</div><footer><output></output>'
-        f'<button type="submit" class="go">Read what is ticked</button></footer>{_shortcuts(session, fit, meter)}</form>'
+        f'<button type="submit" class="go">Read what is ticked</button></footer>'
+        f"{_shortcuts(session, fit, meter)}</form>"
     )
 
 
@@ -128,7 +129,8 @@ def _pages(book: Book, choice: Choice | None) -> str:
 def _shortcuts(session: Session, fit: Fit, meter: Meter) -> str:
     """Choices with one click. Each of them fits."""
     books, free = session.uploads.library.books, room(fit)
-    found = [offer_button(books, offer) for offer in fit.offers[:MOST_OFFERS]]
+    several = (one for one in fit.offers if not isinstance(one.choice, Chapters) or len(one.choice.numbers) > 1)
+    found = [offer_button(books, offer) for offer in islice(several, MOST_OFFERS)]
     alone = [book for book in books if len(books) > 1 and meter.book(book) <= free]
     found += [
         f'<button type="button" class="offer" data-act="only:{book.key}"><span>Only '

@@ -70,6 +70,17 @@
     }
   }
 
+  // What scrolls can be scrolled by keys: as long as it does.
+  const SCROLLED = [".masthead .chips", "#chat [role=log]"];
+
+  function scrolled() {
+    for (const element of SCROLLED.flatMap(all)) {
+      const wide = element.scrollWidth > element.clientWidth + 1;
+      if (!wide && element.scrollHeight <= element.clientHeight + 1) element.removeAttribute("tabindex");
+      else if (element.tabIndex < 0) element.tabIndex = 0;
+    }
+  }
+
   // -------------------- what is said: the first line of a state, not each of its numbers
 
   const TOLD = ["#strip .status", "#book .step > p:first-child", "#race-board .status"];
@@ -119,6 +130,7 @@
       due = false;
       press();
       name();
+      scrolled();
       say();
     }, 250);
   }
@@ -130,6 +142,7 @@
     new MutationObserver(paint).observe(document.body, { attributeFilter: ["class"] });
     new MutationObserver(cover).observe(root, { attributeFilter: ["class"] });
   });
+  addEventListener("resize", changed);
   system.addEventListener("change", () => whenThere(paint));
 
   // -------------------- clicks

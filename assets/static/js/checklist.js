@@ -79,7 +79,9 @@
     if (!form) return;
     const book = event.target.closest("[data-book]");
     if (event.target.name === "book") {
-      for (const box of boxes(book)) box.checked = event.target.checked && !box.disabled;
+      const possible = boxes(book).filter((box) => !box.disabled);
+      const tick = !possible.every((box) => box.checked);
+      for (const box of possible) box.checked = tick;
     }
     show(form);
   }

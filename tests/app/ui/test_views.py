@@ -21,8 +21,8 @@ from app.ui.library.page_viewer import preview
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.reading.budget_view import budget
-from app.ui.reading.checklist_view import checklist
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatView, message
+from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import LiveStrip
 from core.errors import CoreError
 from core.generation.events import PrefillProgress

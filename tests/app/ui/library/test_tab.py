@@ -24,6 +24,7 @@ from app.ui.library.page_viewer import preview
 from app.ui.library.tab import changes
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
+from app.ui.reading.checklist_view import checklist
 from app.ui.retrieval_map.view import where
 from core.config import GenerationConfig
 from core.errors import InvalidSetting
@@ -169,7 +170,7 @@ def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
     assert session.num_talk > 1500
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 150, "other.txt")))
     assert session.uploads.too_long and len(session.exchanges) == 1
-    assert 'data-act="fresh"' in BookView(session).html()
+    assert 'data-act="fresh"' in checklist(session)
     assert "Conversation 1," in BookView(session).html()
     worker.clear(session_id)
     session.uploads.settled = Library()
