@@ -26,7 +26,7 @@ COLOURS = (  # the script marks the chosen one
 )
 KEYS = (
     '<button type="button" class="keys-button" data-keys="" title="Keys (?)" aria-label="Keys">?</button>'
-    '<dialog id="keys-help" aria-label="Keys"><form method="dialog"><h2>Keys</h2><dl>'
+    '<template class="keys"><dialog id="keys-help" aria-label="Keys"><form method="dialog"><h2>Keys</h2><dl>'
     "<dt><kbd>Enter</kbd></dt><dd>send the question</dd>"
     "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
     "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
@@ -34,7 +34,7 @@ KEYS = (
     "<dt><kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>F</kbd></dt><dd>find words in all open documents</dd>"
     "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
     "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
-    "</dl><button>Close</button></form></dialog>"
+    "</dl><button>Close</button></form></dialog></template>"
 )
 
 

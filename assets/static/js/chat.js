@@ -137,8 +137,9 @@
   // -------------------- keys
 
   function help() {
+    const drawn = find("template.keys");
+    if (!find("#keys-help") && drawn) document.body.append(drawn.content.cloneNode(true)); // it outlives the line it is drawn in
     const dialog = find("#keys-help");
-    if (dialog && dialog.parentElement !== document.body) document.body.append(dialog);
     if (dialog?.open) dialog.close();
     else dialog?.showModal();
   }
