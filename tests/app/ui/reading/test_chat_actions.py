@@ -268,7 +268,9 @@ class Page:
     def __init__(self, worker: EngineWorker, session_id: str) -> None:
         names = [*Parts.__dataclass_fields__]
         fields: dict[str, Any] = {name: name for name in names if name not in ("suggestions", "library", "where")}
-        fields["library"] = LibraryParts(*cast(Any, ("shelf-act", "incoming", "shelf", "preview", "library-drop")))
+        fields["library"] = LibraryParts(
+            *cast(Any, ("shelf-act", "incoming", "shelf", "preview", "library-drop", "choosing"))
+        )
         fields["where"] = WhereParts(*cast(Any, ("where", "where-page")))
         parts = Parts(**fields, suggestions=cast(Any, ("s1",)))
         own = ListParts(*cast(Any, ("search", "listing", "act", "parcel", "now", "again")))
