@@ -74,7 +74,6 @@ def parts_that_fit(engine: TextEngine, library: Library, error: ContextTooSmall)
                 part = f"--pages {first}-{last}"
             case _:
                 continue
-        if offer.fits:
-            named.append(f"{part} ({offer.num_tokens:,} tokens)")
+        named.append(f"{part} ({offer.num_tokens:,} tokens)")
     more = f", or {len(named) - MOST_NAMED} other parts" if len(named) > MOST_NAMED else ""
     return f"Ask about a part: {', '.join(named[:MOST_NAMED])}{more}." if named else ""

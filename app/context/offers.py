@@ -1,23 +1,22 @@
-"""Parts of a library's books that would fit the context. Nothing is cut until somebody chooses."""
+"""Parts of a library's books that fit the context. Nothing is cut until somebody chooses."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from app.context.context_documents import Chapters, Choice, Library, Pages, Whole, label
+from app.context.context_documents import Book, Chapters, Choice, Library, Pages, Whole, label, spans
 from app.context.token_costs import Meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A possible choice of one book's parts."""
+    """A choice of one book's parts with which the library fits."""
 
     book: int  # its index
     choice: Choice
     label: str
     num_tokens: int  # of the book with this choice
     total_tokens: int  # of the library with this choice, the other books as they are
-    fits: bool
 
 
 def fits(library: Library, meter: Meter, budget: int) -> tuple[Offer, ...]:
@@ -26,11 +25,11 @@ def fits(library: Library, meter: Meter, budget: int) -> tuple[Offer, ...]:
 
 
 def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Offer, ...]:
-    """Possible choices of a book, the other books as they are, for a library of at most `budget` tokens.
+    """Choices of a book that fit, the other books as they are, in a library of at most `budget` tokens.
 
     Returns:
-        Everything; if that does not fit: the most pages from the start that fit, runs of whole chapters (or of pages,
-        if there are none) that each fit; then every chapter alone, whether it fits or not. No choice comes twice.
+        Everything; if that does not fit: the most pages from the start, runs of whole chapters (or of pages, if there
+        are none), each as long as fits; then chapters alone. No choice comes twice; none where the others are too long.
     """
     book = library.books[index]
     rest = meter.library(library) - meter.book(book)
@@ -43,30 +42,73 @@ def offers(library: Library, index: int, meter: Meter, budget: int) -> tuple[Off
             label=label(book.document, choice),
             num_tokens=num_tokens,
             total_tokens=rest + num_tokens,
-            fits=rest + num_tokens <= budget,
         )
 
-    whole = offer(Whole())
+    def fits(choice: Choice) -> bool:
+        return offer(choice).total_tokens <= budget
+
     document = book.document
     num_chapters, num_pages = len(document.chapters), len(document.pages)
-    found: list[Offer] = [whole]
-    if not whole.fits:
-        by_pages = runs(num_pages, lambda first, last: offer(Pages(first, last)))
-        from_start = [run for run in by_pages[:1] if isinstance(run.choice, Pages) and run.choice.first == 1]
-        by_chapters = runs(num_chapters, lambda first, last: offer(Chapters(tuple(range(first, last + 1)))))
-        found += (from_start + by_chapters) if num_chapters else by_pages
-    found += [offer(Chapters((number,))) for number in range(1, num_chapters + 1)]
-    return tuple({each.choice: each for each in found}.values())
+    found: list[Choice] = [Whole()]
+    if not fits(Whole()):
+        by_pages = [Pages(*run) for run in runs(num_pages, lambda first, last: fits(Pages(first, last)))]
+        by_chapters = [a_run(*run) for run in runs(num_chapters, lambda first, last: fits(a_run(first, last)))]
+        from_start = [run for run in by_pages[:1] if run.first == 1]
+        found = [*from_start, *by_chapters] if num_chapters else [*by_pages]
+    found += filter(fits, (Chapters((number,)) for number in range(1, num_chapters + 1)))
+    return tuple(map(offer, dict.fromkeys(found)))
 
 
-def runs(count: int, offer: Callable[[int, int], Offer]) -> list[Offer]:
-    """Consecutive runs of parts 1 to `count`, each as long as fits; parts that do not fit alone are in none."""
-    found: list[Offer] = []
+def from_the_start(library: Library, meter: Meter, budget: int) -> tuple[Choice | None, ...]:
+    """For each book the most of it that fits beside the books before: all, chapters or pages from the start, or None.
+
+    With the chosen books alone a library has at most `budget` tokens.
+    """
+    found: list[Choice | None] = []
+    taken = Library()
+    for book in library.books:
+        most = _most(taken, book, meter, budget)
+        found.append(most)
+        if most is not None:
+            taken = Library((*taken.books, replace(book, choice=most)))
+    return tuple(found)
+
+
+def _most(before: Library, book: Book, meter: Meter, budget: int) -> Choice | None:
+    def fits(choice: Choice) -> bool:
+        return meter.library(Library((*before.books, replace(book, choice=choice)))) <= budget
+
+    if fits(Whole()):
+        return Whole()
+    count = len(book.document.chapters)
+    part: Callable[[int, int], Choice] = a_run if count else Pages
+    first = next(runs(count or len(book.document.pages), lambda first, last: fits(part(first, last))), None)
+    return part(*first) if first and first[0] == 1 else None
+
+
+def with_only(library: Library, choices: Mapping[str, Choice]) -> Library:
+    """The library of those books whose keys have a choice, with these choices.
+
+    Raises:
+        ValueError: a document has no such pages or chapters.
+    """
+    kept = tuple(replace(book, choice=choices[book.key]) for book in library.books if book.key in choices)
+    for book in kept:
+        spans(book.document, book.choice)
+    return Library(kept)
+
+
+def a_run(first: int, last: int) -> Chapters:
+    """The chapters from one number to another, both included."""
+    return Chapters(tuple(range(first, last + 1)))
+
+
+def runs(count: int, fits: Callable[[int, int], bool]) -> Iterator[tuple[int, int]]:
+    """First and last of consecutive runs of parts 1 to `count`, each as long as fits; no run has a part too long."""
     first = 1
     while first <= count:
         lengths = range(1, count - first + 2)
-        length = bisect_left(lengths, True, key=lambda n: not offer(first, first + n - 1).fits)
+        length = bisect_left(lengths, True, key=lambda n: not fits(first, first + n - 1))
         if length:
-            found.append(offer(first, first + length - 1))
+            yield first, first + length - 1
         first += max(1, length)
-    return found

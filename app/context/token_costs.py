@@ -73,22 +73,33 @@ class Meter:
 
     def warm(self, library: Library) -> None:
         """Count everything that can be asked about a library's books, so that later calls count nothing."""
-        self._string(LEFT_OUT)
+        self.left_out()
         for book in library.books:
             self.costs(book)
-            self._string(end_line(book.document))
-            self._string(title_lines(book.document))
+            self.after(book)
+            self.before(book)
 
     def book(self, book: Book) -> int:
         """The tokens of a book's chosen parts."""
         chosen = spans(book.document, book.choice)
-        gaps = (len(chosen) - 1) * self._string(LEFT_OUT) if len(chosen) > 1 else 0
+        gaps = (len(chosen) - 1) * self.left_out() if len(chosen) > 1 else 0
         return sum(map(self.costs(book).of, chosen)) + gaps
 
     def between(self, library: Library) -> int:
         """The tokens of titles and separators between a library's books."""
-        ends = sum(self._string(end_line(book.document)) for book in library.books[:-1])
-        return ends + sum(self._string(title_lines(book.document)) for book in library.books[1:])
+        return sum(map(self.after, library.books[:-1])) + sum(map(self.before, library.books[1:]))
+
+    def after(self, book: Book) -> int:
+        """The tokens of the line after a book that another one follows."""
+        return self._string(end_line(book.document))
+
+    def before(self, book: Book) -> int:
+        """The tokens of the title before a book that follows another one."""
+        return self._string(title_lines(book.document))
+
+    def left_out(self) -> int:
+        """The tokens that stand between two parts of a book."""
+        return self._string(LEFT_OUT)
 
     def page(self, book: Book, number: int) -> int:
         """The tokens of one page."""

@@ -5,14 +5,17 @@ from core.models.hub import catalog
 ASSETS = catalog.ROOT / "assets"
 
 
-STYLES = ("theme", "page", "race", "inside", "library", "find", "system", "models", "chat", "reading")
+STYLES = (
+    *("theme", "page", "race", "inside", "library", "find", "system", "models", "chat", "reading", "checklist", "access"),
+)
 
 
 CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
 
 
 SCRIPTS = tuple(
-    ASSETS / "static" / "js" / f"{name}.js" for name in ("page", "acts", "find", "chat", "folds", "folders", "drops")
+    ASSETS / "static" / "js" / f"{name}.js"
+    for name in ("page", "acts", "find", "chat", "folds", "folders", "drops", "checklist", "access")
 )
 
 

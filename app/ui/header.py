@@ -1,5 +1,7 @@
 """The model's state at the edges of the page: what runs, how exact it is, on which machine, and what is wrong."""
 
+import gradio as gr
+
 from app import formats
 from app.remote.names import EXACTNESS_NOT_SEEN
 from app.runtime.events import LoadFailed, Loading, ModelState, Ready
@@ -12,9 +14,21 @@ MARK = (
     '<rect x="9" y="3" width="6" height="4.6" rx="1.2"/><rect x="5.5" y="9.7" width="13" height="4.6" rx="1.2"/>'
     '<rect x="2" y="16.4" width="20" height="4.6" rx="1.2"/></svg>'
 )
+SKIP = '<a class="skip" href="#question">Skip to the content</a>'
+COLOURS = (  # the script marks the chosen one
+    '<div class="colours" role="group" aria-label="Colours">'
+    '<button type="button" data-colours="light" title="Light" aria-label="Light"><svg viewBox="0 0 24 24" '
+    'aria-hidden="true"><circle cx="12" cy="12" r="4"/><path d="M12 3v1M12 20v1M3 12h1M20 12h1M5.6 5.6l.7.7M17.7 '
+    '17.7l.7.7M5.6 18.4l.7-.7M17.7 6.3l.7-.7"/></svg></button>'
+    '<button type="button" data-colours="system" title="As the system" aria-label="As the system"><svg '
+    'viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="8"/><path class="half" d="M12 4a8 8 0 0 1 0 '
+    '16z"/></svg></button>'
+    '<button type="button" data-colours="dark" title="Dark" aria-label="Dark"><svg viewBox="0 0 24 24" '
+    'aria-hidden="true"><path d="M19 14.5A8 8 0 0 1 9.5 5a7.5 7.5 0 1 0 9.5 9.5z"/></svg></button></div>'
+)
 KEYS = (
     '<button type="button" class="keys-button" data-keys="" title="Keys (?)" aria-label="Keys">?</button>'
-    '<dialog id="keys-help" aria-label="Keys"><form method="dialog"><h3>Keys</h3><dl>'
+    '<template class="keys"><dialog id="keys-help" aria-label="Keys"><form method="dialog"><h2>Keys</h2><dl>'
     "<dt><kbd>Enter</kbd></dt><dd>send the question</dd>"
     "<dt><kbd>Shift</kbd> <kbd>Enter</kbd></dt><dd>a new line</dd>"
     "<dt><kbd>Esc</kbd></dt><dd>stop the answer</dd>"
@@ -22,7 +36,7 @@ KEYS = (
     "<dt><kbd>Ctrl</kbd> <kbd>Shift</kbd> <kbd>F</kbd></dt><dd>find words in all open documents</dd>"
     "<dt><kbd>Alt</kbd> <kbd>N</kbd></dt><dd>a new conversation</dd>"
     "<dt><kbd>?</kbd></dt><dd>these keys</dd>"
-    "</dl><button>Close</button></form></dialog>"
+    "</dl><button>Close</button></form></dialog></template>"
 )
 
 
@@ -39,9 +53,14 @@ def masthead(state: ModelState) -> str:
     remote = isinstance(state, Ready) and not state.info.capabilities.computes_here
     about = "Whole books, read by a remote server" if remote else "Whole books, exact answers, on this machine"
     return (
-        f'<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
-        f'<p>{about}</p></div><div class="chips">{chips}</div></header>'
+        f'{SKIP}<header class="masthead">{MARK}<div class="name"><h1>TriForce Reader</h1>'
+        f'<p>{about}</p></div><div class="chips">{chips}</div>{COLOURS}</header>'
     )
+
+
+def tab_heading(name: str) -> None:
+    """A heading that screen readers hear, so that no level is missing between the page's and those of cards."""
+    gr.HTML(f"<h2>{name}</h2>", elem_classes="unseen", apply_default_css=False)
 
 
 def notice(state: ModelState) -> str:

@@ -9,4 +9,6 @@ LOOKS_AGAIN = (
 # The script keeps keyboard focus when a component is redrawn, and scrolls an opened page to its first mark.
 REDRAWN = "watch('value', () => window.triforceActs.redrawn(element));"
 FOLDED = "window.triforceFolds.ready(element);"  # the button of a fold is there (assets/static/js/folds.js)
+# The total of a checklist that was drawn anew.
+SUMMED = "window.triforceChecklist.drawn(element);watch('value', () => window.triforceChecklist.drawn(element));"
 WITH_ACT = "(id, act) => [window.triforceSession(), window.triforceActs.act]"

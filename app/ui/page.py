@@ -12,7 +12,7 @@ from app.context.samples import Sample
 from app.runtime.downloads import Downloads
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import Handlers
-from app.ui.header import masthead, notice
+from app.ui.header import masthead, notice, tab_heading
 from app.ui.inside.tab import INTERVAL_SECONDS, build_inside_tab
 from app.ui.js_bridge import WITH_ACT
 from app.ui.library.find_tab import FindParts, listen_find
@@ -83,8 +83,9 @@ def build_page(
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
         with gr.Tabs(elem_id="tabs"):
             read_tab, side, talk = build_read_tab(samples, note)
-            library_tab, library, saved_parts, find_parts = build_library_tab()
+            library_tab, library, saved_parts, find_parts = build_library_tab(talk.choosing)
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
+                tab_heading("Race")
                 race = build_race_tab(worker, samples, session, stream, at_once)
             build_inside_tab(worker, session, ticking, at_once)
             system = build_system_tab(worker, session, stream, brings=bool(source and source.folders))
@@ -95,7 +96,8 @@ def build_page(
         downloads = downloads or Downloads()
         offer = ModelOffer(worker, source, downloads, talk.offer)
         handlers, watch = Handlers(worker, tuple(samples), parts, offer), ModelWatch(worker, parts)
-        wire_library(worker, handlers, library_tab, (side.card, talk.about, find_parts), stream, at_once)
+        clicked = (side.card, talk.about, talk.choosing)
+        wire_library(worker, handlers, library_tab, (clicked, find_parts), stream, at_once)
         listen_where(worker, talk.where, session, library.act, at_once)
         wire_saved(worker.saved_books, saved_parts, library_tab, session, at_once, stream)
         entered = wire_entry(page, handlers, side, kept, at_once)
@@ -118,14 +120,14 @@ def wire_library(
     worker: EngineWorker,
     handlers: Handlers,
     tab: gr.Tab,
-    beside: tuple[gr.HTML, gr.HTML, FindParts],
+    beside: tuple[Sequence[gr.HTML], FindParts],
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """The library, its clicks on the card, on the book to open again and on hits of Find too, and Find itself."""
-    (card, about, found), session, library = beside, handlers.parts.session, handlers.parts.library
+    """The library, its clicks on other components and on hits of Find too, and Find itself."""
+    (others, found), session, library = beside, handlers.parts.session, handlers.parts.library
     documents = LibraryHandlers(worker, library, handlers)
-    listen(documents, session, (card, about, found.hits), handlers.parts.of_book, stream)
+    listen(documents, session, (*others, found.hits), handlers.parts.of_book, stream)
     listen_find(worker, found, session, library.act, at_once)
     tab.select(documents.refresh, session, library.of_library, api_visibility="private", **at_once)
 

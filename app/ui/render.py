@@ -23,12 +23,13 @@ def written(document: Document) -> str:
 
 
 def bar(share: float, label: str, *, tone: str = "accent") -> str:
-    """A horizontal bar, `share` of it filled; `label` is for screen readers, not shown."""
+    """A horizontal bar, `share` of it filled; `label` is for screen readers, who do not hear of a bar without one."""
     filled = 100 * min(max(share, 0.0), 1.0)
-    return (
-        f'<div class="bar {tone}" role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" '
-        f'aria-valuemax="100" aria-valuenow="{filled:.0f}"><span style="width:{filled:.2f}%"></span></div>'
-    )
+    said = 'aria-hidden="true"'
+    if label:
+        said = f'role="progressbar" aria-label="{escape(label)}" aria-valuemin="0" aria-valuemax="100"'
+        said += f' aria-valuenow="{filled:.0f}"'
+    return f'<div class="bar {tone}" {said}><span style="width:{filled:.2f}%"></span></div>'
 
 
 def problem(error: CoreError, *, closes: bool = False) -> str:

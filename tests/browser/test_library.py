@@ -117,7 +117,7 @@ def test_what_is_too_long_offers_parts_and_reads_the_one_that_is_chosen(
     reader = visit()
     reader.drops(write_book(tmp_path, STORY * 200, "long.txt"))
     reader.sees("#book .too-long", "Nothing is cut by itself")
-    reader.page.locator("#book .offer", has_text="Pages 3–4").click()
+    reader.page.locator("#choosing .offer", has_text="Pages 3–4").click()
     reader.sees("#book", "Read once")
     playwright.expect(reader.page.locator("#book .too-long")).to_have_count(0)
     goes_to(reader, "Library")

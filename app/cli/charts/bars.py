@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The page's colours (assets/static/css/theme.css, light).
-PAPER, INK, INK_SOFT, INK_FAINT = "#f6f5f1", "#1c2329", "#5a646d", "#858e95"
+PAPER, INK, INK_SOFT, INK_FAINT = "#f6f5f1", "#1c2329", "#5a646d", "#626c74"
 LINE, LINE_STRONG = "#e2dfd6", "#cbc7bb"
-ACCENT, LEVEL1, LEVEL2, LOOKUP = "#0e7c86", "#c9820a", "#2b78b8", "#a3478c"
-GOOD, BAD, WARN = "#2f7d4f", "#ae3427", "#8a5a00"
+ACCENT, LEVEL1, LEVEL2, LOOKUP = "#0c757f", "#c9820a", "#256ca6", "#a3478c"
+GOOD, BAD, WARN = "#28734a", "#ae3427", "#8a5a00"
 THEME = {
     "ink-faint": INK_FAINT,
     "accent": ACCENT,

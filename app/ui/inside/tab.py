@@ -9,6 +9,7 @@ from app.remote.names import TOKENS_NOT_SEEN, capabilities_of, method_label
 from app.runtime.sessions import Session
 from app.runtime.trace import Trace
 from app.runtime.worker import EngineWorker
+from app.ui.header import tab_heading
 from app.ui.inside.view import EMPTY, inside
 from app.ui.updates import Updates
 
@@ -99,6 +100,7 @@ class InsideHandlers:
 def build_inside_tab(worker: EngineWorker, session: gr.Textbox, timer: gr.Timer, at_once: dict[str, Any]) -> None:
     """The tab's components and events. `timer` ticks while the tab is visible; `at_once`: how quick events run."""
     with gr.Tab("Inside", id="inside", elem_id="inside-tab") as tab, gr.Column(elem_id="inside"):
+        tab_heading("Inside")
         picker = gr.Radio([], show_label=False, label="Show", visible=False, elem_id="inside-picker")
         view = gr.HTML(EMPTY, elem_id="inside-view")
     handlers = InsideHandlers(worker, picker, view, timer)

@@ -61,7 +61,7 @@ def _head(trace: Trace) -> str:
     written = f"{state} · {formats.plural(trace.stats.new_tokens, 'token')}"
     alive = "" if trace.finished else " running"
     return (
-        f'<div class="strip-head{alive}"><span class="dot"></span><span class="status" role="status">{written}</span>'
+        f'<div class="strip-head{alive}"><span class="dot"></span><span class="status">{written}</span>'
         f'<span class="badges">{render.chip(method_label(trace.method), tone="method")}{exact}</span></div>'
         f'<p class="question">{render.escape(trace.question)}</p>'
     )

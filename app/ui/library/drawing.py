@@ -8,6 +8,7 @@ from gradio.blocks import Block
 
 from app.runtime.sessions import Session
 from app.ui.library.view import incoming, listing, listing_state
+from app.ui.reading.checklist_view import checklist
 
 if TYPE_CHECKING:
     from app.ui.updates import Updates
@@ -22,11 +23,12 @@ class LibraryParts:
     library: gr.HTML
     preview: gr.HTML
     drop: gr.File
+    choosing: gr.HTML  # on the tab Read: what is read of a library that is too long
 
     @property
     def of_library(self) -> list[Block]:
         """Components to update after a change of the library."""
-        return [self.incoming, self.library, self.preview]
+        return [self.incoming, self.library, self.preview, self.choosing]
 
 
 class LibraryDrawing:
@@ -43,6 +45,7 @@ class LibraryDrawing:
         if (state := listing_state(self._session)) != self._state:
             self._state = state
             new[self._parts.library] = listing(self._session)
+            new[self._parts.choosing] = checklist(self._session)
         if (coming := incoming(self._session)) != self._incoming:
             self._incoming = new[self._parts.incoming] = coming
         return new

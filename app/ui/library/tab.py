@@ -13,12 +13,14 @@ from app.runtime.reopening import forget_texts, keep_texts
 from app.runtime.saved_books import disk_state
 from app.runtime.sessions import Removed, Session
 from app.runtime.worker import EngineWorker
+from app.ui.header import tab_heading
 from app.ui.js_bridge import CLICKS, REDRAWN, WITH_ACT
 from app.ui.library.drawing import LibraryDrawing, LibraryParts
 from app.ui.library.find_tab import FindParts, build_find
 from app.ui.library.page_viewer import NO_PAGE, Wanted, newest, preview
 from app.ui.library.saved_tab import SavedParts, build_saved
 from app.ui.library.view import EMPTY
+from app.ui.reading.checklist_view import chosen
 from core.errors import CoreError
 
 if TYPE_CHECKING:
@@ -106,6 +108,9 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Lib
     """
     if verb == "start-over":
         return lambda _: Library()
+    if verb == "parts":
+        chosen(library, detail)  # raises here, not on the engine's thread
+        return lambda now: chosen(now, detail)
     index = library.index(key)
     if index is None:
         return None
@@ -127,9 +132,10 @@ def changes(library: Library, verb: str, key: str, detail: str) -> Callable[[Lib
             return None
 
 
-def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts, FindParts]:
-    """The tab, its components, and those of the saved books and of Find."""
+def build_library_tab(choosing: gr.HTML) -> tuple[gr.Tab, LibraryParts, SavedParts, FindParts]:
+    """The tab, its components, and those of the saved books and of Find. `choosing`: see `LibraryParts`."""
     with gr.Tab("Library", id="library", elem_id="library-tab") as tab, gr.Row(elem_id="library"):
+        tab_heading("Library")
         act = gr.Textbox(visible=False, show_label=False)
         with gr.Column(elem_id="library-column", min_width=300, scale=1):
             find = build_find()
@@ -141,7 +147,7 @@ def build_library_tab() -> tuple[gr.Tab, LibraryParts, SavedParts, FindParts]:
             kept = build_saved()
         with gr.Column(elem_id="library-page", min_width=300, scale=2):
             page = gr.HTML(NO_PAGE, elem_id="library-preview", js_on_load=CLICKS + REDRAWN)
-    return tab, LibraryParts(act, coming, library, page, drop), kept, find
+    return tab, LibraryParts(act, coming, library, page, drop, choosing), kept, find
 
 
 def listen(

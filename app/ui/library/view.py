@@ -133,13 +133,18 @@ def _choices(session: Session, index: int, book: Book) -> str:
     fit, meter = uploads.fit, uploads.meter
     if fit is None or meter is None:
         return ""
-    found = [one for one in offers(uploads.library, index, meter, room(fit)) if one.choice != book.choice]
+    possible = offers(uploads.library, index, meter, room(fit))
+    found = [one for one in possible if one.choice != book.choice]
     buttons = "".join(offer_button((book,), _at_first(one)) for one in found[:MOST_SHOWN])
     more = (
         f'<p class="quiet">and {len(found) - MOST_SHOWN:,} more: type their numbers</p>'
         if len(found) > MOST_SHOWN
         else ""
     )
+    if not possible:
+        more = '<p class="quiet">The other documents leave no room: choose less of them, or remove one.</p>'
+        if len(uploads.library.books) == 1:
+            more = '<p class="quiet">No chapter and no page fits alone: choose a model with a larger context.</p>'
     first, last = document.pages[0].label, document.pages[-1].label
     example = f"{first}-{last}" + (", or chapters 1, 3" if len(document.chapters) > 2 else "")
     return (
@@ -160,5 +165,4 @@ def _at_first(offer: Offer) -> Offer:
         label=offer.label,
         num_tokens=offer.num_tokens,
         total_tokens=offer.total_tokens,
-        fits=offer.fits,
     )

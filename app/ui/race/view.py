@@ -129,7 +129,7 @@ class RaceView:
         question = f'<p class="asked">{render.escape(race.question)}</p>' if race else ""
         return (
             f'<section class="race {state}" aria-label="Race"{replay}><div class="strip-head"><span class="dot"></span>'
-            f'<span class="status" role="status">{render.escape(self._status)}</span>'
+            f'<span class="status">{render.escape(self._status)}</span>'
             f"{REPLAY if self.finished else ''}</div>{bar}{error}{question}{body}</section>"
         )
 

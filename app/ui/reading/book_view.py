@@ -32,7 +32,7 @@ OWN_JOBS = {
     "survey": "Waits",
     "saving": "Waits until the book is on disk",
 }
-MOST_TITLES, MOST_OFFERS = 6, 4  # in the card; the tab "Library" shows all
+MOST_TITLES = 6  # in the card; the tab "Library" shows all
 
 
 class BookView:
@@ -108,30 +108,16 @@ class BookView:
         return formats.plural(meter.book(book), "token") if meter else ""
 
     def _too_long(self) -> str:
-        fit, books = self._uploads.fit, self._uploads.library.books
+        fit = self._uploads.fit
         assert fit is not None, "too long by no measure"
         error = ContextTooSmall(fit.needed, fit.context, possible=fit.possible)
-        fitting = [offer for offer in fit.offers if offer.fits]
-        shown = "".join(offer_button(books, offer) for offer in fitting[:MOST_OFFERS])
-        alone = "".join(
-            f'<button type="button" class="offer" data-act="only:{one.key}">'
-            f"Read only {render.escape(one.document.title)}</button>"
-            for one in books[:MOST_OFFERS]
-            if len(books) > 1
-        )
-        fresh = ""
-        if fit.talk and fit.needed - fit.talk <= fit.context:
-            fresh = (
-                '<button type="button" class="offer" data-act="fresh">Begin a new conversation: all fits then</button>'
-            )
         opened = self._session.book
         meanwhile = f"Until then questions go to {render.escape(opened.title)}." if opened else ""
-        nothing = "" if shown or alone or fresh else f"<p>{render.escape(error.hint)}</p>"
         problem = f"Too long to read at once: {render.escape(error.problem)}"
         return (
             f'<div class="problem too-long" role="alert"><strong>{problem}</strong>'
-            f"<span>Nothing is cut by itself. Choose what is read. {meanwhile}</span>{nothing}"
-            f'<div class="offers">{shown}{alone}{fresh}</div></div>'
+            f"<span>Nothing is cut by itself. {meanwhile}</span>"
+            '<button type="button" class="link" data-choosing>Choose what is read</button></div>'
         )
 
     def _rest(self) -> str:
@@ -143,16 +129,15 @@ class BookView:
             reached = f"{share}, {page}" if page else share
             note = f"Stopped at {render.escape(reached)}. Asking reads the rest first."
             tokens = f"{session.num_read:,} of {whole:,} tokens"
-            return f'<div class="step paused" role="status" title="{tokens}"><p>{note}</p></div>'
+            return f'<div class="step paused" title="{tokens}"><p>{note}</p></div>'
         if session.displaced:
             state = disk_state(session)
             again = "takes it from disk" if state.kept_bytes or state.num_fetched else "reads it"
             told = f" ({formats.about(session.read_seconds)})" if session.read_seconds >= LEAST_SECONDS else ""
             note = f"Another page uses the model now. The next answer {again} again first{told}."
-            return f'<div class="step paused" role="status"><p>{note}</p></div>'
+            return f'<div class="step paused"><p>{note}</p></div>'
         note = "Answers begin at once."
-        done = f'<div class="step done" role="status"><p>{how_read(session)} {note}</p></div>'
-        return done + on_disk(session) + keep_line(session)
+        return f'<div class="step done"><p>{how_read(session)} {note}</p></div>{on_disk(session)}{keep_line(session)}'
 
     def _warned(self) -> list[str]:
         books = self._uploads.library.books
@@ -215,7 +200,7 @@ def _moving(moving: BookMoving) -> tuple[str, str, float | None]:
 def _running(step: str, detail: str, share: float | None) -> str:
     bar = '<div class="bar busy"><span></span></div>' if share is None else render.bar(share, step)
     return (
-        f'<div class="step" role="status"><p>{render.escape(step)}</p>{bar}'
+        f'<div class="step"><p>{render.escape(step)}</p>{bar}'
         f'<p class="quiet">{render.escape(detail) or "&nbsp;"}</p></div>'
     )
 
@@ -256,13 +241,12 @@ def failure(upload: Upload) -> str:
 
 
 def offer_button(books: tuple[LibraryBook, ...], offer: Offer) -> str:
-    """A button for a choice; whether it fits is said in words and shown by a mark."""
+    """A button for a choice that fits."""
     book = books[offer.book]
     name = f"{book.document.title}: {offer.label}" if len(books) > 1 else offer.label
-    mark = '<em class="fits">fits</em>' if offer.fits else '<em class="not">too long</em>'
     return (
         f'<button type="button" class="offer" data-act="choose:{book.key}:{written(offer.choice)}">'
-        f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i>{mark}</button>"
+        f"<span>{render.escape(name[:1].upper() + name[1:])}</span><i>{offer.num_tokens:,} tokens</i></button>"
     )
 
 

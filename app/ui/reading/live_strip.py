@@ -132,7 +132,7 @@ class LiveStrip:
         tiles = "".join(map(_tile, self._tiles()))
         return (
             f'<section class="strip {state}" aria-label="Live figures">'
-            f'<div class="strip-head"><span class="dot"></span><span class="status" role="status">'
+            f'<div class="strip-head"><span class="dot"></span><span class="status">'
             f'{render.escape(self._status)}</span>{self._brief()}<span class="badges">{badges}</span></div>'
             f'{bar}<div class="tiles">{tiles}</div></section>'
         )

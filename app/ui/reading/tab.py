@@ -10,8 +10,8 @@ import gradio as gr
 
 from app.context.samples import Sample
 from app.runtime.sessions import Session
-from app.ui.header import below
-from app.ui.js_bridge import CLICKS, FOLDED, LOOKS_AGAIN
+from app.ui.header import below, tab_heading
+from app.ui.js_bridge import CLICKS, FOLDED, LOOKS_AGAIN, SUMMED
 from app.ui.library.drawing import LibraryParts
 from app.ui.parts import Parts
 from app.ui.reading.book_view import BookView
@@ -57,6 +57,7 @@ class Talk:
     strip: gr.HTML
     where: WhereParts
     offer: gr.HTML
+    choosing: gr.HTML
     about: gr.HTML
     chat: gr.Chatbot
     suggestions: tuple[gr.Button, ...]
@@ -95,6 +96,7 @@ def build_talk(note: str) -> Talk:
             where = build_where()
             build_fold("figures", "Figures")
         offer = gr.HTML(elem_id="model-offer", js_on_load=CLICKS + LOOKS_AGAIN, apply_default_css=False)
+        choosing = gr.HTML("", elem_id="choosing", js_on_load=CLICKS + SUMMED)
         about = gr.HTML(elem_id="about-book", js_on_load=CLICKS, apply_default_css=False)
         chat = build_chat()
         with gr.Row(elem_id="suggestions"):
@@ -110,12 +112,13 @@ def build_talk(note: str) -> Talk:
             elem_id="question",
         )
         under = gr.HTML(below(note), elem_id="note", apply_default_css=False)
-    return Talk(strip, where, offer, about, chat, suggestions, editing, told, box, under)
+    return Talk(strip, where, offer, choosing, about, chat, suggestions, editing, told, box, under)
 
 
 def build_read_tab(samples: Sequence[Sample], note: str) -> tuple[gr.Tab, Side, Talk]:
     """The tab and its components."""
     with gr.Tab("Read", id="read", elem_id="read-tab") as tab, gr.Row(elem_id="shell"):
+        tab_heading("Read")
         side = build_side(samples)
         talk = build_talk(note)
         talk.where.page.render()  # type: ignore[no-untyped-call]

@@ -13,6 +13,7 @@ from gradio.blocks import Block
 from app.runtime.events import LoadFailed, ModelState, Pause, Ready
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
+from app.ui.header import tab_heading
 from app.ui.models.tab import ModelParts, build_models
 from app.ui.system.report import report
 from app.ui.system.view import Kept, Snapshot, Usage, accepted, system, written
@@ -144,6 +145,7 @@ def build_system_tab(
     `build_models`."""
     tab: gr.Tab = gr.Tab("System", id="system", elem_id="system-tab")
     with tab, gr.Column(elem_id="system"):
+        tab_heading("System")
         view = gr.HTML("", elem_id="system-view")
         models = build_models(brings=brings)
         with gr.Column(elem_id="system-copy"):

@@ -103,6 +103,11 @@
     element.addEventListener("submit", (event) => {
       event.preventDefault();
       if (event.target.matches(".find")) return act(window.triforceFind(event.target));
+      if (event.target.matches(".checklist")) {
+        const parts = window.triforceChecklist.action(event.target);
+        if (parts) act(parts);
+        return;
+      }
       const key = event.target.dataset.choose;
       const typed = event.target.querySelector("input").value.trim();
       if (key && typed) act(`choose:${key}:${typed}`);

@@ -9,7 +9,7 @@
   // -------------------- states of the page, as classes of the whole: a `:has()` high up in the page would have every style
   // in it computed anew at every word of an answer
 
-  const STATES = { answering: "#strip .strip.running", incognito: "#conv-list .incognito", "page-open": "#where-page .card" };
+  const STATES = { answering: "#strip .strip.running", incognito: "#conv-list .incognito", "page-open": "#where-page .card", choosing: "#choosing form" };
 
   function state() {
     const classes = document.documentElement.classList;
@@ -164,8 +164,9 @@
   // -------------------- keys
 
   function help() {
+    const drawn = find("template.keys");
+    if (!find("#keys-help") && drawn) document.body.append(drawn.content.cloneNode(true)); // it outlives the line it is drawn in
     const dialog = find("#keys-help");
-    if (dialog && dialog.parentElement !== document.body) document.body.append(dialog);
     if (dialog?.open) dialog.close();
     else dialog?.showModal();
   }

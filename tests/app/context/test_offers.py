@@ -1,11 +1,13 @@
 """What could be chosen of the books of a library for it to fit."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli.reading import whole_text
-from app.context.context_documents import Library
-from app.context.offers import fits, offers
+from app.context.context_documents import Chapters, Library, Pages, Whole
+from app.context.offers import fits, from_the_start, offers, with_only
 from app.context.token_costs import Meter
 from app.documents.document import Document
 from tests.app.context.test_context_documents import a_document, documents
@@ -14,21 +16,22 @@ from tests.app.context.test_token_costs import count, ten_pages
 
 def test_what_fits_is_offered_first_and_every_chapter_is_there() -> None:
     given_offers = offers(Library().add(ten_pages()), 0, Meter(count), budget=46)
-    assert [(offer.label, offer.num_tokens, offer.fits) for offer in given_offers] == [
-        ("everything", 100, False),
-        ("pages 1–4", 40, True),
-        ("chapters 1–2", 35, True),
-        ("chapter 3: C3", 45, True),
-        ("chapter 4: C4", 15, True),
-        ("chapter 1: C1", 5, True),
-        ("chapter 2: C2", 30, True),
+    assert [(offer.label, offer.num_tokens) for offer in given_offers] == [
+        ("pages 1–4", 40),
+        ("chapters 1–2", 35),
+        ("chapter 3: C3", 45),
+        ("chapter 4: C4", 15),
+        ("chapter 1: C1", 5),
+        ("chapter 2: C2", 30),
     ]
+    names = [offer.label for offer in offers(Library().add(ten_pages()), 0, Meter(count), budget=29)]
+    assert names == ["pages 1–2", "chapter 1: C1", "chapter 4: C4"], "nothing is offered that does not fit"
 
 
 def test_a_document_without_chapters_is_offered_in_runs_of_pages() -> None:
     document = a_document("a", ["word " * n for n in (3, 3, 9, 3, 3, 3)])
     names = [offer.label for offer in offers(Library().add(document), 0, Meter(count), budget=7)]
-    assert names == ["everything", "pages 1–2", "pages 4–5", "page 6"]
+    assert names == ["pages 1–2", "pages 4–5", "page 6"]
 
 
 def test_when_everything_fits_chapters_are_still_there_to_choose() -> None:
@@ -39,8 +42,7 @@ def test_when_everything_fits_chapters_are_still_there_to_choose() -> None:
 def test_other_books_take_their_share_of_the_budget() -> None:
     library = Library().add(ten_pages()).add(a_document("b", ["other " * 20]))
     for offer in fits(library, Meter(count), budget=70):
-        assert offer.total_tokens == Meter(count).library(library.choose(offer.book, offer.choice))
-        assert offer.fits == (offer.total_tokens <= 70)
+        assert offer.total_tokens == Meter(count).library(library.choose(offer.book, offer.choice)) <= 70
     labels = [offer.label for offer in fits(library, Meter(count), budget=70)]
     assert "pages 1–4" in labels
     assert library.text == whole_text([book.document for book in library.books])
@@ -50,4 +52,33 @@ def test_other_books_take_their_share_of_the_budget() -> None:
 def test_no_offer_claims_to_fit_that_does_not(document: Document, budget: int) -> None:
     library, meter = Library().add(document), Meter(len)
     for offer in offers(library, 0, meter, budget):
-        assert offer.fits == (len(library.choose(0, offer.choice).text) <= budget)
+        assert offer.total_tokens == len(library.choose(0, offer.choice).text) <= budget
+
+
+def test_a_small_document_beside_one_that_is_too_long_has_no_offers_and_alone_has_all() -> None:
+    small = a_document("small", ["a b c", "d e"], [0, 2])
+    library, meter = Library().add(ten_pages()).add(small), Meter(count)
+    assert offers(library, 1, meter, budget=50) == ()
+    names = [offer.label for offer in offers(library.remove(0), 0, meter, budget=50)]
+    assert names == ["everything", "chapter 1: C1", "chapter 2: C2"]
+
+
+def test_the_list_begins_with_the_most_from_the_start() -> None:
+    library = Library().add(ten_pages()).add(a_document("b", ["other " * 20, "words " * 30]))
+    found = [from_the_start(library, Meter(count), budget) for budget in (0, 46, 112, 160)]
+    assert found == [
+        (None, None),
+        (Chapters((1, 2)), None),
+        (Whole(), None),
+        (Whole(), Whole()),
+    ]
+    assert from_the_start(library, Meter(count), 130)[1] == Pages(1, 1)
+
+
+@given(st.lists(documents(), max_size=3), st.integers(0, 40))
+def test_what_is_ticked_at_first_fits(found: list[Document], budget: int) -> None:
+    library, meter = Library.of(found), Meter(len)
+    keyed = Library(tuple(replace(book, digest=bytes([n] * 8)) for n, book in enumerate(library.books)))
+    ticked = from_the_start(keyed, meter, budget)
+    choices = {book.key: one for book, one in zip(keyed.books, ticked, strict=True) if one is not None}
+    assert len(with_only(keyed, choices).text) <= budget

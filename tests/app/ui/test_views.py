@@ -23,6 +23,7 @@ from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
 from app.ui.reading.budget_view import budget
 from app.ui.reading.chat_view import BLANK_ANSWER, EMPTY_ANSWER, PENDING, ChatView, message
+from app.ui.reading.checklist_view import checklist
 from app.ui.reading.live_strip import LiveStrip
 from app.ui.reading.waiting import AnswerWait, until
 from core.errors import CoreError
@@ -123,14 +124,14 @@ def test_a_shelf_that_is_too_long_offers_what_fits_and_nothing_is_said_to_be_rea
         replace(a_document("Two"), text="xyz" * 10)
     )
     fit = Fit(books=200, frame=2, talk=30, reserve=50, context=270, possible=300)
-    offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70, fits=True)
-    session.uploads.fit = replace(fit, offers=(offer, replace(offer, choice=Whole(), label="everything", fits=False)))
-    html = BookView(session).html()
+    offer = Offer(book=1, choice=Pages(1, 2), label="pages 1–2", num_tokens=20, total_tokens=70)
+    session.uploads.fit = replace(fit, offers=(offer,))
+    html, listed = BookView(session).html(), checklist(session)
     key = session.uploads.library.books[1].key
     assert "282 tokens, the context holds 270" in html and "Nothing is cut by itself" in html
-    assert f'data-act="choose:{key}:#1-#2"' in html and "Two: pages 1–2" in html and "20 tokens" in html
-    assert "Read only A book" in html and 'data-act="fresh"' in html, "without the conversation it would fit"
-    assert "Until then questions go to A book." in html and "Two: everything" not in html
+    assert "Until then questions go to A book." in html and "data-choosing" in html
+    assert f'data-act="choose:{key}:#1-#2"' in listed and "Two: pages 1–2" in listed and "20 tokens" in listed
+    assert "Only A book" in listed and 'data-act="fresh"' in listed, "without the conversation it would fit"
     assert not BookView(session).paused
 
 
@@ -152,13 +153,14 @@ def test_nothing_of_a_book_is_html() -> None:
         session.uploads.library = session.uploads.library.add(
             replace(a_document(f"{EVIL}2"), text=f"{too_long}"[0] * 30)
         )
-        offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70, fits=True)
+        offer = Offer(book=1, choice=Whole(), label=EVIL, num_tokens=20, total_tokens=70)
         fit = Fit(
             books=9**9 if too_long else 9, frame=2, talk=30, reserve=50, context=270, possible=300, offers=(offer,)
         )
         session.uploads.settled, session.uploads.fit = session.uploads.library, fit
         key = session.uploads.library.books[0].key
         html = BookView(session).html() + incoming(session) + listing(session) + preview(session, key, 1)
+        html += checklist(session)
         assert "<img" not in html and html.count("&lt;img") > 8
     assert coming.stage == "waiting"
 

@@ -24,6 +24,7 @@ from app.ui.library.page_viewer import preview
 from app.ui.library.tab import changes
 from app.ui.library.view import incoming, listing
 from app.ui.reading.book_view import BookView
+from app.ui.reading.checklist_view import checklist
 from app.ui.retrieval_map.view import where
 from core.config import GenerationConfig
 from core.errors import InvalidSetting
@@ -55,7 +56,7 @@ def a_long_document(num_pages: int, num_chapters: int = 0) -> Document:
 
 @pytest.fixture
 def parts() -> LibraryParts:
-    names: Any = ("act", "incoming", "shelf", "preview", "drop")  # only keys of the updates here
+    names: Any = ("act", "incoming", "shelf", "preview", "drop", "choosing")  # only keys of the updates here
     return LibraryParts(*names)
 
 
@@ -81,6 +82,14 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
     assert after("remove", "gone") == after("hack", keys[0]) == []
     change = changes(library, "choose", keys[1], "2-3")
     assert change and change(library).books[1].choice == Pages(2, 3)
+    change = changes(library, "parts", "_", f"{keys[1]}=#2-#3")
+    assert change and [(one.key, one.choice) for one in change(library).books] == [(keys[1], Pages(2, 3))]
+    assert change(Library()).books == (), "the library was emptied meanwhile"
+    for none in ("", "gone=all", "nonsense"):
+        change = changes(library, "parts", "_", none)
+        assert change and change(library) is library
+    with pytest.raises(InvalidSetting, match="has no part"):
+        changes(library, "parts", "_", f"{keys[0]}=all;{keys[1]}=c1")
     with pytest.raises(InvalidSetting, match="has no part"):
         changes(library, "choose", keys[1], "chapter 1")
 
@@ -88,9 +97,9 @@ def test_a_click_means_a_change_of_the_shelf() -> None:
 def test_the_list_is_drawn_again_only_where_something_changed(parts: LibraryParts) -> None:
     session = Session("x")
     drawing = LibraryDrawing(parts, session)
-    assert set(drawing.updates()) == {parts.library, parts.incoming} and drawing.updates() == {}
+    assert set(drawing.updates()) == {parts.library, parts.incoming, parts.choosing} and drawing.updates() == {}
     session.uploads.expect(["a.pdf"])
-    assert set(drawing.updates()) == {parts.library, parts.incoming}
+    assert set(drawing.updates()) == {parts.library, parts.incoming, parts.choosing}
     session.uploads.pending[0].num_done = 3
     session.uploads.pending[0].stage = "extracting"
     assert set(drawing.updates()) == {parts.incoming}, "a list that is redrawn takes away what somebody types in it"
@@ -161,7 +170,7 @@ def test_a_long_conversation_makes_a_shelf_too_long_and_a_new_one_lets_it_fit(
     assert session.num_talk > 1500
     list(worker.open_book(session_id, write_book(tmp_path, "Another book. " * 150, "other.txt")))
     assert session.uploads.too_long and len(session.exchanges) == 1
-    assert 'data-act="fresh"' in BookView(session).html()
+    assert 'data-act="fresh"' in checklist(session)
     assert "Conversation 1," in BookView(session).html()
     worker.clear(session_id)
     session.uploads.settled = Library()
@@ -209,7 +218,7 @@ def test_a_thousand_pages_neither_slow_the_page_nor_reach_it(num_chapters: int) 
         assert len(drawn) < 60_000 and "A page of some words" not in drawn
         assert page.count("A page of some words") == 40 and "of 1,000" in page
     if num_chapters:
-        fitting = [offer for offer in session.uploads.fit.offers if offer.fits]  # type: ignore[union-attr]
+        fitting = session.uploads.fit.offers  # type: ignore[union-attr]
         assert any(isinstance(offer.choice, Chapters) and len(offer.choice.numbers) > 5 for offer in fitting)
 
 

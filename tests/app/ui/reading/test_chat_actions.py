@@ -270,7 +270,9 @@ class Page:
     def __init__(self, worker: EngineWorker, session_id: str) -> None:
         names = [*Parts.__dataclass_fields__]
         fields: dict[str, Any] = {name: name for name in names if name not in ("suggestions", "library", "where")}
-        fields["library"] = LibraryParts(*cast(Any, ("shelf-act", "incoming", "shelf", "preview", "library-drop")))
+        fields["library"] = LibraryParts(
+            *cast(Any, ("shelf-act", "incoming", "shelf", "preview", "library-drop", "choosing"))
+        )
         fields["where"] = WhereParts(*cast(Any, ("where", "where-page")))
         parts = Parts(**fields, suggestions=cast(Any, ("s1",)))
         own = ListParts(*cast(Any, ("search", "listing", "act", "parcel", "now", "again")))
@@ -467,8 +469,8 @@ def test_a_new_conversation_can_make_room_for_the_shelf(page: Page, tmp_path: Pa
     page.asks("Q" * 2500)
     page.handlers.open_upload(page.session_id, [])
     long = str(write_book(tmp_path, "Another book. " * 100, "long.txt"))
-    *_, update = page.handlers.open_upload(page.session_id, [long])
-    assert 'data-act="fresh"' in update["card"]
+    updates = list(page.handlers.open_upload(page.session_id, [long]))
+    assert any('data-act="fresh"' in update.get("choosing", "") for update in updates)
     library = LibraryHandlers(page.actions._worker, page.handlers.parts.library, page.handlers)
     first, *_ = library.act(page.session_id, "fresh")
     assert texts(first["chat"]) == [] and "QQQ" in first["listing"]

@@ -1,0 +1,107 @@
+/* Choosing what is read of a library that is too long: ticks, their total, and what the button sends. */
+"use strict";
+
+(() => {
+  const find = (selector, from = document) => from.querySelector(selector);
+  const all = (selector, from) => [...from.querySelectorAll(selector)];
+  const count = (number) => number.toLocaleString("en");
+
+  const boxes = (book) => all("[name=chapter]", book);
+  const numbers = (book) => boxes(book).filter((box) => box.checked).map((box) => Number(box.value));
+
+  // [[1, 3], [5, 5]] of [1, 2, 3, 5]
+  function runs(sorted) {
+    const found = [];
+    for (const number of sorted) {
+      if (found.at(-1)?.[1] === number - 1) found.at(-1)[1] = number;
+      else found.push([number, number]);
+    }
+    return found;
+  }
+
+  // The tokens of what is ticked of a document, and its name for the server; null: nothing.
+  function ofBook(book, costs, leftOut) {
+    const whole = { tokens: costs.whole, part: "all" };
+    if (costs.chapters) {
+      const ticked = numbers(book);
+      if (!ticked.length) return null;
+      if (ticked.length === costs.chapters.length) return whole;
+      const parts = runs(ticked);
+      const tokens = ticked.reduce((sum, number) => sum + costs.chapters[number - 1], leftOut * (parts.length - 1));
+      return { tokens, part: "c" + parts.map(([a, b]) => (a === b ? a : `${a}-${b}`)).join(",") };
+    }
+    if (!find("[name=book]", book).checked) return null;
+    const [first, last] = all("[type=number]", book).map((field) => Number(field.value));
+    const most = costs.pages.length - 1;
+    if (first === undefined || (first === 1 && last === most)) return whole;
+    if (!(Number.isInteger(first) && Number.isInteger(last) && 1 <= first && first <= last && last <= most)) return { bad: true };
+    return { tokens: costs.pages[last] - costs.pages[first - 1], part: `#${first}-#${last}` };
+  }
+
+  // All that is ticked: what it costs together, and how it is called.
+  function total(form) {
+    const sums = JSON.parse(form.dataset.sums);
+    const found = all("[data-book]", form).map((book) => {
+      const costs = sums.books[book.dataset.book];
+      return { ...ofBook(book, costs, sums.left_out), key: book.dataset.book, costs };
+    });
+    const kept = found.filter((one) => one.part || one.bad);
+    const tokens = kept.reduce(
+      (sum, one, at) => sum + (one.tokens ?? 0) + (at ? one.costs.before : 0) + (at < kept.length - 1 ? one.costs.after : 0),
+      0,
+    );
+    return { kept, tokens, room: sums.room, bad: kept.some((one) => one.bad), closed: found.length - kept.length };
+  }
+
+  function show(form) {
+    for (const book of all("[data-book]", form)) {
+      const [whole, chapters] = [find("[name=book]", book), boxes(book)];
+      if (!chapters.length) continue;
+      const ticked = numbers(book).length;
+      whole.checked = ticked === chapters.length;
+      whole.indeterminate = ticked > 0 && !whole.checked;
+    }
+    const { kept, tokens, room, bad, closed } = total(form);
+    const over = tokens - room;
+    let said = `${count(tokens)} of ${count(room)} tokens: ${over > 0 ? `does not fit, ${count(over)} too many` : `fits, ${count(-over)} free`}`;
+    if (bad) said = "These pages are not in the document.";
+    else if (!kept.length) said = "Nothing is ticked.";
+    else if (closed) said += closed === 1 ? " · closes 1 document" : ` · closes ${closed} documents`;
+    const output = find("output", form);
+    const fits = !bad && kept.length > 0 && over <= 0;
+    if (output.textContent !== said) output.textContent = said;
+    output.className = fits ? "fits" : "not";
+    find(".go", form).disabled = !fits;
+  }
+
+  function changed(event) {
+    const form = event.target.closest?.("form.checklist");
+    if (!form) return;
+    const book = event.target.closest("[data-book]");
+    if (event.target.name === "book") {
+      const possible = boxes(book).filter((box) => !box.disabled);
+      const tick = !possible.every((box) => box.checked);
+      for (const box of possible) box.checked = tick;
+    }
+    show(form);
+  }
+
+  document.addEventListener("input", changed);
+
+  window.triforceChecklist = {
+    // A list was drawn: its total; nothing moves the focus.
+    drawn: (element) => {
+      const form = find("form.checklist", element);
+      if (form) show(form);
+    },
+    // What a button of the form sends; "" where it does not fit.
+    action: (form) => {
+      const { kept, tokens, room, bad } = total(form);
+      return bad || !kept.length || tokens > room ? "" : `parts:_:${kept.map(({ key, part }) => `${key}=${part}`).join(";")}`;
+    },
+  };
+
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.("[data-choosing]")) find("#choosing-title")?.focus();
+  });
+})();
