@@ -9,6 +9,7 @@ from pathlib import Path
 
 from app.cli.ask import answer
 from app.cli.race_remote import run_remote
+from app.cli.race_verify import run_verify
 from app.cli.reading import (
     generation_config,
     open_conversation,
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, question, settings or memory.
     """
+    if args.verify is not None:
+        return run_verify(args)
     if args.remote:
         if not args.question.strip():
             raise EmptyQuestion

@@ -160,7 +160,9 @@ def wire_race_entry(
     """The session's race, and a question to start with."""
     for shown in (
         entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **stream),
-        tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **at_once),
+        tab.select(
+            race.open, session, race.parts.of_entry, api_visibility="private", trigger_mode="multiple", **stream
+        ),
     ):
         question, proposal = race.parts.question, race.parts.proposal
         shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")

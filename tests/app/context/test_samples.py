@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from app.context.samples import load_samples, open_questions, race_questions
 
@@ -38,11 +39,28 @@ def test_the_bundled_samples_have_questions() -> None:
     assert samples and all(sample.questions for sample in samples)
 
 
-def test_a_race_begins_with_the_question_that_has_the_longest_answer(tmp_path: Path) -> None:
+def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
+
+    def row(
+        question: str, gain: float, *, identical: bool = True, right: bool = True, tokens: int = 64
+    ) -> dict[str, Any]:
+        told = {"question": question, "identical": identical, "right": right, "new_tokens": tokens}
+        return told | {"tokens_per_pass": {"triforce": gain}}
+
     rows = [
-        {"book": "a.txt", "question": q, "answer": a} for q, a in (("One?", "x"), ("Two?", "xxx"), ("Three?", "xx"))
+        row("Slow?", 3.0),
+        row("Fast?", 11.0),
+        row("Wrong?", 12.0, right=False),
+        row("Other words?", 13.0, identical=False),
+        row("Short?", 14.0, tokens=8),
     ]
-    (tmp_path / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
+    (tmp_path / "a.txt.races.json").write_text(json.dumps({"questions": rows}), encoding="utf-8")
     samples = load_samples(tmp_path)
-    assert race_questions(samples, "a.txt", 2) == ("Two?", "One?") and race_questions(samples, "b.txt", 2) == ()
+    assert race_questions(samples, "a.txt", 3) == ("Fast?", "Slow?") and race_questions(samples, "b.txt", 2) == ()
+    assert race_questions(samples, "a.txt", 1) == ("Fast?",)
+
+
+def test_every_bundled_sample_has_a_verified_question() -> None:
+    for sample in load_samples():
+        assert race_questions((sample,), sample.file.name, 3), sample.file.name
