@@ -1,7 +1,7 @@
 """The proof card: one race as a small page that needs no other file. The long report is another file (report.py).
 
-Question, cited passages, both clocks, equality, and a replay on the clocks that were measured. Its only script is its own,
-named by its hash in the page's policy; all words of books and models are escaped.
+Question, cited passages, both clocks, equality, and a replay on the clocks that were measured. Its only script is its
+own, named by its hash in the page's policy; all words of books and models are escaped.
 """
 
 import base64
@@ -41,7 +41,8 @@ h1 { font-size: 26px; line-height: 1.25; } h2 { font-size: 15px; } .soft, small 
 .clock { font-size: 44px; font-weight: 650; line-height: 1.15; letter-spacing: -0.02em; }
 .fast .clock { color: var(--accent); }
 .track { height: 6px; margin: 6px 0 10px; border-radius: 3px; background: var(--line); overflow: hidden; }
-.track i { display: block; height: 100%; width: 100%; background: var(--soft); } .fast .track i { background: var(--accent); }
+.track i { display: block; height: 100%; width: 100%; background: var(--soft); }
+.fast .track i { background: var(--accent); }
 .text { height: 230px; overflow: auto; white-space: pre-wrap; }
 blockquote { border-left: 4px solid var(--accent); } section { display: grid; gap: 8px; }
 button { justify-self: start; padding: 6px 16px; border: 1px solid var(--soft); border-radius: 99px; background: none;
@@ -93,7 +94,7 @@ class Passage(NamedTuple):
 
 def passages(text: str, book: Book) -> Iterator[Passage]:
     """The sentences of an answer that the book has word for word, in order; neighbours on one page are one passage."""
-    said = [re.sub("[\"“”«»„\n]", " ", sentence) for sentence in SENTENCE_END.split(text)]
+    said = [re.sub('["“”«»„\n]', " ", sentence) for sentence in SENTENCE_END.split(text)]
     quoted = "\n".join(f"“{sentence}”" for sentence in said if len(sentence.split()) >= LEAST_WORDS)
     words, page = "", ""
     for quote in quotes_in(quoted, book.library.text):
@@ -127,7 +128,7 @@ def card_html(race: Race, book: Book | None) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{render.escape(race.question)}</title><style>{STYLE}</style></head><body><main>"
-        f'<header><p class="soft">{render.escape(race.book)} · {race.num_book:,} tokens, all in the model’s context</p>'
+        f'<header><p class="soft">{render.escape(race.book)} · {race.num_book:,} tokens, all of it in the context</p>'
         f"<h1>{render.escape(race.question)}</h1></header>{head}{_equality(race, best)}"
         f'<div class="lanes">{sides}</div><button type="button">Replay</button>{_cited(shown, book)}'
         f'{_others(race, others)}<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader. Lanes take turns; '
@@ -148,7 +149,9 @@ def _equality(race: Race, best: Trace | None) -> str:
 def _side(race: Race, lane: Trace) -> str:
     tone = "plain" if lane is race.plain else "fast"
     points = render.escape(json.dumps(json.loads(replay_points(race))[race.lanes.index(lane)]))
-    counts = f"{formats.plural(lane.stats.new_tokens, 'token')}, {formats.figure(lane.stats.tokens_per_second)} a second"
+    counts = (
+        f"{formats.plural(lane.stats.new_tokens, 'token')}, {formats.figure(lane.stats.tokens_per_second)} a second"
+    )
     return (
         f'<article class="lane {tone}" data-points="{points}"><h2>{render.escape(method_label(lane.method))}</h2>'
         f'<p class="clock">{lane.stats.decode_seconds:.2f} s</p><div class="track"><i></i></div>'
@@ -162,7 +165,8 @@ def _cited(shown: list[Trace], book: Book | None) -> str:
     if not found:
         return ""
     quotes = "".join(
-        f"<blockquote>{render.escape(short_text(words, MOST_PASSAGE_CHARS))} <small>{render.escape(page)}</small></blockquote>"
+        f"<blockquote>{render.escape(short_text(words, MOST_PASSAGE_CHARS))} <small>{render.escape(page)}</small>"
+        "</blockquote>"
         for words, page in found[:MOST_PASSAGES]
     )
     more = len(found) - MOST_PASSAGES

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from app import formats
+from app.context.open_book import Book
 from app.context.samples import Sample, race_questions
 from app.remote.names import NO_RACE
 from app.runtime.events import Ready
@@ -19,6 +20,7 @@ from app.runtime.throttle import INTERVAL_SECONDS, in_batches
 from app.runtime.trace import Race
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
+from app.ui.race.card import card_html
 from app.ui.race.stage import opening
 from app.ui.race.view import RaceView
 from app.ui.reading.settings import SettingsForm
@@ -53,7 +55,7 @@ class RaceParts:
     temperature: gr.Number
     expected: gr.HTML  # how long the race will take
     board: gr.HTML
-    saves: tuple[gr.Button, gr.Button]
+    saves: tuple[gr.Button, gr.Button, gr.Button]
     saved: gr.Textbox  # a report on its way to the browser's script
 
     @property
@@ -162,13 +164,13 @@ class RaceHandlers:
         yield self._board(view)
 
     def report(self, session_id: str, kind: str) -> Updates:
-        """The newest race as a file for the browser to save; `kind` is "html" or "json"."""
+        """The newest race as a file for the browser to save; `kind` is "card", "html" or "json"."""
         session, state = self._worker.sessions.find(session_id), self._worker.state
         race = session.race if session else None
         if race is None or not race.ended or not isinstance(state, Ready):
             error = InvalidSetting("There is no finished race.", hint="Start one, then save its report.")
             return self._board(RaceView().fail(error)) | {self.parts.saved: ""}
-        return {self.parts.saved: parcel(race, state, kind)}
+        return {self.parts.saved: parcel(race, state, kind, session.book if session else None)}
 
     def _board(self, view: RaceBoard) -> Updates:
         parts = self.parts
@@ -194,13 +196,17 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(INTERVAL_SECONDS)
 
 
-def parcel(race: Race, state: Ready, kind: str) -> str:
-    """Name, type and text of a report, as JSON for the page's script."""
+def parcel(race: Race, state: Ready, kind: str, book: Book | None = None) -> str:
+    """Name, type and text of a report, as JSON for the page's script. `book`: the open one."""
     from app.ui.assets import CSS
     from app.ui.race.report import Setting, report_html, report_json  # imports torch, which is loaded by now
 
     setting = Setting(state.info, state.machine, versions())
-    name = f"triforce-race-{race.begun:%Y-%m-%d-%H%M%S}.{kind}"
+    when = f"{race.begun:%Y-%m-%d-%H%M%S}"
+    if kind == "card":
+        about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
+        return json.dumps({"name": f"triforce-proof-{when}.html", "type": "text/html", "text": card_html(race, about)})
+    name = f"triforce-race-{when}.{kind}"
     if kind == "json":
         document = json.dumps(report_json(race, setting), ensure_ascii=False, indent=1)
         return json.dumps({"name": name, "type": "application/json", "text": document})
@@ -281,8 +287,9 @@ def build_race() -> tuple[RaceParts, gr.Button]:
         proposal = gr.Textbox(visible=False, show_label=False)
         board = gr.HTML(RaceView().html(), elem_id="race-board")
         with gr.Row(elem_id="race-save"):
-            save_html = gr.Button("Save report", size="sm", visible=False, elem_id="save-html")
-            save_json = gr.Button("Save JSON", size="sm", visible=False, elem_id="save-json")
+            save_card = gr.Button("Save proof card", size="sm", visible=False, elem_id="save-card")
+            save_html = gr.Button("Long report", size="sm", visible=False, elem_id="save-html")
+            save_json = gr.Button("JSON", size="sm", visible=False, elem_id="save-json")
         saved = gr.Textbox(visible=False, show_label=False)
         gr.HTML(KEYS, elem_id="race-keys")
 
@@ -299,7 +306,7 @@ def build_race() -> tuple[RaceParts, gr.Button]:
         temperature,
         expected,
         board,
-        (save_html, save_json),
+        (save_card, save_html, save_json),
         saved,
     )
     return parts, present
@@ -326,7 +333,7 @@ def build_race_tab(
     parts.stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)
     for button in parts.prompts:
         button.click(None, button, parts.question, js="(text) => text", api_visibility="private")
-    for kind, button in zip(("html", "json"), parts.saves, strict=True):
+    for kind, button in zip(("card", "html", "json"), parts.saves, strict=True):
         report = partial(handlers.report, kind=kind)
         made = button.click(report, session, [parts.saved, *parts.of_race], api_name=f"report_{kind}", **at_once)
         made.then(

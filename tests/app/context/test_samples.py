@@ -42,18 +42,16 @@ def test_the_bundled_samples_have_questions() -> None:
 def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
 
-    def row(
-        question: str, gain: float, *, identical: bool = True, right: bool = True, tokens: int = 64
-    ) -> dict[str, Any]:
-        told = {"question": question, "identical": identical, "right": right, "new_tokens": tokens}
-        return told | {"tokens_per_pass": {"triforce": gain}}
+    def row(question: str, gain: float, **changed: Any) -> dict[str, Any]:
+        told = {"question": question, "identical": True, "right": True, "new_tokens": 64}
+        return told | {"tokens_per_pass": {"triforce": gain}} | changed
 
     rows = [
         row("Slow?", 3.0),
         row("Fast?", 11.0),
         row("Wrong?", 12.0, right=False),
         row("Other words?", 13.0, identical=False),
-        row("Short?", 14.0, tokens=8),
+        row("Short?", 14.0, new_tokens=8),
     ]
     (tmp_path / "a.txt.races.json").write_text(json.dumps({"questions": rows}), encoding="utf-8")
     samples = load_samples(tmp_path)
