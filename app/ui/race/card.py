@@ -131,7 +131,7 @@ def card_html(race: Race, book: Book | None) -> str:
         f'<header><p class="soft">{render.escape(race.book)} · {race.num_book:,} tokens, all of it in the context</p>'
         f"<h1>{render.escape(race.question)}</h1></header>{head}{_equality(race, best)}"
         f'<div class="lanes">{sides}</div><button type="button">Replay</button>{_cited(shown, book)}'
-        f'{_others(race, others)}<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader. Lanes take turns; '
+        f'{_others(race, others)}<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader in turns; '
         f"a clock runs only while its lane computes.</p></main><script>{SCRIPT}</script></body></html>\n"
     )
 

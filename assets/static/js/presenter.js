@@ -12,6 +12,7 @@
   const told = () => find("#race-board .scene.closing");
 
   let timer = 0;
+  let waiting = false; // for a book
   let followed = false; // a race that runs is followed to its end
 
   function scene(name) {
@@ -46,6 +47,10 @@
   const board = new MutationObserver(() => {
     if (!presenting()) return;
     const runs = running();
+    if (waiting && find(".scene.opening")) {
+      waiting = false;
+      if (!runs && root.dataset.scene === "race") scene("opening"); // a book that was on its way
+    }
     if (runs && root.dataset.scene !== "race") scene("race");
     if (followed && !runs) finish();
     followed = runs;
@@ -55,8 +60,10 @@
     root.classList.toggle("presenting", on);
     board.disconnect();
     if (on) {
-      board.observe(find("#race-board"), { attributes: true, childList: true, subtree: true });
+      for (const watched of ["#race-board", "#race-opening"])
+        board.observe(find(watched), { attributes: true, childList: true, subtree: true });
       followed = running();
+      waiting = !find(".scene.opening");
       scene(running() || !find(".scene.opening") ? "race" : "opening");
       document.activeElement?.blur();
       root.requestFullscreen?.().catch(() => {}); // refused: the window is what there is
