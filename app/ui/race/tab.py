@@ -348,6 +348,6 @@ def build_race_tab(
 
 
 KEYS = (
-    '<p class="keys"><span><kbd>Space</kbd> start, stop</span><span><kbd>R</kbd> replay</span>'
+    '<p class="keys"><span><kbd>Space</kbd> next, stop</span><span><kbd>R</kbd> the race that ran</span>'
     "<span><kbd>1</kbd>–<kbd>3</kbd> question</span><span><kbd>Esc</kbd> leave</span></p>"
 )

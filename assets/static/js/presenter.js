@@ -71,6 +71,7 @@
       clearTimeout(timer);
       delete root.dataset.scene;
       if (document.fullscreenElement) document.exitFullscreen();
+      find("#race-question textarea").dispatchEvent(new Event("input", { bubbles: true })); // fits its height again
     }
   }
 
