@@ -123,14 +123,17 @@ class RaceHandlers:
         session = self._worker.sessions.find(session_id)
         return expected_time(lanes, seconds, limit, session.race if session else None)
 
-    def offer_lanes(self, _session_id: str) -> dict[str, Any]:
-        """Offer lanes once the model is loaded; methods that need a draft only if there is one."""
+    def offer_lanes(self, _session_id: str, chosen: Sequence[str]) -> dict[str, Any]:
+        """Offer lanes once the model is loaded; methods that need a draft only if there is one. A choice stays."""
         state = self._worker.state
         if not isinstance(state, Ready):
             return gr.update()
         if not state.info.capabilities.can_race:
             return gr.update(interactive=False, info=NO_RACE)
-        return gr.update(choices=lane_choices(has_draft=state.info.has_draft), value=list(first_lanes(state.info)))
+        choices = lane_choices(has_draft=state.info.has_draft)
+        kept = [name for _, name in choices if name in chosen]
+        first = set(chosen) == set(COMPARED) or len(kept) < 2
+        return gr.update(choices=choices, value=list(first_lanes(state.info)) if first else kept)
 
     def race(
         self,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from app.context.context_documents import Library
 from app.context.samples import Sample
-from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
+from app.runtime.events import Pause, RaceBegun, RaceEnded, Ready, Waiting, WorkerEvent
 from app.runtime.race_job import first_lanes
 from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
@@ -27,7 +27,7 @@ from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
 from core.generation.capabilities import ALL
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
-from tests.app.fakes import FakeEngine, opened, write_book
+from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
 
 EVIL = '<img src=x onerror="alert(1)">'
 
@@ -437,6 +437,18 @@ def test_the_first_lanes_are_plain_triforce_and_the_fastest() -> None:
     assert first_lanes(info("lookup")) == ("autoregressive", "triforce", "lookup")
     assert first_lanes(info("triforce")) == ("autoregressive", "triforce")
     assert first_lanes(info("autoregressive", has_draft=False)) == ("autoregressive", "lookup")
+
+
+def test_lanes_that_were_chosen_stay_when_the_model_is_looked_at_again() -> None:
+    def offered(chosen: list[str], *, has_draft: bool = True) -> list[str]:
+        info: Any = SimpleNamespace(has_draft=has_draft, usual_method="lookup", capabilities=ALL)
+        worker: Any = SimpleNamespace(state=Ready(info, MACHINE, 4096))
+        lanes: list[str] = RaceHandlers(worker, (), cast(Any, None)).offer_lanes("", chosen)["value"]
+        return lanes
+
+    assert offered(["autoregressive", "triforce"]) == ["autoregressive", "triforce", "lookup"]
+    assert offered(["h2o", "autoregressive"]) == ["autoregressive", "h2o"]
+    assert offered(["autoregressive", "draft"], has_draft=False) == ["autoregressive", "lookup"]
 
 
 def test_the_tab_that_was_opened_before_the_book_is_counted_shows_its_questions(
