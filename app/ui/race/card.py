@@ -137,13 +137,11 @@ def card_html(race: Race, book: Book | None) -> str:
 
 
 def _equality(race: Race, best: Trace | None) -> str:
-    if best is None:
+    """Only where it holds: what else there is to say of the words is in the result."""
+    if best is None or not is_identical(race, best):
         return ""
-    if is_identical(race, best):
-        count = formats.plural(best.stats.new_tokens, "token")
-        return f'<p class="good">✓ Identical, token for token: {count} compared.</p>'
-    tone, words = sameness(race, best)
-    return f'<p class="{"amber" if tone == "good" else tone}">{render.escape(words[:1].upper() + words[1:])}.</p>'
+    count = formats.plural(best.stats.new_tokens, "token")
+    return f'<p class="good">✓ Identical, token for token: {count} compared.</p>'
 
 
 def _side(race: Race, lane: Trace) -> str:

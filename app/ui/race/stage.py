@@ -136,7 +136,8 @@ def closing(race: Race) -> str:
     lane, plain = best_lane(race), race.plain
     assert lane is not None and plain is not None, "a result without lanes"
     same = is_identical(race, lane)
-    equal = "identical, token for token" if same else sameness(race, lane)[1]
+    tone, words = ("good", "identical, token for token") if same else sameness(race, lane)
+    tone = tone if same or tone == "bad" else "amber"
     speedup = lead(lane, plain).speedup or 1.0
     ratio = f"{speedup:.1f}× as fast" if speedup >= 1 else f"plain was {1 / speedup:.1f}× as fast"
     clocks = "".join(
@@ -149,5 +150,5 @@ def closing(race: Race) -> str:
         f'<section class="scene closing"><p class="of">{render.escape(race.book)}</p>'
         f'<p class="about">{render.escape(race.question)}</p><div class="clocks">{clocks}</div>'
         f'<p class="ratio">{ratio}</p>'
-        f'<p class="equal {"good" if same else "amber"}">{render.escape(equal)}</p></section>'
+        f'<p class="equal {tone}">{render.escape(words)}</p></section>'
     )

@@ -163,8 +163,9 @@ def board(race: Race, *, running: bool) -> str:
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     many = " many" if len(race.lanes) > 4 else ""
-    below = result_line(race) + verdicts(race, running=running)
-    return f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>{below}'
+    below = verdicts(race, running=running)
+    sides = f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>'
+    return result_line(race) + sides + below
 
 
 def _empty_board() -> str:

@@ -371,7 +371,7 @@ def test_words_that_part_are_not_called_the_same(worker: EngineWorker, engine: F
     race = raced(worker, session_id, PAIR)
     found = result(race)
     assert found is not None and found.tone == "bad" and "part at token 3, which is a bug" in found.text
-    assert "identical, token for token" not in scenes(race) and "amber" in scenes(race)
+    assert "identical, token for token" not in scenes(race) and 'class="equal bad"' in scenes(race)
 
 
 def test_a_race_against_the_clock_counts_tokens(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
