@@ -365,6 +365,16 @@ def test_no_figure_of_the_gap_contradicts_another(rounds: tuple[float, ...], cou
     assert (ahead.speedup >= 1) is (ahead.seconds >= 0)
 
 
+def test_a_shorter_text_that_was_faster_is_not_behind() -> None:
+    plain, short = Trace("", "autoregressive"), Trace("", "h2o")
+    plain.points += [Point(0.1 * number, number, number) for number in range(1, 6)]
+    plain.stats = DecodeStats(new_tokens=5, decode_seconds=0.5)
+    short.points += [Point(0.15, 3, 3), Point(0.6, 3, 3)]
+    short.stats = DecodeStats(new_tokens=3, decode_seconds=0.6)
+    ahead = lead(short, plain)
+    assert ahead.speedup == pytest.approx(2) and ahead.tokens == 0 and ahead.seconds == pytest.approx(0.15)
+
+
 def test_words_that_part_are_not_called_the_same(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
     engine.enqueue("It was dark.")
     engine.enqueue("It was light.")
