@@ -163,7 +163,7 @@ def wire_race_entry(
     for shown in (
         entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **stream),
         tab.select(
-            race.open, session, race.parts.of_entry, api_visibility="private", trigger_mode="multiple", **stream
+            race.select, session, race.parts.of_entry, api_visibility="private", trigger_mode="multiple", **stream
         ),
     ):
         question, proposal = race.parts.question, race.parts.proposal

@@ -88,7 +88,7 @@ class RaceHandlers:
             wait_until(lambda: session.race is None or session.race.ended)
             yield self.enter(session_id)
 
-    def open(self, session_id: str) -> Iterator[Updates]:
+    def select(self, session_id: str) -> Iterator[Updates]:
         """The tab is opened: show what there is, and again as soon as a book that is still on its way was counted."""
         yield self.enter(session_id)
         session = self._worker.sessions.find(session_id)

@@ -471,7 +471,7 @@ def test_the_tab_that_was_opened_before_the_book_is_counted_shows_its_questions(
     file = write_book(tmp_path)
     sample = Sample(file, (), ("Verified?",))
     session = worker.sessions.enter("")
-    shown = RaceHandlers(worker, (sample,), parts).open(session.id)
+    shown = RaceHandlers(worker, (sample,), parts).select(session.id)
     session.uploads.expect([file.name])  # it is on its way
     assert next(shown)["p"] == ""
     next(shown)
