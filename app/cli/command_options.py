@@ -173,7 +173,9 @@ def add_race_options(parser: argparse.ArgumentParser) -> None:
     """`race`: one question, several methods."""
     add_remote_options(parser)
     add_files(parser)
-    parser.add_argument("-q", "--question", type=question, metavar="TEXT|@FILE", required=True, help=ASKED)
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("-q", "--question", type=question, metavar="TEXT|@FILE", help=ASKED)
+    asked.add_argument("--verify", type=Path, metavar="Q.json", help="race these, keep the counts in FILE.races.json")
     parser.add_argument("--methods", type=name_list, metavar="A,B", help="(default: autoregressive,triforce)")
     parser.add_argument("--sequential", action="store_true", help="one method after the other instead of in turns")
     parser.add_argument("--report", type=Path, metavar="F.html", help="keep the race as one page, and F.json beside it")

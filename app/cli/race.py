@@ -11,6 +11,7 @@ from pathlib import Path
 from app.cli.ask import answer
 from app.cli.interrupts import INTERRUPTED, stoppable
 from app.cli.race_remote import run_remote
+from app.cli.race_verify import run_verify
 from app.cli.reading import (
     check_folder,
     generation_config,
@@ -48,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CoreError: files, question, settings or memory.
     """
+    if args.verify is not None:
+        return run_verify(args)
     if args.remote:
         if not args.question.strip():
             raise EmptyQuestion

@@ -6,6 +6,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "books"
 SUFFIXES = (".pdf", ".epub", ".txt", ".md")
+RACES_SUFFIX = ".races.json"  # behind a file's name: what `race --verify` measured
+LEAST_TOKENS = 32  # of an answer that is worth a race
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,7 @@ class Sample:
 
     file: Path
     questions: tuple[str, ...]
-    longest: str = ""  # the question with the longest answer: a race shows more with it
+    raced: tuple[str, ...] = ()  # questions verified for a race, those with the largest gain first
     title: str = ""
     num_pages: int = 0  # of a printed page's size, where the file has none of its own; 0: not listed
 
@@ -43,8 +45,15 @@ def sample_file(name: str) -> Path | None:
 
 def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int) -> Sample:
     mine = [row for row in rows if row["book"] in (file.name, file.stem)]
-    longest = max(mine, key=lambda row: len(row.get("answer", "")), default={"question": ""})
-    return Sample(file, tuple(row["question"] for row in mine), longest["question"], title, num_pages)
+    raced = _raced(file.with_name(file.name + RACES_SUFFIX))
+    return Sample(file, tuple(row["question"] for row in mine), raced, title, num_pages)
+
+
+def _raced(file: Path) -> tuple[str, ...]:
+    """The verified questions of a file that `race --verify` wrote, by tokens that one pass over the book confirms."""
+    rows = json.loads(file.read_text(encoding="utf-8"))["questions"] if file.is_file() else []
+    kept = [row for row in rows if row["identical"] and row["right"] and row["new_tokens"] >= LEAST_TOKENS]
+    return tuple(row["question"] for row in sorted(kept, key=lambda row: -max(row["tokens_per_pass"].values())))
 
 
 def _length(file: Path) -> tuple[int, str]:
@@ -54,9 +63,9 @@ def _length(file: Path) -> tuple[int, str]:
 
 
 def race_questions(samples: tuple[Sample, ...], name: str, most: int) -> tuple[str, ...]:
-    """Up to `most` questions of the sample called `name`, the one with the longest answer first."""
-    found = next((sample for sample in samples if sample.file.name == name and sample.longest), None)
-    return tuple(dict.fromkeys((found.longest, *found.questions)))[:most] if found else ()
+    """Up to `most` questions of the sample called `name` that are verified for a race, the best first."""
+    found = next((sample for sample in samples if sample.file.name == name), None)
+    return found.raced[:most] if found else ()
 
 
 def open_questions(samples: tuple[Sample, ...], name: str, asked: tuple[str, ...], most: int) -> tuple[str, ...]:

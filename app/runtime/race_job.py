@@ -11,12 +11,19 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
+from core.decoding.registry import PLAIN, default_method
 from core.generation.events import PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
     from core.engine_api import TextEngine
+    from core.engine_info import EngineInfo
 
 CUT_SHORT = {"time_up", "cancelled"}
+
+
+def first_lanes(info: "EngineInfo") -> tuple[str, ...]:
+    """The lanes of a race if none are chosen: plain decoding, TriForce, and what the model of costs finds fastest."""
+    return tuple(dict.fromkeys((PLAIN, default_method(has_draft=info.has_draft), info.usual_method)))
 
 
 def run_race(

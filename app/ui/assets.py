@@ -6,7 +6,8 @@ ASSETS = catalog.ROOT / "assets"
 
 
 STYLES = (
-    *("theme", "page", "race", "inside", "library", "find", "system", "models", "chat", "reading", "checklist", "access"),
+    *("theme", "page", "race", "presenter", "inside", "library", "find", "system", "models", "chat", "reading"),
+    *("checklist", "access"),
 )
 
 
@@ -15,7 +16,7 @@ CSS = tuple(ASSETS / "static" / "css" / f"{name}.css" for name in STYLES)
 
 SCRIPTS = tuple(
     ASSETS / "static" / "js" / f"{name}.js"
-    for name in ("page", "acts", "find", "chat", "folds", "folders", "drops", "checklist", "access")
+    for name in ("page", "presenter", "acts", "find", "chat", "folds", "folders", "drops", "checklist", "access")
 )
 
 

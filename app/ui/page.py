@@ -104,7 +104,9 @@ def build_page(
         wire_race_entry(entered, race, race_tab, session, stream, at_once)
         watched = {"inputs": [session, kept, parts.thinking], "outputs": parts.of_model, **stream, "js": WITH_CHOSEN}
         loaded = entered.then(watch.watch_model, api_name="watch_model", **watched)
-        loaded.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
+        loaded.then(
+            race.offer_lanes, [session, race.parts.lanes], race.parts.lanes, api_visibility="private", **at_once
+        )
         entered.then(handlers.resume, session, parts.of_book, api_name="resume", api_visibility="private", **stream)
         wire_books(worker, handlers, samples, side, stream, at_once)
         wire_answers(worker, handlers, side, entered, stream, at_once)
@@ -162,7 +164,9 @@ def wire_race_entry(
     """The session's race, and a question to start with."""
     for shown in (
         entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **stream),
-        tab.select(race.enter, session, race.parts.of_entry, api_visibility="private", **at_once),
+        tab.select(
+            race.select, session, race.parts.of_entry, api_visibility="private", trigger_mode="multiple", **stream
+        ),
     ):
         question, proposal = race.parts.question, race.parts.proposal
         shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")
@@ -279,7 +283,7 @@ def wire_models(
     for seen in changed:
         seen.then(models.enter, session, shown, **quiet)
         seen.then(system.enter, session, system.shown, **quiet)
-        seen.then(race.offer_lanes, session, race.parts.lanes, api_visibility="private", **at_once)
+        seen.then(race.offer_lanes, [session, race.parts.lanes], race.parts.lanes, api_visibility="private", **at_once)
         seen.then(never_silent(handlers.catch_up, parts.card), session, parts.of_book, **quiet)
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
@@ -39,7 +40,7 @@ class Film:
         size = (WIDTH, round(picture.height * WIDTH / picture.width))
         self.frames.append(picture.convert("RGB").resize(size, Image.Resampling.LANCZOS))
 
-    def until(self, ended: Callable[[], bool]) -> None:
+    def until(self, ended: Callable[[], bool], *, hold: bool = True) -> None:
         """Frames until a scene has ended, and its end for a while."""
         over = False
         while not over:
@@ -47,9 +48,9 @@ class Film:
             over = ended()
             self.shoot()
             self.page.wait_for_timeout(max(0, STEP_MS - 1000 * (time.monotonic() - began)))
-            self.stays.append(HOLD_MS if over else round(1000 * (time.monotonic() - began)))
+            self.stays.append(HOLD_MS if over and hold else round(1000 * (time.monotonic() - began)))
 
-    def save(self) -> None:
+    def save(self, file: Path) -> None:
         """One palette for all frames, so that only what changes is stored."""
         size, shown = self.frames[0].size, [self.frames[at * (len(self.frames) - 1) // 3] for at in range(4)]
         sheet = Image.new("RGB", (size[0], size[1] * len(shown)))
@@ -57,7 +58,7 @@ class Film:
             sheet.paste(frame, (0, number * size[1]))
         palette = sheet.quantize(COLOURS, method=Image.Quantize.MAXCOVERAGE)
         pictures = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in self.frames]
-        pictures[0].save(FILE, save_all=True, append_images=pictures[1:], duration=self.stays, loop=0, optimize=True)
+        pictures[0].save(file, save_all=True, append_images=pictures[1:], duration=self.stays, loop=0, optimize=True)
 
 
 def main(address: str) -> int:
@@ -68,7 +69,6 @@ def main(address: str) -> int:
         film = Film(page)
         page.get_by_role("tab", name="Race").click()
         page.locator("#race-prompts button").first.click()
-        question = page.locator("#race-prompts button").nth(1).inner_text()
         page.locator("#race-start").click()
         away(page)
         page.wait_for_selector(".race.resting .verdict:not(.pending)")
@@ -76,10 +76,10 @@ def main(address: str) -> int:
         page.wait_for_selector(".race.replaying")
         film.until(lambda: bool(page.evaluate(REPLAYED)))
         page.get_by_role("tab", name="Read").click()
-        asks(page, question)
+        asks(page, page.locator("#suggestions button").first.inner_text())
         page.wait_for_selector("#strip .running")
         film.until(lambda: bool(page.evaluate(ANSWERED)))
-        film.save()
+        film.save(FILE)
         browser.close()
     size = FILE.stat().st_size
     print(f"{FILE}: {len(film.frames)} frames, {sum(film.stays) / 1000:.0f} s, {size:,} bytes")

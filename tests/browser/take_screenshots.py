@@ -88,7 +88,7 @@ def take_race(browser: Browser, address: str, scheme: str) -> list[Path]:
     """A finished race about the first sample book, what is inside of it, and the system it ran on."""
     page = reads(browser, address, "desktop", scheme)
     page.get_by_role("tab", name="Race").click()
-    page.locator("#race-prompts button").first.click()  # the one with the longest answer
+    page.locator("#race-prompts button").first.click()  # the one of the largest gain
     page.locator("#race-start").click()
     page.wait_for_selector(".race.resting .verdict:not(.pending)")
     away(page)

@@ -2,12 +2,14 @@
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
+from tests.app import fakes
+from tests.app.fakes import GRADIO_WARNINGS, SECONDS, FakeEngine, write_book
 from tests.browser.test_page import EVIL, Reader, browser, playwright, visit  # noqa: F401
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
@@ -102,17 +104,117 @@ def test_a_race_without_a_book_or_a_second_lane_is_explained(
     reader.sees("#race-board .problem", "A race needs two lanes.")
 
 
+def presents(reader: Reader, size: tuple[int, int] = (1920, 1080)) -> None:
+    """Present the smallest sample, read."""
+    reader.page.set_viewport_size({"width": size[0], "height": size[1]})
+    reader.page.locator("#samples button").first.click()
+    reader.sees("#book", "Read once")
+    goes_to(reader, "Race")
+    reader.page.locator("#race-present").click()
+
+
+def at_scene(reader: Reader, name: str) -> None:
+    playwright.expect(reader.page.locator("html")).to_have_attribute("data-scene", name)
+
+
+def too_high(reader: Reader) -> int:
+    return int(reader.page.evaluate("document.querySelector('#race-tab').scrollHeight - window.innerHeight"))
+
+
+SMALL_WORDS = """() => {
+    const found = [];
+    const walker = document.createTreeWalker(document.querySelector('#race-tab'), NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const node = walker.currentNode, element = node.parentElement;
+        const read = element.checkVisibility() && element.getClientRects().length && element.clientWidth !== 1;
+        if (!node.data.trim() || !read) continue;
+        const size = parseFloat(getComputedStyle(element).fontSize);
+        if (size < 28) found.push(`${size} ${node.data.slice(0, 30)}`);
+    }
+    for (const box of document.querySelectorAll('#race-tab textarea')) {
+        const size = parseFloat(getComputedStyle(box).fontSize);
+        if (box.checkVisibility() && size < 28) found.push(`${size} textarea`);
+    }
+    return found;
+}"""
+
+
+def readable(reader: Reader) -> None:
+    """Nothing is smaller than 28 px, and nothing lies beside the screen."""
+    assert reader.page.evaluate(SMALL_WORDS) == []
+    assert too_high(reader) <= 0 and too_wide(reader) <= 0
+
+
+def test_the_show_from_the_book_to_the_closing_card(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+) -> None:
+    engine.context = 200_000
+    reader = visit()
+    presents(reader)
+    at_scene(reader, "opening")
+    reader.sees("#race-opening .opening", "pages")
+    prompts = reader.page.locator("#race-prompts button")
+    playwright.expect(prompts.first).to_be_visible()
+    readable(reader)
+    engine.enqueue(WORDS * 6 + "| End")
+    engine.enqueue(WORDS * 6 + "End")
+    reader.page.keyboard.press("Space")
+    at_scene(reader, "count")
+    reader.sees("#race-opening .count", "2")
+    at_scene(reader, "race")
+    reader.sees(".lane.fast", "The night was dark")
+    readable(reader)
+    engine.enqueue(WORDS * 6)
+    engine.writing.set()
+    reader.sees("#race-board .status", "Finished")
+    reader.sees("#race-board .result", "earlier")
+    readable(reader)
+    at_scene(reader, "round")  # by itself, after the finish was seen
+    reader.sees(".scene.round", "One round in slow motion")
+    playwright.expect(reader.page.locator(".scene.round .outcome")).to_have_css("opacity", "1")
+    readable(reader)
+    reader.page.keyboard.press("Space")
+    at_scene(reader, "closing")
+    reader.sees(".scene.closing", "s")
+    readable(reader)
+    reader.page.keyboard.press("Space")
+    at_scene(reader, "opening")
+    assert reader.outside == []
+
+
+def test_a_recorded_race_is_presented_without_the_engine(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = racer(visit, tmp_path)
+    for _ in range(2):
+        engine.enqueue(WORDS)
+    starts(reader)
+    reader.sees(".verdict.good", "All 12 tokens")
+    asked = len(engine.race_boundaries)
+    reader.page.locator("#race-present").click()
+    at_scene(reader, "opening")
+    reader.page.keyboard.press("r")
+    at_scene(reader, "count")
+    playwright.expect(reader.page.locator(".race.replaying")).to_have_count(1)
+    playwright.expect(reader.page.locator(".race.replaying")).to_have_count(0)
+    at_scene(reader, "round")
+    at_scene(reader, "closing")
+    reader.sees(".scene.closing .equal.good", "identical, token for token")
+    assert len(engine.race_boundaries) == asked
+    reader.page.keyboard.press("Escape")
+    playwright.expect(reader.page.locator(".scene.closing")).to_be_hidden()
+
+
 def test_presenter_mode_is_driven_by_keys(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,
 ) -> None:
     engine.context = 200_000
     reader = visit()
-    reader.page.set_viewport_size({"width": 1280, "height": 720})
-    reader.page.locator("#samples button").first.click()
-    reader.sees("#book", "Read once")
-    goes_to(reader, "Race")
-    reader.page.locator("#race-present").click()
+    presents(reader, (1280, 720))
     root = reader.page.locator("html")
     playwright.expect(root).to_have_class(re.compile("presenting"))
     prompts = reader.page.locator("#race-prompts button")
@@ -124,10 +226,10 @@ def test_presenter_mode_is_driven_by_keys(
     engine.enqueue(WORDS * 6)
     reader.page.keyboard.press("Space")
     reader.sees(".lane.fast", "The night was dark")
-    high = reader.page.evaluate("document.querySelector('#race-tab').scrollHeight - window.innerHeight")
-    assert high <= 0 and too_wide(reader) <= 0, f"{high} pixels too high for 1280 x 720"
+    assert too_high(reader) <= 0 and too_wide(reader) <= 0
     reader.page.keyboard.press("Space")
     reader.sees("#race-board .status", "Stopped")
+    at_scene(reader, "race")
     reader.page.keyboard.press("r")
     playwright.expect(reader.page.locator(".race.replaying")).to_have_count(1)
     reader.page.keyboard.press("Escape")
@@ -135,6 +237,103 @@ def test_presenter_mode_is_driven_by_keys(
     reader.page.keyboard.press("Space")
     playwright.expect(reader.page.locator("#race-stop")).to_have_count(0)
     assert reader.outside == []
+
+
+def test_a_tab_opened_before_the_book_is_counted_gets_its_questions(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+) -> None:
+    engine.context = 200_000
+    counted = threading.Event()
+    encode = engine.text.encode
+
+    def held(text: str) -> list[int]:
+        assert counted.wait(SECONDS)
+        return encode(text)
+
+    engine.text.encode = held  # type: ignore[method-assign]
+    reader = visit()
+    reader.page.locator("#samples button").first.click()
+    goes_to(reader, "Race")
+    reader.page.locator("#race-present").click()
+    playwright.expect(reader.page.locator("#race-prompts button")).to_have_count(0)
+    counted.set()
+    prompts = reader.page.locator("#race-prompts button")
+    playwright.expect(prompts.nth(1)).to_be_visible()
+    playwright.expect(reader.page.locator("#race-question textarea")).to_have_value(prompts.first.inner_text())
+    reader.page.keyboard.press("2")
+    playwright.expect(reader.page.locator("#race-question textarea")).to_have_value(prompts.nth(1).inner_text())
+
+
+def test_the_options_stand_in_two_rows(visit: Callable[[], Reader], engine: FakeEngine) -> None:  # noqa: F811
+    reader = visit()
+    reader.page.set_viewport_size({"width": 1360, "height": 860})
+    goes_to(reader, "Race")
+    names = ("lanes", "length", "limit", "temperature")
+    tops = []
+    for name in names:
+        box = reader.page.locator(f"#race-{name}").bounding_box()
+        assert box is not None
+        tops.append(box["y"] + box["height"])
+    assert tops[0] < tops[1] - 20, "the lanes have a row of their own"
+    assert max(tops[1:]) - min(tops[1:]) < 20, (
+        f"the rest stands beside each other: {dict(zip(names, tops, strict=True))}"
+    )
+    reader.page.locator("#race-length label", has_text="10 s each").click()
+    reader.sees("#race-expected", "lanes take turns: about")
+
+
+def test_a_lost_race_says_so_in_amber(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lane_stats = fakes.lane_stats
+    other = {"autoregressive": "triforce", "triforce": "autoregressive"}
+    monkeypatch.setattr(fakes, "lane_stats", lambda tokens, method: lane_stats(tokens, other[method]))
+    reader = racer(visit, tmp_path)
+    for _ in range(2):
+        engine.enqueue(WORDS * 2)
+    starts(reader)
+    reader.sees(
+        "#race-board .result.amber", "Plain was faster here, because one pass over the book confirmed 1.00 tokens"
+    )
+    reader.sees("#race-board .gap", "0.25×")
+    reader.sees("#race-board .gap", "behind")
+
+
+def test_a_proof_card_replays_and_asks_nobody(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = racer(visit, tmp_path)
+    for _ in range(2):
+        engine.enqueue(f"It was a dark and stormy night. {EVIL} " * 3)
+    starts(reader, EVIL)
+    reader.sees("#race-board .result.good", "same words")
+    with reader.page.expect_download() as download:
+        reader.page.locator("#save-card").click()
+    file = tmp_path / download.value.suggested_filename
+    download.value.save_as(file)
+    assert file.stat().st_size < 300_000
+    asked: list[str] = []
+    problems: list[str] = []
+    page = reader.page.context.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: problems.append(message.text))
+    page.set_viewport_size({"width": 1360, "height": 860})
+    page.goto(file.as_uri())
+    playwright.expect(page.locator("h1")).to_have_text(EVIL)
+    playwright.expect(page.locator("blockquote")).to_contain_text("It was a dark and stormy night.")
+    assert page.evaluate("document.scrollingElement.scrollHeight") <= 2 * 860, "two screens"
+    text = page.locator(".lane.fast .text").inner_text()
+    page.get_by_role("button", name="Replay").click()
+    playwright.expect(page.locator(".lane.plain .clock")).not_to_have_text("2.88 s")
+    playwright.expect(page.locator(".lane.plain .clock")).to_have_text(re.compile(r"2\.\d\d s"))
+    playwright.expect(page.locator(".lane.fast .text")).to_have_text(text)
+    assert page.evaluate("window.hacked") is None and asked == [file.as_uri()] and problems == []
 
 
 def test_inside_follows_an_answer_and_explains_every_token(

@@ -6,7 +6,7 @@ engine's packages, so the page imports it only when a report is requested.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from app.runtime.answer_json import answer_report, engine_report, equality_repor
 from app.runtime.trace import Judgement, Race, Trace, lead
 from app.ui import render
 from app.ui.inside.view import charts, provenance, tiles
-from app.ui.race.view import board, ending_line
+from app.ui.race.view import board, ending_line, short_text
 from core.engine_info import EngineInfo, Equality
 from core.planning.hardware import Machine
 
+MOST_LOSSY_TOKENS, MOST_LOSSY_CHARS = 160, 600  # of a text that is not exact: more of it proves nothing
 WORST_LAST = ("identical", "near_tie", "mismatch")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # no text in the report can load anything
 LAYOUT = """
@@ -108,6 +109,7 @@ def report_html(race: Race, setting: Setting, styles: Sequence[Path]) -> str:
     """
     sheets = "".join(file.read_text(encoding="utf-8") for file in styles)
     title = render.escape(f"Race: {race.question}")
+    race = replace(race, lanes=tuple(map(_shortened, race.lanes)))
     lanes = "".join(_part(race, lane) for lane in race.lanes)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -119,6 +121,12 @@ def report_html(race: Race, setting: Setting, styles: Sequence[Path]) -> str:
         f"{_facts(race, setting)}<section class='race' aria-label='Race'>{board(race, running=False)}</section>"
         f"{lanes}</main></body></html>\n"
     )
+
+
+def _shortened(lane: Trace) -> Trace:
+    if lane.exact:
+        return lane
+    return replace(lane, records=lane.records[:MOST_LOSSY_TOKENS], text=short_text(lane.text, MOST_LOSSY_CHARS))
 
 
 def _plain_css(sheets: str) -> str:

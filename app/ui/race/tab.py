@@ -9,22 +9,29 @@ from typing import Any
 
 import gradio as gr
 
+from app import formats
+from app.context.open_book import Book
 from app.context.samples import Sample, race_questions
 from app.remote.names import NO_RACE
 from app.runtime.events import Ready
-from app.runtime.sessions import RaceBoard
+from app.runtime.race_job import first_lanes
+from app.runtime.sessions import RaceBoard, Session
 from app.runtime.throttle import INTERVAL_SECONDS, in_batches
 from app.runtime.trace import Race
 from app.runtime.versions import versions
 from app.runtime.worker import EngineWorker
+from app.ui.race.card import card_html
+from app.ui.race.stage import opening
 from app.ui.race.view import RaceView
 from app.ui.reading.settings import SettingsForm
 from app.ui.updates import FRAME_SECONDS, Updates
 from core.config import GenerationConfig
-from core.decoding.registry import COMPARED, METHODS, PLAIN, default_method
+from core.decoding.registry import COMPARED, METHODS
 from core.errors import CoreError, InvalidSetting
 
 NUM_PROMPTS = 3
+COUNTING_SECONDS = 0.5  # between two looks at a book that is on its way
+MOST_COUNTING_SECONDS = 600.0  # for the longest file to be extracted and counted
 WHOLE_ANSWER = 0  # seconds: no budget
 LENGTHS = [("Whole answer", WHOLE_ANSWER), ("10 s each", 10), ("30 s each", 30)]
 MOST_IN_TIME = 100_000  # tokens: with a time budget only the clock ends a lane
@@ -41,18 +48,20 @@ class RaceParts:
     start: gr.Button
     stop: gr.Button
     prompts: tuple[gr.Button, ...]
+    opening: gr.HTML  # the book, as presenter mode begins
     lanes: gr.CheckboxGroup
     length: gr.Radio
     limit: gr.Number
     temperature: gr.Number
+    expected: gr.HTML  # how long the race will take
     board: gr.HTML
-    saves: tuple[gr.Button, gr.Button]
+    saves: tuple[gr.Button, gr.Button, gr.Button]
     saved: gr.Textbox  # a report on its way to the browser's script
 
     @property
     def of_entry(self) -> list[gr.blocks.Block]:
         """Changed when the tab becomes visible."""
-        return [self.proposal, *self.prompts, *self.of_race]
+        return [self.proposal, *self.prompts, self.opening, *self.of_race]
 
     @property
     def of_race(self) -> list[gr.blocks.Block]:
@@ -79,32 +88,52 @@ class RaceHandlers:
             wait_until(lambda: session.race is None or session.race.ended)
             yield self.enter(session_id)
 
+    def select(self, session_id: str) -> Iterator[Updates]:
+        """The tab is opened: show what there is, and again as soon as a book that is still on its way was counted."""
+        yield self.enter(session_id)
+        session = self._worker.sessions.find(session_id)
+        if session is None:
+            return
+        shown, opened = session.book, time.monotonic()
+        while session.book is shown and is_coming(session) and time.monotonic() - opened < MOST_COUNTING_SECONDS:
+            time.sleep(COUNTING_SECONDS)
+            yield {self.parts.proposal: gr.skip()}  # Gradio notices a closed page only at a yield
+        if session.book is not shown:
+            yield self.enter(session_id)
+
     def enter(self, session_id: str) -> Updates:
-        """Show the session's race, and a question to start with: the last one asked, else one for the sample."""
+        """Show the session's race, and a question to start with: a verified one, else the last one asked."""
         parts, current = self.parts, self._worker.sessions.find(session_id)
         if current is None:
             return self._board(RaceView())
         asked = tuple(exchange.question for exchange in current.exchanges)
         name = current.book.document.name if current.book else ""
         canned = race_questions(self._samples, name, NUM_PROMPTS)
-        updates: Updates = {parts.proposal: asked[-1] if asked else canned[0] if canned else ""}
+        updates: Updates = {
+            parts.proposal: canned[0] if canned else asked[-1] if asked else "",
+            parts.opening: opening(current.book),
+        }
         shown = [*canned, *[""] * (NUM_PROMPTS - len(canned))]
         for button, text in zip(parts.prompts, shown, strict=True):
             updates[button] = gr.update(value=text, visible=bool(text))
         return updates | self._board(current.race_view or RaceView(current.race))
 
-    def offer_lanes(self, _session_id: str) -> dict[str, Any]:
-        """Offer lanes once the model is loaded; methods that need a draft only if there is one."""
+    def expect(self, session_id: str, lanes: Sequence[str], seconds: float | None, limit: float | None) -> str:
+        """How long a race with these settings takes."""
+        session = self._worker.sessions.find(session_id)
+        return expected_time(lanes, seconds, limit, session.race if session else None)
+
+    def offer_lanes(self, _session_id: str, chosen: Sequence[str]) -> dict[str, Any]:
+        """Offer lanes once the model is loaded; methods that need a draft only if there is one. A choice stays."""
         state = self._worker.state
         if not isinstance(state, Ready):
             return gr.update()
         if not state.info.capabilities.can_race:
             return gr.update(interactive=False, info=NO_RACE)
-        has_draft = state.info.has_draft
-        choices = lane_choices(has_draft=has_draft)
-        if has_draft:
-            return gr.update(choices=choices)
-        return gr.update(choices=choices, value=[PLAIN, default_method(has_draft=False)])
+        choices = lane_choices(has_draft=state.info.has_draft)
+        kept = [name for _, name in choices if name in chosen]
+        first = set(chosen) == set(COMPARED) or len(kept) < 2
+        return gr.update(choices=choices, value=list(first_lanes(state.info)) if first else kept)
 
     def race(
         self,
@@ -138,13 +167,13 @@ class RaceHandlers:
         yield self._board(view)
 
     def report(self, session_id: str, kind: str) -> Updates:
-        """The newest race as a file for the browser to save; `kind` is "html" or "json"."""
+        """The newest race as a file for the browser to save; `kind` is "card", "html" or "json"."""
         session, state = self._worker.sessions.find(session_id), self._worker.state
         race = session.race if session else None
         if race is None or not race.ended or not isinstance(state, Ready):
             error = InvalidSetting("There is no finished race.", hint="Start one, then save its report.")
             return self._board(RaceView().fail(error)) | {self.parts.saved: ""}
-        return {self.parts.saved: parcel(race, state, kind)}
+        return {self.parts.saved: parcel(race, state, kind, session.book if session else None)}
 
     def _board(self, view: RaceBoard) -> Updates:
         parts = self.parts
@@ -156,6 +185,13 @@ class RaceHandlers:
         }
 
 
+def is_coming(session: Session) -> bool:
+    """A file is on its way into the library, or its text is being counted."""
+    uploads = session.uploads
+    on_the_way = any(upload.stage not in ("failed", "recognising") for upload in uploads.pending)
+    return on_the_way or bool(uploads.library.books and uploads.library is not uploads.settled)
+
+
 def wait_until(done: Callable[[], bool]) -> None:
     """Wait until the engine's thread has finished its round."""
     deadline = time.monotonic() + MOST_WAIT_SECONDS
@@ -163,13 +199,17 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(INTERVAL_SECONDS)
 
 
-def parcel(race: Race, state: Ready, kind: str) -> str:
-    """Name, type and text of a report, as JSON for the page's script."""
+def parcel(race: Race, state: Ready, kind: str, book: Book | None = None) -> str:
+    """Name, type and text of a report, as JSON for the page's script. `book`: the open one."""
     from app.ui.assets import CSS
     from app.ui.race.report import Setting, report_html, report_json  # imports torch, which is loaded by now
 
     setting = Setting(state.info, state.machine, versions())
-    name = f"triforce-race-{race.begun:%Y-%m-%d-%H%M%S}.{kind}"
+    when = f"{race.begun:%Y-%m-%d-%H%M%S}"
+    if kind == "card":
+        about = book if book is not None and (book.title, book.num_tokens) == (race.book, race.num_book) else None
+        return json.dumps({"name": f"triforce-proof-{when}.html", "type": "text/html", "text": card_html(race, about)})
+    name = f"triforce-race-{when}.{kind}"
     if kind == "json":
         document = json.dumps(report_json(race, setting), ensure_ascii=False, indent=1)
         return json.dumps({"name": name, "type": "application/json", "text": document})
@@ -190,6 +230,28 @@ def race_configs(
     return [SettingsForm(name, temperature, 1.0, MOST_IN_TIME if seconds else limit).config() for name in chosen]
 
 
+def expected_time(lanes: Sequence[str], seconds: float | None, limit: float | None, before: Race | None) -> str:
+    """The sum over all lanes, as HTML: lanes take turns. Without a limit of time, by the speeds of the race before.
+
+    Args:
+        before: the newest race on this page.
+    """
+    chosen = [name for name in METHODS if name in lanes]
+    if len(chosen) < 2:
+        return ""
+    if seconds:
+        total = formats.duration(len(chosen) * seconds)
+        return f'<p class="quiet">{len(chosen)} lanes take turns: about <b>{total}</b>, then the texts are compared</p>'
+    speeds = {lane.method: lane.stats.ms_per_token for lane in before.lanes} if before else {}
+    known = [speeds.get(name) for name in chosen]
+    if not limit or limit < 1 or not all(known):
+        return '<p class="quiet">Lanes take turns, so that their times add up</p>'
+    total = formats.duration(limit * sum(filter(None, known)) / 1000)
+    return (
+        f'<p class="quiet">{len(chosen)} lanes take turns: at most <b>{total}</b>, by the speeds of the race before</p>'
+    )
+
+
 def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
     """Label and value of every possible lane."""
     found = [method for method in METHODS.values() if has_draft or not method.needs_draft]
@@ -199,6 +261,7 @@ def lane_choices(*, has_draft: bool = True) -> list[tuple[str, str]]:
 def build_race() -> tuple[RaceParts, gr.Button]:
     """The tab's components, and the button for presentation mode."""
     with gr.Column(elem_id="race"):
+        beginning = gr.HTML(opening(None), elem_id="race-opening")
         with gr.Column(elem_id="race-setup"):
             with gr.Row(elem_id="race-ask"):
                 question = gr.Textbox(
@@ -223,11 +286,13 @@ def build_race() -> tuple[RaceParts, gr.Button]:
                     DEFAULTS.max_new_tokens, label="Most tokens", precision=0, elem_id="race-limit", min_width=90
                 )
                 temperature = gr.Number(0, label="Temperature", step=0.1, elem_id="race-temperature", min_width=90)
+            expected = gr.HTML(elem_id="race-expected")
         proposal = gr.Textbox(visible=False, show_label=False)
         board = gr.HTML(RaceView().html(), elem_id="race-board")
         with gr.Row(elem_id="race-save"):
-            save_html = gr.Button("Save report", size="sm", visible=False, elem_id="save-html")
-            save_json = gr.Button("Save JSON", size="sm", visible=False, elem_id="save-json")
+            save_card = gr.Button("Save proof card", size="sm", visible=False, elem_id="save-card")
+            save_html = gr.Button("Long report", size="sm", visible=False, elem_id="save-html")
+            save_json = gr.Button("JSON", size="sm", visible=False, elem_id="save-json")
         saved = gr.Textbox(visible=False, show_label=False)
         gr.HTML(KEYS, elem_id="race-keys")
 
@@ -237,12 +302,14 @@ def build_race() -> tuple[RaceParts, gr.Button]:
         start,
         stop,
         prompts,
+        beginning,
         lanes,
         length,
         limit,
         temperature,
+        expected,
         board,
-        (save_html, save_json),
+        (save_card, save_html, save_json),
         saved,
     )
     return parts, present
@@ -258,7 +325,7 @@ def build_race_tab(
     """The tab's components and events. `stream` and `at_once` are how the page's events run."""
     parts, present = build_race()
     handlers = RaceHandlers(worker, tuple(samples), parts)
-    gr.on(
+    started = gr.on(
         [parts.start.click, parts.question.submit],
         handlers.race,
         [session, *parts.settings],
@@ -269,17 +336,21 @@ def build_race_tab(
     parts.stop.click(worker.stop_race, session, None, api_name="stop_race", **at_once)
     for button in parts.prompts:
         button.click(None, button, parts.question, js="(text) => text", api_visibility="private")
-    for kind, button in zip(("html", "json"), parts.saves, strict=True):
+    for kind, button in zip(("card", "html", "json"), parts.saves, strict=True):
         report = partial(handlers.report, kind=kind)
         made = button.click(report, session, [parts.saved, *parts.of_race], api_name=f"report_{kind}", **at_once)
         made.then(
             None, parts.saved, parts.saved, js="(parcel) => window.triforceRace.save(parcel)", api_visibility="private"
         )
+    settings = [parts.lanes, parts.length, parts.limit]
+    changes = [parts.lanes.change, parts.length.change, parts.limit.change, started.then]
+    for change in changes:
+        change(handlers.expect, [session, *settings], parts.expected, api_visibility="private", **at_once)
     present.click(None, None, None, js="() => window.triforceRace.present()", api_visibility="private")
     return handlers
 
 
 KEYS = (
-    '<p class="keys"><span><kbd>Space</kbd> start, stop</span><span><kbd>R</kbd> replay</span>'
+    '<p class="keys"><span><kbd>Space</kbd> next, stop</span><span><kbd>R</kbd> the race that ran</span>'
     "<span><kbd>1</kbd>–<kbd>3</kbd> question</span><span><kbd>Esc</kbd> leave</span></p>"
 )

@@ -12,6 +12,8 @@ from app.remote.names import method_label
 from app.runtime.events import RaceBegun, RaceEnded, Waiting, WorkerEvent
 from app.runtime.trace import Judgement, Lead, Point, Race, Trace, first_difference, lead
 from app.ui import render
+from app.ui.race.result import best_lane, result_line, winner
+from app.ui.race.stage import scenes
 from app.ui.reading.live_strip import waiting_line
 from core.decoding.registry import COMPARED, PLAIN
 from core.errors import CoreError
@@ -28,7 +30,9 @@ LANE_ENDINGS: dict[StopReason, str] = {
 }
 EXACT_TITLE = "The text follows the target model’s own distribution."
 LOSSY_TITLE = "Drops part of the book from the cache: fast, and not what the model would write."
-GAP_TITLE = "Tokens: at the newest time both clocks have reached. Seconds: to the last token that both have written."
+GAP_TITLE = (
+    "Times and seconds: to the last token that both have written. Tokens: at the newest time both clocks have reached."
+)
 PLAIN_TOLD = "One pass over the whole book for every token."
 TRIFORCE_TOLD = "One pass over the whole book verifies a run of guesses."
 MOST_POINTS = 600  # in one lane's replay; more would not be visible
@@ -130,7 +134,8 @@ class RaceView:
         return (
             f'<section class="race {state}" aria-label="Race"{replay}><div class="strip-head"><span class="dot"></span>'
             f'<span class="status">{render.escape(self._status)}</span>'
-            f"{REPLAY if self.finished else ''}</div>{bar}{error}{question}{body}</section>"
+            f"{REPLAY if self.finished else ''}</div>{bar}{error}{question}{body}"
+            f"{scenes(race) if race and self.finished else ''}</section>"
         )
 
 
@@ -154,11 +159,13 @@ def _thin(trace: Trace) -> list[Point]:
 def board(race: Race, *, running: bool) -> str:
     """Lanes, the difference between plain decoding and its contender, and the verdict."""
     lanes = [_lane(race, number, running=running) for number in range(len(race.lanes))]
-    plain, contender = race.plain, race.contender
+    plain, contender = race.plain, (best_lane(race) if race.ended else None) or race.contender
     gap = _gap(race, contender, lead(contender, plain)) if plain and contender else ""
     lanes.insert(1 if len(lanes) == 2 else 0, gap)
     many = " many" if len(race.lanes) > 4 else ""
-    return f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>{verdicts(race, running=running)}'
+    below = verdicts(race, running=running)
+    sides = f'<div class="board lanes-{len(race.lanes)}{many}">{"".join(lanes)}</div>'
+    return result_line(race) + sides + below
 
 
 def _empty_board() -> str:
@@ -173,6 +180,7 @@ def _empty_board() -> str:
 def _lane(race: Race, number: int, *, running: bool) -> str:
     trace = race.lanes[number]
     stats, ended = trace.stats, trace.finished
+    won = " won" if race.ended and trace is winner(race) else ""
     tone = "plain" if trace is race.plain else "fast" if trace.exact else "lossy"
     exactness = (
         render.chip("exact", tone="exact", title=EXACT_TITLE)
@@ -184,7 +192,7 @@ def _lane(race: Race, number: int, *, running: bool) -> str:
     name = method_label(trace.method)
     alive = " alive" if running and not ended else ""
     return (
-        f'<article class="lane {tone}{alive}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
+        f'<article class="lane {tone}{alive}{won}" data-lane="{number}" aria-label="{name}"><header><h3>{name}</h3>'
         f'{exactness}</header><p class="rate"><b>{formats.figure(stats.tokens_per_second)}</b><span>tokens/s</span></p>'
         f"{render.bar(share, f'{name}: how far', tone='track')}"
         f'<p class="counts"><span><b class="tokens">{stats.new_tokens:,}</b> tokens</span>'
@@ -285,6 +293,12 @@ def _lossy(name: str, plain: Trace, lane: Trace) -> tuple[str, str, str]:
         far = formats.plural(min(len(ours), len(theirs)), "token")
         return "none", f"{name}: not exact", f"Equal this time as far as both wrote ({far}); nothing guarantees it."
     return "lossy", f"{name}: not exact", f"Its text differs from plain decoding’s from token {index + 1:,}."
+
+
+def short_text(text: str, most: int) -> str:
+    """A text, or its beginning and how much was left out."""
+    left = len(text) - most
+    return text if left <= 0 else f"{text[:most].rstrip()} … ({left:,} more characters)"
 
 
 def ending_line(trace: Trace) -> str:

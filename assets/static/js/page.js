@@ -1,8 +1,7 @@
-/* What the page does without the server: replay, presenter mode, notes on tokens, saving a report. */
+/* What the page does without the server: replay, notes on tokens, saving a report. */
 "use strict";
 
 (() => {
-  const root = document.documentElement;
   const find = (selector, from = document) => from.querySelector(selector);
 
   // -------------------- number formats, as in app/ui/render.py
@@ -52,11 +51,12 @@
   function drawGap(node, fast, plain, time) {
     const [few, slow] = [at(plain.points, time), at(fast.points, time)];
     const both = Math.min(few[2], slow[2]);
-    const seconds = (timeOf(plain.points, both) - timeOf(fast.points, both)) / 1000;
+    const [theirs, ours] = [timeOf(plain.points, both), timeOf(fast.points, both)];
+    const seconds = (theirs - ours) / 1000;
     const reached = Math.min(time, fast.end, plain.end);
-    const tokens = at(fast.points, reached)[2] - at(plain.points, reached)[2];
-    const rate = (lane, point) => point[2] / Math.max(1, Math.min(time, lane.end));
-    const speedup = few[2] && slow[2] ? rate(fast, slow) / rate(plain, few) : null;
+    const lead = at(fast.points, reached)[2] - at(plain.points, reached)[2];
+    const tokens = seconds > 0 ? Math.max(lead, 0) : Math.min(lead, 0);
+    const speedup = both && ours && theirs ? theirs / ours : null;
     find(".speedup b", node).textContent = speedup === null ? "–" : `${speedup.toFixed(2)}×`;
     find(".gap-tokens b", node).textContent = Math.abs(tokens).toLocaleString("en");
     find(".gap-tokens span", node).textContent = `token${Math.abs(tokens) === 1 ? "" : "s"} ${side(tokens)}`;
@@ -64,7 +64,7 @@
     find(".gap-seconds span", node).textContent = side(seconds);
   }
 
-  function replay(section, speed) {
+  function replay(section, speed, ended = () => {}) {
     stop();
     const kept = find(".board", section).innerHTML;
     const points = JSON.parse(section.dataset.replay);
@@ -83,7 +83,10 @@
     };
     const step = () => {
       const time = speed * (performance.now() - began);
-      if (!section.isConnected || time >= end) return stop();
+      if (!section.isConnected || time >= end) {
+        stop();
+        return ended();
+      }
       for (const lane of lanes) draw(lane, time, longest);
       if (pair) drawGap(gap, ...pair, time);
       frame = requestAnimationFrame(step);
@@ -96,51 +99,12 @@
     if (button) replay(button.closest(".race"), Number(button.dataset.speed));
   });
 
-  // -------------------- presenter mode
-
-  const presenting = () => root.classList.contains("presenting");
-
-  function present(on = true) {
-    root.classList.toggle("presenting", on);
-    if (on) {
-      document.activeElement?.blur();
-      root.requestFullscreen?.().catch(() => {}); // refused: the window is what there is
-    } else if (document.fullscreenElement) {
-      document.exitFullscreen();
-    }
-  }
-
-  document.addEventListener("fullscreenchange", () => {
-    if (!document.fullscreenElement) present(false);
-  });
-
-  const press = (selector) => find(selector)?.click();
+  // -------------------- another page
 
   // Another page may have changed the model while this one was in the background.
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) press("#returned");
+    if (!document.hidden) find("#returned")?.click();
   });
-
-  const prompt = (number) => document.querySelectorAll("#race-prompts button")[number]?.click();
-
-  document.addEventListener(
-    "keydown",
-    (event) => {
-      if (!presenting() || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === "Escape") return present(false);
-      if (event.target.closest?.("input, textarea")) {
-        if (event.key === "Enter") setTimeout(() => event.target.blur());
-        return;
-      }
-      if (event.key === " ") press(find("#race-stop") ? "#race-stop" : "#race-start");
-      else if (event.key === "r" || event.key === "R") press(".replay button");
-      else if ("123".includes(event.key)) prompt(Number(event.key) - 1);
-      else return;
-      event.preventDefault();
-      document.activeElement?.blur(); // a focused button would take the space bar for itself
-    },
-    true,
-  );
 
   // -------------------- who wrote a token: one note for all of them, kept inside the window
 
@@ -207,5 +171,5 @@
     return keep ? own : proposed;
   }
 
-  window.triforceRace = { present, propose, save };
+  window.triforceRace = { propose, save, replay, endReplay: () => stop() };
 })();

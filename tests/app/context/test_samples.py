@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from app.context.samples import load_samples, open_questions, race_questions
 from app.documents.bundle import extract_documents
@@ -48,11 +49,28 @@ def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
         assert sample.title in (document.title, document.text.split("\n")[0])
 
 
-def test_a_race_begins_with_the_question_that_has_the_longest_answer(tmp_path: Path) -> None:
+def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x", encoding="utf-8")
+
+    def row(question: str, gain: float, **changed: Any) -> dict[str, Any]:
+        told = {"question": question, "identical": True, "right": True, "new_tokens": 64}
+        return told | {"tokens_per_pass": {"triforce": gain}} | changed
+
     rows = [
-        {"book": "a.txt", "question": q, "answer": a} for q, a in (("One?", "x"), ("Two?", "xxx"), ("Three?", "xx"))
+        row("Slow?", 3.0),
+        row("Fast?", 11.0),
+        row("Wrong?", 12.0, right=False),
+        row("Other words?", 13.0, identical=False),
+        row("Short?", 14.0, new_tokens=8),
     ]
-    (tmp_path / "questions.json").write_text(json.dumps(rows), encoding="utf-8")
+    (tmp_path / "a.txt.races.json").write_text(json.dumps({"questions": rows}), encoding="utf-8")
     samples = load_samples(tmp_path)
-    assert race_questions(samples, "a.txt", 2) == ("Two?", "One?") and race_questions(samples, "b.txt", 2) == ()
+    assert race_questions(samples, "a.txt", 3) == ("Fast?", "Slow?") and race_questions(samples, "b.txt", 2) == ()
+    assert race_questions(samples, "a.txt", 1) == ("Fast?",)
+
+
+def test_bundled_samples_have_questions_that_were_verified() -> None:
+    verified = {sample.file.name: race_questions((sample,), sample.file.name, 3) for sample in load_samples()}
+    assert all(verified[name] for name in ("harbour-8k.pdf", "harbour-32k.epub", "harbour-32k.txt")), verified
+    for sample in load_samples():
+        assert set(sample.raced) <= set(sample.questions), "of this book"

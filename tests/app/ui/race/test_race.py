@@ -7,22 +7,27 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from app.context.context_documents import Library
-from app.runtime.events import Pause, RaceBegun, RaceEnded, Waiting, WorkerEvent
-from app.runtime.trace import Judgement, Race, Trace, first_difference, lead
+from app.context.samples import Sample
+from app.runtime.events import Pause, RaceBegun, RaceEnded, Ready, Waiting, WorkerEvent
+from app.runtime.race_job import first_lanes
+from app.runtime.trace import Judgement, Point, Race, Trace, first_difference, lead
 from app.runtime.worker import EngineWorker
-from app.ui.race.tab import RaceHandlers, lane_choices, race_configs
+from app.ui.race.result import result, winner
+from app.ui.race.stage import opening, scenes, typical_round
+from app.ui.race.tab import RaceHandlers, expected_time, lane_choices, race_configs
 from app.ui.race.view import RaceView, replay_points, verdict_line
 from core.config import GenerationConfig, SamplingParams
 from core.decoding.registry import LOSSY_METHODS, METHODS
+from core.decoding.stats import DecodeStats
 from core.errors import CoreError, InvalidSetting
 from core.generation.capabilities import ALL
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
-from tests.app.fakes import FakeEngine, opened, write_book
+from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
 
 EVIL = '<img src=x onerror="alert(1)">'
 
@@ -305,6 +310,177 @@ def test_sampled_lanes_are_not_comparable(worker: EngineWorker, session_id: str)
     assert "not comparable" in RaceView(race).html()
 
 
+def slowed(lane: Trace, factor: float) -> None:
+    """As if every round had taken so many times as long."""
+    lane.points[:] = [point._replace(seconds=point.seconds * factor) for point in lane.points]
+    stats = lane.stats
+    parts = {name: seconds * factor for name, seconds in stats.seconds_by_part.items()}
+    lane.stats = replace(stats, decode_seconds=stats.decode_seconds * factor, seconds_by_part=parts)
+
+
+def test_the_result_is_one_sentence(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    for _ in PAIR:
+        engine.enqueue("one " * 40)
+    race = raced(worker, session_id, PAIR)
+    assert result(race) == ("good", "TriForce finished 2.4 s earlier: same words", race.lanes[1])
+    assert "TriForce finished 2.4 s earlier: same words." in text_of(RaceView(race).html())
+    assert winner(race) is race.lanes[1] and RaceView(race).html().count(" won") == 1
+    race.ended = False
+    assert result(race) is None, "it is told at the end"
+
+
+def test_a_lost_race_says_why_with_figures_that_agree(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    for _ in PAIR:
+        engine.enqueue("one " * 40)
+    race = raced(worker, session_id, PAIR)
+    plain, fast = race.lanes
+    slowed(fast, 5)  # 100 ms a token against 80
+    found = result(race)
+    assert found is not None and found.tone == "amber" and winner(race) is plain
+    assert found.text == (
+        "Plain was faster here, because one pass over the book confirmed 4.00 tokens: guessing took 75.0 ms a token "
+        "and checking 25.0 ms, and plain decoding needed 80.0 ms"
+    )
+    ahead = lead(fast, plain)
+    assert ahead.speedup == pytest.approx(0.8) and ahead.tokens < 0 and ahead.seconds == pytest.approx(-0.8)
+    assert '<p class="result amber"' in RaceView(race).html()
+    slowed(fast, 0.8)
+    assert result(race) == ("none", "TriForce and plain decoding were equally fast: same words", fast)
+
+
+@pytest.mark.parametrize("rounds", [(0.1, 0.3, 0.35), (0.31, 0.32, 0.5), (0.05, 0.06, 0.9), (0.4, 0.41, 0.42)])
+@pytest.mark.parametrize("count", [3, 5, 9])
+def test_no_figure_of_the_gap_contradicts_another(rounds: tuple[float, ...], count: int) -> None:
+    plain, fast = Trace("", "autoregressive"), Trace("", "triforce")
+    for number in range(1, 6):
+        plain.points.append(Point(0.1 * number, number, number))
+    for number, seconds in enumerate(rounds, 1):
+        fast.points.append(Point(seconds, number * count, number * count))
+    plain.stats = DecodeStats(new_tokens=5, decode_seconds=0.5)
+    fast.stats = DecodeStats(new_tokens=3 * count, decode_seconds=rounds[-1])
+    ahead = lead(fast, plain)
+    assert ahead.speedup is not None and ahead.seconds * ahead.tokens >= 0
+    assert (ahead.speedup >= 1) is (ahead.seconds >= 0)
+
+
+def test_a_shorter_text_that_was_faster_is_not_behind() -> None:
+    plain, short = Trace("", "autoregressive"), Trace("", "h2o")
+    plain.points += [Point(0.1 * number, number, number) for number in range(1, 6)]
+    plain.stats = DecodeStats(new_tokens=5, decode_seconds=0.5)
+    short.points += [Point(0.15, 3, 3), Point(0.6, 3, 3)]
+    short.stats = DecodeStats(new_tokens=3, decode_seconds=0.6)
+    ahead = lead(short, plain)
+    assert ahead.speedup == pytest.approx(2) and ahead.tokens == 0 and ahead.seconds == pytest.approx(0.15)
+
+
+def test_words_that_part_are_not_called_the_same(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    engine.enqueue("It was dark.")
+    engine.enqueue("It was light.")
+    race = raced(worker, session_id, PAIR)
+    found = result(race)
+    assert found is not None and found.tone == "bad" and "part at token 3, which is a bug" in found.text
+    assert "identical, token for token" not in scenes(race) and 'class="equal bad"' in scenes(race)
+
+
+def test_a_race_against_the_clock_counts_tokens(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    for _ in PAIR:
+        engine.enqueue("one " * 90)
+    found = result(raced(worker, session_id, PAIR, seconds=0.8))
+    assert (
+        found is not None
+        and found.text == "TriForce was 30 tokens ahead when time was up: same words as far as both wrote"
+    )
+
+
+# -------------------- presenter mode
+
+
+def test_the_show_opens_with_the_book(worker: EngineWorker, engine: FakeEngine, tmp_path: Path) -> None:
+    book = worker.sessions.get(opened(worker, write_book(tmp_path, name=f"a{EVIL[:4]}.txt"))).book
+    assert book is not None
+    shown = opening(book)
+    assert "1 page" in text_of(shown) and f"{book.num_tokens:,} tokens" in text_of(shown) and "--cover:#" in shown
+    assert "<img" not in shown and 'class="scene opening"' not in opening(None)
+
+
+def test_the_slow_motion_is_a_round_that_was_recorded(
+    worker: EngineWorker, engine: FakeEngine, session_id: str
+) -> None:
+    for _ in PAIR:
+        engine.enqueue("a b c d e f g h i j k l")
+    race = raced(worker, session_id, PAIR)
+    found = typical_round(race.lanes[1])
+    assert found is not None and [record.round for record in found.records] == [found.number - 1] * len(found.records)
+    shown = scenes(race)
+    for record in found.records:
+        assert f">{record.text}</span>" in shown
+    assert f"Round {found.number} of 3" in text_of(shown) and "identical, token for token" in shown
+    assert "1.0 s" in shown and "0.2 s" in shown, "both times"
+    assert typical_round(Trace("", "triforce")) is None
+
+
+def test_a_stopped_race_has_no_closing_card(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    for _ in PAIR:
+        engine.enqueue("one two three")
+    race = raced(worker, session_id, PAIR)
+    lane = race.lanes[1]
+    assert scenes(race) and lane.finished
+    lane.finished = replace(lane.finished, stop_reason="cancelled")
+    assert scenes(race) == ""
+
+
+def test_the_time_of_all_lanes_is_told_before(worker: EngineWorker, engine: FakeEngine, session_id: str) -> None:
+    pair = ["autoregressive", "triforce"]
+    assert "8 lanes take turns: about 1 min 20 s" in text_of(expected_time(list(METHODS), 10, None, None))
+    assert "add up" in expected_time(pair, 0, 256, None) and expected_time(pair[:1], 10, 256, None) == ""
+    race = raced(worker, session_id, PAIR)
+    assert "at most 26 s" in text_of(expected_time(pair, 0, 256, race)), "256 tokens of 80 and 20 ms"
+    assert "add up" in expected_time([*pair, "draft"], 0, 256, race), "a lane that was never measured"
+
+
+def test_the_first_lanes_are_plain_triforce_and_the_fastest() -> None:
+    def info(usual: str, *, has_draft: bool = True) -> Any:
+        return SimpleNamespace(usual_method=usual, has_draft=has_draft)
+
+    assert first_lanes(info("lookup")) == ("autoregressive", "triforce", "lookup")
+    assert first_lanes(info("triforce")) == ("autoregressive", "triforce")
+    assert first_lanes(info("autoregressive", has_draft=False)) == ("autoregressive", "lookup")
+
+
+def test_lanes_that_were_chosen_stay_when_the_model_is_looked_at_again() -> None:
+    def offered(chosen: list[str], *, has_draft: bool = True) -> list[str]:
+        info: Any = SimpleNamespace(has_draft=has_draft, usual_method="lookup", capabilities=ALL)
+        worker: Any = SimpleNamespace(state=Ready(info, MACHINE, 4096))
+        lanes: list[str] = RaceHandlers(worker, (), cast(Any, None)).offer_lanes("", chosen)["value"]
+        return lanes
+
+    assert offered(["autoregressive", "triforce"]) == ["autoregressive", "triforce", "lookup"]
+    assert offered(["h2o", "autoregressive"]) == ["autoregressive", "h2o"]
+    assert offered(["autoregressive", "draft"], has_draft=False) == ["autoregressive", "lookup"]
+
+
+def test_the_tab_that_was_opened_before_the_book_is_counted_shows_its_questions(
+    worker: EngineWorker, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: Any = SimpleNamespace(
+        board="b", start="s", stop="t", saves=("x", "y"), proposal="p", prompts=("c", "d", "e"), opening="o"
+    )
+    monkeypatch.setattr("app.ui.race.tab.COUNTING_SECONDS", 0.01)
+    file = write_book(tmp_path)
+    sample = Sample(file, (), ("Verified?",))
+    session = worker.sessions.enter("")
+    shown = RaceHandlers(worker, (sample,), parts).select(session.id)
+    session.uploads.expect([file.name])  # it is on its way
+    assert next(shown)["p"] == ""
+    next(shown)
+    session.uploads.pending = ()
+    for _ in worker.open_book(session.id, file):
+        pass
+    assert list(shown)[-1]["p"] == "Verified?"
+
+
 def test_the_replay_is_every_lane_s_clock_and_text_length(
     worker: EngineWorker, engine: FakeEngine, session_id: str
 ) -> None:
@@ -348,7 +524,13 @@ def test_what_the_page_asks_for_late_does_not_hide_the_race_or_its_problem(
 ) -> None:
     """A tab asks what to show when it is opened; the answer may arrive after the reader has pressed Start."""
     parts: Any = SimpleNamespace(
-        board="board", start="start", stop="stop", saves=("a", "b"), proposal="proposal", prompts=("c", "d", "e")
+        board="board",
+        start="start",
+        stop="stop",
+        saves=("a", "b"),
+        proposal="proposal",
+        prompts=("c", "d", "e"),
+        opening="opening",
     )
     handlers = RaceHandlers(worker, (), parts)
     for _ in PAIR:
@@ -382,7 +564,13 @@ def test_the_buttons_are_told_again_as_long_as_one_frame_may_hold_both(
     worker: EngineWorker, engine: FakeEngine, session_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts: Any = SimpleNamespace(
-        board="board", start="start", stop="stop", saves=("a", "b"), proposal="proposal", prompts=("c", "d", "e")
+        board="board",
+        start="start",
+        stop="stop",
+        saves=("a", "b"),
+        proposal="proposal",
+        prompts=("c", "d", "e"),
+        opening="opening",
     )
     for seconds, expected in ((60.0, True), (0.0, False)):
         monkeypatch.setattr("app.ui.race.tab.FRAME_SECONDS", seconds)

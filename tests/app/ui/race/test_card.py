@@ -1,0 +1,110 @@
+"""The proof card: what it says, that it is small, and that nothing of it is run or fetched but its own script."""
+
+import base64
+import hashlib
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from app.runtime.events import Ready
+from app.runtime.sessions import Session
+from app.runtime.worker import EngineWorker
+from app.ui.assets import CSS
+from app.ui.race.card import card_html, passages
+from app.ui.race.report import Setting, report_html
+from app.ui.race.tab import parcel
+from tests.app.fakes import MACHINE, FakeEngine, opened, write_book
+from tests.app.ui.race.test_race import EVIL, PAIR, config, raced, run
+
+SENTENCE = "It was a dark and stormy night."
+
+
+@pytest.fixture
+def session(worker: EngineWorker, tmp_path: Path) -> Session:
+    return worker.sessions.get(opened(worker, write_book(tmp_path, f"{SENTENCE} The sea was calm. " * 8)))
+
+
+def words_of(html: str) -> str:
+    return unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<(style|script)>.*?</\1>", "", html, flags=re.DOTALL)))
+
+
+def test_a_card_has_question_clocks_passages_and_equality(
+    worker: EngineWorker, engine: FakeEngine, session: Session
+) -> None:
+    for _ in PAIR:
+        engine.enqueue(f"{SENTENCE} Nobody wrote this other sentence.")
+    html = card_html(raced(worker, session.id, PAIR), session.book)
+    told = words_of(html)
+    for fact in ("How was it?", "0.96 s", "0.24 s", "same words", "Identical, token for token: 12 tokens", "page 1"):
+        assert fact in told, fact
+    (quoted,) = re.findall(r"<blockquote>(.*?)<small>", html)
+    assert quoted.strip() == SENTENCE, "what is not in the book is not cited"
+    assert "Replay" in told and len(html) < 300_000
+    assert "blockquote>" not in card_html(cast(Any, session.race), None), "of a book that was closed nothing is cited"
+
+
+def test_passages_of_one_page_are_one(session: Session) -> None:
+    assert session.book is not None
+    assert [words for words, _ in passages(f"{SENTENCE} The sea was calm.", session.book)] == [
+        f"{SENTENCE} The sea was calm."
+    ]
+    assert list(passages("Not one word of this is there.", session.book)) == []
+
+
+def test_a_card_of_words_that_differ_does_not_call_them_identical(
+    worker: EngineWorker, engine: FakeEngine, session: Session
+) -> None:
+    engine.enqueue("It was dark.")
+    engine.enqueue("It was light.")
+    told = words_of(card_html(raced(worker, session.id, PAIR), session.book))
+    assert "dentical" not in told and "part at token 3, which is a bug" in told
+
+
+def test_junk_of_a_lossy_lane_is_shortened_on_card_and_report(
+    worker: EngineWorker, engine: FakeEngine, session: Session
+) -> None:
+    for _ in range(2):
+        engine.enqueue("fine " * 200)
+    engine.enqueue("junk " * 240)
+    race = raced(worker, session.id, [*PAIR, config("h2o")])
+    card = card_html(race, session.book)
+    assert 10 < card.count("junk") < 40 and "more characters" in words_of(card) and "not exact" in words_of(card)
+    assert card.count("fine") == 2 * 200
+    report = report_html(race, Setting(cast(Any, engine.info), MACHINE, {}), CSS)
+    assert report.count("junk") < 320 and report.count("fine ") >= 2 * 2 * 200, "240 twice it was"
+
+
+def test_a_long_race_is_a_small_card(worker: EngineWorker, engine: FakeEngine, session: Session) -> None:
+    for _ in PAIR:
+        engine.enqueue("<&> " * 8000)
+    race = raced(worker, session.id, [config(one.method, max_new_tokens=8000) for one in PAIR])
+    assert len(card_html(race, session.book).encode()) < 300_000
+
+
+def test_a_hostile_card_runs_its_own_script_alone(worker: EngineWorker, engine: FakeEngine, session: Session) -> None:
+    for _ in PAIR:
+        engine.enqueue(f"{EVIL} </script><script>alert(1)</script> </p>")
+    run(worker.race(session.id, f"{EVIL}</title>", PAIR))
+    race = session.race
+    assert race is not None
+    race.book = f"<b>{EVIL}"
+    html = card_html(race, session.book)
+    (script,) = re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)
+    named = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{named}'" in html and "default-src 'none'" in html
+    assert "<img" not in html and not re.search(r"https?:|url\(|@import", html)
+
+
+def test_the_parcel_of_a_card(worker: EngineWorker, engine: FakeEngine, session: Session) -> None:
+    for _ in PAIR:
+        engine.enqueue(SENTENCE)
+    race = raced(worker, session.id, PAIR)
+    state = Ready(cast(Any, engine.info), MACHINE, engine.context)
+    told = json.loads(parcel(race, state, "card", session.book))
+    assert re.fullmatch(r"triforce-proof-[\d-]+\.html", told["name"]) and "blockquote>" in told["text"]
+    race.book = "Another book"
+    assert "blockquote>" not in json.loads(parcel(race, state, "card", session.book))["text"]
