@@ -21,7 +21,7 @@ KINDS = (torch.float32, torch.float16, torch.bfloat16)  # by their number in the
 
 
 def stored(weight: Tensor) -> Tensor:
-    """A float32 weight in the 16 bits that hold it exactly, if some do: files store it so, and reading it takes half."""
+    """A float32 weight in the 16 bits that hold it exactly, if some do: as files store it, and half to read."""
     for dtype in KINDS[1:]:
         narrow = weight.to(dtype)
         if torch.equal(narrow.float(), weight):

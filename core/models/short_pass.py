@@ -40,7 +40,8 @@ class ShortPass:
     def __init__(self, model: nn.Module) -> None:
         """`model` must be one that `short_pass_of` accepts."""
         body = cast(Any, model).model
-        self._body, self._head = body, cast(PackedLinear, cast(Any, model).lm_head)
+        self._body: Any = body
+        self._head = cast(PackedLinear, cast(Any, model).lm_head)
         self._kernel = self._head.kernel
         layers = list(body.layers)
         first = layers[0].self_attn

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import launch
 from app.remote.connecting import connector
+from core.caches.full import FullCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import TokenSampler
@@ -39,7 +40,7 @@ from core.models.self_draft import (
 from core.ops.graphs import Graphs
 from core.ops.native import NoKernel, small_rows
 from tests.core.models.hub.test_catalog import save
-from tests.core.toys import CPU, EnumeratingSampler, random_prompt, tiny_config, tiny_engine, tiny_model
+from tests.core.toys import CPU, EnumeratingSampler, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
