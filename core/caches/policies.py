@@ -174,7 +174,8 @@ class TopChunks:
 
     def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
         """Importance of each of the first chunks for the newest queries, [H_kv, num_eligible] float32, at least 0."""
-        landmarks, few_rows = self.full.landmarks(layer, num_eligible), self.full.backend.linear
+        landmarks, kernel = self.full.landmarks(layer, num_eligible), self.full.backend.kernel
+        few_rows = kernel.linear if kernel else None
         return landmark_scores(self.queries(layer), landmarks, scaling, few_rows)
 
     def queries(self, layer: int) -> Tensor:

@@ -12,7 +12,9 @@ from core.caches.base import KVCache
 from core.caches.tokens import Context
 from core.models.graphed import GraphedPasses
 from core.models.hf_attention import forward
+from core.models.short_pass import short_pass_of
 from core.ops.graphs import MOST_ROWS, Graphs
+from core.ops.native import MOST_TOKENS
 from core.ops.streams import to_device
 
 # Around every pass: the model's name, the new tokens' start, and the tokens. Other processes run the same pass.
@@ -113,6 +115,7 @@ class CachedModel:
         rows = module.get_input_embeddings().weight.shape[0] if vocab is not None else None  # type: ignore[operator]
         self._vocab, self._rows = (vocab, rows) if vocab != rows else (None, None)
         self.meter = PassMeter(device)
+        self._short = short_pass_of(module) if device.type == "cpu" else None
 
     @property
     def graphs(self) -> Graphs | None:
@@ -166,7 +169,12 @@ class CachedModel:
         replay = self._graphed.prepare(tokens, positions, keep) if self._graphed else None
         measured = self.meter.measure(len(token_ids), self.cache.nbytes, self.cache.link_bytes)
         with self._lead(self.name, start, token_ids), measured:
-            logits = replay() if replay else forward(self.module, tokens, positions, self.cache, keep)
+            if replay is not None:
+                logits = replay()
+            elif self._short is not None and len(token_ids) <= MOST_TOKENS:
+                logits = self._short(tokens, positions, self.cache, keep)
+            else:
+                logits = forward(self.module, tokens, positions, self.cache, keep)
         self.cache.commit(len(token_ids))
         return logits if self._vocab is None else _as_wide(logits, self._vocab)
 

@@ -13,35 +13,58 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from core.ops.native import LEAST_OUT, MOST_TOKENS
+from core.ops.native import MOST_TOKENS, LinearSizes, SmallRows
 
 # 2 cores, all weights of the bundled target, stock / kernel ms: 1 row 2.1 / 0.9, 9 rows 4.8 / 2.0, 33 rows 7.9 / 7.2.
 MOST_ROWS = MOST_TOKENS
+KINDS = (torch.float32, torch.float16, torch.bfloat16)  # by their number in the kernel
 
 
-class FewRowsLinear(nn.Module):
-    """`nn.Linear` that uses the kernel for up to MOST_ROWS rows; float32 on CPU."""
+def stored(weight: Tensor) -> Tensor:
+    """A float32 weight in the 16 bits that hold it exactly, if some do: as files store it, and half to read."""
+    for dtype in KINDS[1:]:
+        narrow = weight.to(dtype)
+        if torch.equal(narrow.float(), weight):
+            return narrow
+    return weight
 
-    def __init__(self, linear: nn.Linear, few_rows: Callable[[Tensor, Tensor], Tensor]) -> None:
+
+class PackedLinear(nn.Module):
+    """`nn.Linear` through the kernel, float32 on CPU, with its weights in the order in which the kernel reads them.
+
+    Weights stay in the type that the file had where that is exact, and are widened in registers. `packed`: panels of
+    outputs [panels, I, panel], zeros beyond the last output.
+    """
+
+    def __init__(self, linear: nn.Linear, kernel: SmallRows) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        self._few_rows = few_rows
+        self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
+        self.kernel = kernel
+        padded = functional.pad(stored(linear.weight.detach()), (0, 0, 0, -linear.out_features % kernel.panel))
+        panels = padded.view(-1, kernel.panel, self.in_features).transpose(1, 2).contiguous()
+        self.packed = nn.Parameter(panels, requires_grad=False)
+        self._bias = None if self.bias is None else self.bias.detach().contiguous()
+        pointers = self.packed.data_ptr(), None if self._bias is None else self._bias.data_ptr()
+        self.sizes = LinearSizes(*pointers, self.in_features, self.out_features, KINDS.index(panels.dtype))
+
+    @property
+    def weight(self) -> Tensor:
+        """A copy of the weights as `nn.Linear` has them, [O, I] float32."""
+        return self.packed.transpose(1, 2).reshape(-1, self.in_features)[: self.out_features].float()
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., I] to [..., O]."""
-        if x.numel() > MOST_ROWS * self.in_features or x.dtype != torch.float32:
-            return functional.linear(x, self.weight, self.bias)
-        out = self._few_rows(x, self.weight)
-        return out if self.bias is None else out + self.bias
+        if x.dtype != torch.float32:
+            return functional.linear(x, self.weight.to(x.dtype), self.bias)
+        return self.kernel.product(x, self.sizes)
 
 
-def use_few_rows_linear(module: nn.Module, few_rows: Callable[[Tensor, Tensor], Tensor]) -> None:
+def use_packed_linear(module: nn.Module, kernel: SmallRows) -> None:
     """Replace the linear layers of a float32 model on CPU, in place."""
     for parent in list(module.modules()):
         for name, part in list(parent.named_children()):
-            if type(part) is nn.Linear and part.out_features >= LEAST_OUT and part.weight.is_contiguous():
-                setattr(parent, name, FewRowsLinear(part, few_rows))
+            if type(part) is nn.Linear and part.weight.dtype == torch.float32:
+                setattr(parent, name, PackedLinear(part, kernel))
 
 
 class FewRowsNorm(nn.Module):

@@ -33,7 +33,7 @@ from core.models.hub.catalog import restore_hint
 from core.models.hub.store import name_of, weight_files
 from core.models.layer_reach import attending_layers, layer_heads, reaches_of, read_again
 from core.models.layerwise import PLAIN_FAMILIES
-from core.models.linear import use_few_rows_linear, use_few_rows_norm, use_few_rows_silu
+from core.models.linear import use_few_rows_norm, use_few_rows_silu, use_packed_linear
 from core.models.quantised import FORMATS, quantise
 from core.models.state_size import NO_STATE, StateSize, state_size
 from core.models.text_part import NAMES, WHOLES, text_bytes, text_part
@@ -339,14 +339,12 @@ def prepared(
             "The weights do not fit into the memory that is free on the device.",
             hint="Close other programs that use it, or choose a smaller model.",
         ) from error
-    if backend.linear is not None:
-        use_few_rows_linear(module, backend.linear)
+    if backend.kernel is not None:
+        use_packed_linear(module, backend.kernel)
+        use_few_rows_norm(module, backend.kernel.norm)
+        use_few_rows_silu(module, backend.kernel.silu)
     elif device.type == "cpu":
         _column_major(module)
-    if backend.norm is not None:
-        use_few_rows_norm(module, backend.norm)
-    if backend.silu is not None:
-        use_few_rows_silu(module, backend.silu)
     eos: Any = getattr(cast(Any, model).generation_config, "eos_token_id", None)
     eos = cast(Any, model).config.eos_token_id if eos is None else eos
     ids = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from core.errors import CoreError, NotEnoughMemory, NotPossibleHere, UnsupportedModel
-from core.models.linear import FewRowsLinear, FewRowsNorm, FewRowsSiLU
+from core.models.linear import FewRowsNorm, FewRowsSiLU, PackedLinear
 from core.models.quantised import QuantisedLinear
 
 BITS = 4
@@ -36,7 +36,7 @@ CAPABILITY = (8, 0)  # bfloat16 tensor cores, which the CUDA kernel needs
 ROUNDED_AT_ONCE = 1 << 24  # weights: 64 MB in float32
 LEAVE_OUT = "Leave out --self-draft-bits."
 
-PlainLinear = nn.Linear | FewRowsLinear | QuantisedLinear
+PlainLinear = nn.Linear | PackedLinear | QuantisedLinear
 
 
 class Rounded(NamedTuple):

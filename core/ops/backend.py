@@ -30,15 +30,13 @@ PartialAttend = Callable[[Tensor, Tensor, Tensor, float], Partial]  # see `atten
 
 
 class Backend(NamedTuple):
-    """How caches attend, and how models compute linear layers, norms and SiLU in passes of few rows."""
+    """How caches attend, and what computes the layers of models on a processor."""
 
     name: str
     attend: Attend
     because: str
-    linear: Callable[[Tensor, Tensor], Tensor] | None = None  # x [..., I], weight [O, I]; None: torch's
     partial: PartialAttend = partial  # attention to a part of the keys, with its log-sum-exp
-    norm: Callable[[Tensor, Tensor, float], Tensor] | None = None  # x [..., D], weight [D], eps: RMSNorm; None: torch's
-    silu: Callable[[Tensor], Tensor] | None = None  # None: torch's
+    kernel: SmallRows | None = None  # also computes linear layers, norms and SiLU; None: torch does
 
 
 STOCK = Backend(TORCH, attend, "torch's own operations")
@@ -64,7 +62,7 @@ def choose_backend(device: torch.device, dtype: torch.dtype, wish: AttentionWish
         log.info("attention by torch: %s", reason)
         return STOCK._replace(because=str(reason))
     kernel.reads_prompts = _reads_prompts_faster(kernel)
-    return _faster(Backend(COMPILED, kernel, "", kernel.linear, norm=kernel.norm, silu=kernel.silu), device, dtype)
+    return _faster(Backend(COMPILED, kernel, "", kernel=kernel), device, dtype)
 
 
 def _reads_prompts_faster(kernel: SmallRows) -> bool:
@@ -128,7 +126,7 @@ def backend_named(name: str, device: torch.device, dtype: torch.dtype) -> Backen
         raise NoKernel("the compiled kernel computes in float32 on a processor only")
     kernel = small_rows()
     kernel.reads_prompts = _reads_prompts_faster(kernel)
-    return Backend(name, kernel, because, kernel.linear, norm=kernel.norm, silu=kernel.silu)
+    return Backend(name, kernel, because, kernel=kernel)
 
 
 def _seconds(device: torch.device, dtype: torch.dtype, rows: int, *candidates: Attend) -> list[float]:

@@ -54,6 +54,33 @@ class Sizes(ctypes.Structure):
     )
 
 
+class LinearSizes(ctypes.Structure):
+    """`Linear` of small_rows.cpp: a layer whose weights are packed."""
+
+    _fields_ = (
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("inputs", "outs", "kind")),
+    )
+
+
+class DecoderSizes(ctypes.Structure):
+    """`Decoder` of small_rows.cpp: a decoder layer."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("norm", "norm_after", "q_norm", "k_norm")),
+        *((name, LinearSizes) for name in ("q", "k", "v", "o", "gate", "up", "down")),
+        *((name, ctypes.c_int64) for name in ("heads", "kv_heads", "dim")),
+        ("eps", ctypes.c_float),
+    )
+
+
+class ScratchPointers(ctypes.Structure):
+    """`Scratch` of small_rows.cpp."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("x", "normed", "wide", "wider"))
+
+
 class SmallRows:
     """Attention like `attention.attend`, linear layers, norms and SiLU; float32 on CPU through the kernel.
 
@@ -69,12 +96,18 @@ class SmallRows:
         self._threads = Threads()
         self._call, self._call_linear = compiled.small_rows_attention, compiled.small_rows_linear
         self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
-        for call in (self._call, self._call_linear, self._call_norm, self._call_silu):
+        self._call_product, self._call_between = compiled.small_rows_product, compiled.small_rows_between
+        calls = (self._call, self._call_linear, self._call_norm, self._call_silu)
+        for call in (*calls, self._call_product, self._call_between):
             call.restype = None
+        compiled.small_rows_panel.restype = ctypes.c_int64
+        self.panel: int = compiled.small_rows_panel()  # outputs whose packed weights lie beside each other
         self._call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
         self._call_linear.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
+        self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
+        self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
         """Causal attention; shapes as in `attention.attend`; keys and values are float32 or float16.
@@ -110,6 +143,35 @@ class SmallRows:
         sizes = (x.numel() // x.shape[-1], x.shape[-1], weight.shape[0])
         self._call_linear(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, self._threads.now())
         return out
+
+    def product(self, x: Tensor, layer: LinearSizes) -> Tensor:
+        """x [..., I] through a packed layer, [..., O]; float32 on CPU, any number of rows."""
+        rows = x.contiguous()
+        out = torch.empty(*x.shape[:-1], layer.outs, dtype=torch.float32)
+        num_rows = x.numel() // x.shape[-1]
+        self._call_product(ctypes.byref(layer), rows.data_ptr(), out.data_ptr(), num_rows, self._threads.now())
+        return out
+
+    def between(
+        self,
+        done: DecoderSizes | None,
+        following: DecoderSizes | None,
+        scratch: ScratchPointers,
+        attended: Tensor | None,
+        heads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+        num_rows: int,
+    ) -> None:
+        """What a pass computes between the attention of two layers, in one parallel step.
+
+        Args:
+            done: the layer whose attention gave `attended` [1, H, T, D], contiguous; None before the first layer.
+            following: the layer whose q, k and v are computed; None behind the last layer.
+            scratch: its x [T, hidden] is the residual stream.
+            heads: cos and sin [T, D], and memory for q [H, T, D], k and v [H_kv, T, D].
+        """
+        layers = [None if layer is None else ctypes.addressof(layer) for layer in (done, following)]
+        pointers = (None if attended is None else attended.data_ptr(), *(tensor.data_ptr() for tensor in heads))
+        self._call_between(*layers, ctypes.addressof(scratch), *pointers, num_rows, self._threads.now())
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm (arXiv 1910.07467) of x [..., D], times weight [D]; both float32 on CPU, weight contiguous."""

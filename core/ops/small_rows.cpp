@@ -552,23 +552,120 @@ extern "C" void small_rows_linear(
   }
 }
 
-// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: x and out [rows, dim] contiguous, w [dim].
-extern "C" void small_rows_norm(
-    const float* x, const float* w, float* out, int64_t rows, int64_t dim, float eps) {
-  for (int64_t r = 0; r < rows; ++r, x += dim, out += dim) {
-    Vec squares = all(0.0f);
-    int64_t d = 0;
-    for (; d + W <= dim; d += W) squares += load(x + d) * load(x + d);
-    float sum = sum_of(squares);
-    for (; d < dim; ++d) sum += x[d] * x[d];
-    const float scale = 1.0f / std::sqrt(sum / float(dim) + eps);
-    for (d = 0; d + W <= dim; d += W) store(out + d, load(x + d) * all(scale) * load(w + d));
-    for (; d < dim; ++d) out[d] = x[d] * scale * w[d];
+namespace {
+
+typedef struct { uint16_t bits; } Brain;  // a bfloat16
+
+// bfloat16 to float32: its bits are the upper half.
+template <class V> INLINE V load(const Brain* p) {
+  typedef uint16_t Bits __attribute__((vector_size(sizeof(V) / 2)));
+  Bits bits;
+  std::memcpy(&bits, p, sizeof bits);
+  const Ints<V> upper = __builtin_convertvector(bits, Ints<V>) << 16;
+  V x;
+  std::memcpy(&x, &upper, sizeof x);
+  return x;
+}
+
+constexpr int PANEL = COLUMNS * WIDE;  // outputs whose weights lie beside each other
+constexpr int DEPTH = 256;             // inputs that are summed one after the other; the sums of such parts are added
+constexpr int WIDENED_FROM = 4 * TOGETHER;  // rows for which 16-bit weights are widened once, not with every six rows
+constexpr int64_t ROWS_OF_A_TASK = 96;
+
+// A linear layer: weights [panels][in][PANEL], those beyond `outs` zero.
+struct Linear {
+  const void* weights;
+  const float* bias;  // or null
+  int64_t in, outs, kind;  // of the weights: 0 float32, 1 float16, 2 bfloat16
+  int64_t panels() const { return (outs + PANEL - 1) / PANEL; }
+};
+
+// out[r][c] (+)= <x_r, column c> over some inputs, for R rows and a panel.
+template <int R, class T>
+INLINE void add_panel(const float* x, int64_t x_row, const T* weights, int num, float* out, int64_t out_row, int valid,
+                      bool first) {
+  Wide sums[R][COLUMNS] = {};
+  for (int i = 0; i < num; ++i, weights += PANEL) {
+    Wide w[COLUMNS];
+#pragma GCC unroll 4
+    for (int c = 0; c < COLUMNS; ++c) w[c] = load<Wide>(weights + c * WIDE);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; ++r) {
+      const Wide number = all<Wide>(x[r * x_row + i]);
+#pragma GCC unroll 4
+      for (int c = 0; c < COLUMNS; ++c) sums[r][c] += number * w[c];
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    alignas(64) float some[PANEL] = {};
+    float* to = valid == PANEL ? out + r * out_row : some;
+    if (!first && to == some) std::copy(out + r * out_row, out + r * out_row + valid, some);
+    for (int c = 0; c < COLUMNS; ++c)
+      store(to + c * WIDE, first ? sums[r][c] : load<Wide>(to + c * WIDE) + sums[r][c]);
+    if (to == some) std::copy(some, some + valid, out + r * out_row);
   }
 }
 
+template <class T>
+void add_rows(const float* x, int64_t x_row, const T* weights, int num, float* out, int64_t out_row, int64_t rows,
+              int valid, bool first) {
+  for (int64_t r = 0; r < rows; r += TOGETHER, x += TOGETHER * x_row, out += TOGETHER * out_row) {
+    switch (std::min<int64_t>(TOGETHER, rows - r)) {
+      case 1: add_panel<1>(x, x_row, weights, num, out, out_row, valid, first); break;
+      case 2: add_panel<2>(x, x_row, weights, num, out, out_row, valid, first); break;
+      case 3: add_panel<3>(x, x_row, weights, num, out, out_row, valid, first); break;
+      case 4: add_panel<4>(x, x_row, weights, num, out, out_row, valid, first); break;
+      case 5: add_panel<5>(x, x_row, weights, num, out, out_row, valid, first); break;
+      default: add_panel<TOGETHER>(x, x_row, weights, num, out, out_row, valid, first);
+    }
+  }
+}
+
+template <class T>
+void panel_product(const Linear& layer, const T* weights, int64_t panel, const float* x, float* out, int64_t rows) {
+  const int64_t first = panel * PANEL;
+  const int valid = int(std::min<int64_t>(PANEL, layer.outs - first));
+  for (int64_t start = 0; start < layer.in; start += DEPTH) {
+    const int num = int(std::min<int64_t>(DEPTH, layer.in - start));
+    const T* some = weights + (panel * layer.in + start) * PANEL;
+    if (!std::is_same_v<T, float> && rows >= WIDENED_FROM) {
+      alignas(64) float wide[DEPTH * PANEL];
+      for (int i = 0; i < num * PANEL; i += WIDE) store(wide + i, load<Wide>(some + i));
+      add_rows(x + start, layer.in, wide, num, out + first, layer.outs, rows, valid, start == 0);
+    } else {
+      add_rows(x + start, layer.in, some, num, out + first, layer.outs, rows, valid, start == 0);
+    }
+  }
+  if (layer.bias != nullptr)
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t o = first; o < first + valid; ++o) out[r * layer.outs + o] += layer.bias[o];
+}
+
+// One panel of a layer: x [rows, in], out [rows, outs]. Every weight is read once for some six rows, and every sum is
+// taken in the same order whatever the number of rows.
+void panel_of(const Linear& layer, int64_t panel, const float* x, float* out, int64_t rows) {
+  if (layer.kind == 1)
+    panel_product(layer, static_cast<const Half*>(layer.weights), panel, x, out, rows);
+  else if (layer.kind == 2)
+    panel_product(layer, static_cast<const Brain*>(layer.weights), panel, x, out, rows);
+  else
+    panel_product(layer, static_cast<const float*>(layer.weights), panel, x, out, rows);
+}
+
+// out = x / sqrt(mean(x^2) + eps) * w
+INLINE void norm_row(const float* x, const float* w, float* out, int64_t dim, float eps) {
+  Vec squares = all(0.0f);
+  int64_t d = 0;
+  for (; d + W <= dim; d += W) squares += load(x + d) * load(x + d);
+  float sum = sum_of(squares);
+  for (; d < dim; ++d) sum += x[d] * x[d];
+  const float scale = 1.0f / std::sqrt(sum / float(dim) + eps);
+  for (d = 0; d + W <= dim; d += W) store(out + d, load(x + d) * all(scale) * load(w + d));
+  for (; d < dim; ++d) out[d] = x[d] * scale * w[d];
+}
+
 // out[i] = x[i] / (1 + e^-x[i]), computed alike for every number, wherever it stands.
-extern "C" void small_rows_silu(const float* x, float* out, int64_t num) {
+INLINE void silu_row(const float* x, float* out, int64_t num) {
   int64_t i = 0;
   for (; i + W <= num; i += W) store(out + i, silu(load(x + i)));
   if (i == num) return;
@@ -577,3 +674,134 @@ extern "C" void small_rows_silu(const float* x, float* out, int64_t num) {
   store(rest, silu(load(rest)));
   std::copy(rest, rest + num - i, out + i);
 }
+
+}  // namespace
+
+extern "C" int64_t small_rows_panel() { return PANEL; }
+
+// out = layer(x): x [rows, in] and out [rows, outs] contiguous.
+extern "C" void small_rows_product(const Linear* layer, const float* x, float* out, int64_t rows, int64_t threads) {
+  const int64_t parts = (rows + ROWS_OF_A_TASK - 1) / ROWS_OF_A_TASK, panels = layer->panels();
+#pragma omp parallel for schedule(dynamic, 1) num_threads(int(threads)) if (threads > 1)
+  for (int64_t i = 0; i < panels * parts; ++i) {
+    const int64_t part = i / panels, from = rows * part / parts, to = rows * (part + 1) / parts;
+    panel_of(*layer, i % panels, x + from * layer->in, out + from * layer->outs, to - from);
+  }
+}
+
+// A layer of a Llama-like decoder, and memory for its numbers between the steps.
+struct Decoder {
+  const float *norm, *norm_after, *q_norm, *k_norm;  // the last two or null: norms of every head
+  Linear q, k, v, o, gate, up, down;
+  int64_t heads, kv_heads, dim;
+  float eps;
+};
+
+struct Scratch {  // at least `rows` times the widths of a layer's inputs and outputs
+  float *x, *normed, *wide, *wider;  // x [rows, hidden]: the residual stream
+};
+
+namespace {
+
+// Rotary position embedding (arXiv 2104.09864) of one head, its halves rotated together; dim a multiple of 8. One loop
+// for all cases: of two products that are added, GCC may fuse either one with the addition.
+INLINE void rotate(const float* x, const float* cos, const float* sin, float* out, int64_t dim) {
+  const int64_t half = dim / 2;
+  for (int64_t d = 0; d < half; d += lanes<Vec4>) {
+    const Vec4 low = load<Vec4>(x + d), high = load<Vec4>(x + d + half);
+    store(out + d, low * load<Vec4>(cos + d) - high * load<Vec4>(sin + d));
+    store(out + d + half, high * load<Vec4>(cos + d + half) + low * load<Vec4>(sin + d + half));
+  }
+}
+
+// A row's heads from [heads, dim] to their places in [heads, rows, dim], normed and rotated where that is asked for.
+INLINE void spread(const float* from, const float* norm, float eps, const float* cos, const float* sin, float* to,
+                   int64_t heads, int64_t rows, int64_t row, int64_t dim) {
+  float normed[MAX_DIM];
+  for (int64_t h = 0; h < heads; ++h, from += dim) {
+    float* place = to + (h * rows + row) * dim;
+    const float* head = from;
+    if (norm != nullptr) norm_row(head, norm, normed, dim, eps), head = normed;
+    if (cos != nullptr)
+      rotate(head, cos, sin, place, dim);
+    else
+      std::copy(head, head + dim, place);
+  }
+}
+
+// What `num` layers with the same inputs compute, panel by panel over the threads of a parallel region.
+template <int N>
+INLINE void products(const Linear* const (&layers)[N], const float* x, float* const (&outs)[N], int64_t rows) {
+  int64_t ends[N], total = 0;
+  for (int n = 0; n < N; ++n) ends[n] = total += layers[n]->panels();
+#pragma omp for schedule(static)
+  for (int64_t i = 0; i < total; ++i) {
+    int n = 0;
+    while (i >= ends[n]) ++n;
+    panel_of(*layers[n], i - (n > 0 ? ends[n - 1] : 0), x, outs[n], rows);
+  }
+}
+
+}  // namespace
+
+// The part of a pass between the attention of two layers: what follows attention in `done`, then what precedes it in
+// `next`; either may be null. attended: [heads, rows, dim]; q [heads, rows, dim], k and v [kv_heads, rows, dim] are
+// written; cos and sin [rows, dim].
+extern "C" void small_rows_between(const Decoder* done, const Decoder* next, const Scratch* s, const float* attended,
+                                   const float* cos, const float* sin, float* q, float* k, float* v, int64_t rows,
+                                   int64_t threads) {
+#pragma omp parallel num_threads(int(threads)) if (threads > 1)
+  {
+    if (done != nullptr) {
+      const int64_t in = done->o.in, hidden = done->o.outs, inner = done->gate.outs, dim = done->dim;
+#pragma omp for schedule(static)
+      for (int64_t i = 0; i < rows * done->heads; ++i) {
+        const int64_t r = i / done->heads, h = i % done->heads;
+        const float* from = attended + (h * rows + r) * dim;
+        std::copy(from, from + dim, s->wide + r * in + h * dim);
+      }
+      products<1>({&done->o}, s->wide, {s->normed}, rows);
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < rows; ++r) {
+        float *x = s->x + r * hidden, *added = s->normed + r * hidden;
+        for (int64_t d = 0; d < hidden; ++d) x[d] += added[d];
+        norm_row(x, done->norm_after, added, hidden, done->eps);
+      }
+      products<2>({&done->gate, &done->up}, s->normed, {s->wide, s->wider}, rows);
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < rows; ++r) {
+        float *gate = s->wide + r * inner, *up = s->wider + r * inner;
+        silu_row(gate, gate, inner);
+        for (int64_t d = 0; d < inner; ++d) gate[d] *= up[d];
+      }
+      products<1>({&done->down}, s->wide, {s->normed}, rows);
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t d = r * hidden; d < (r + 1) * hidden; ++d) s->x[d] += s->normed[d];
+    }
+    if (next != nullptr) {
+      const int64_t hidden = next->q.in, dim = next->dim;
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < rows; ++r)
+        norm_row(s->x + r * hidden, next->norm, s->normed + r * hidden, hidden, next->eps);
+      float* after_k = s->wider + rows * next->k.outs;
+      products<3>({&next->q, &next->k, &next->v}, s->normed, {s->wide, s->wider, after_k}, rows);
+#pragma omp for schedule(static)
+      for (int64_t r = 0; r < rows; ++r) {
+        const float *c = cos + r * dim, *n = sin + r * dim;
+        const int64_t heads = next->heads, kv = next->kv_heads;
+        spread(s->wide + r * heads * dim, next->q_norm, next->eps, c, n, q, heads, rows, r, dim);
+        spread(s->wider + r * kv * dim, next->k_norm, next->eps, c, n, k, kv, rows, r, dim);
+        spread(after_k + r * kv * dim, nullptr, 0, nullptr, nullptr, v, kv, rows, r, dim);
+      }
+    }
+  }
+}
+
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: x and out [rows, dim] contiguous, w [dim].
+extern "C" void small_rows_norm(
+    const float* x, const float* w, float* out, int64_t rows, int64_t dim, float eps) {
+  for (int64_t r = 0; r < rows; ++r) norm_row(x + r * dim, w, out + r * dim, dim, eps);
+}
+
+extern "C" void small_rows_silu(const float* x, float* out, int64_t num) { silu_row(x, out, num); }

@@ -38,7 +38,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         kernel = small_rows()
     except NoKernel as reason:
         pytest.skip(f"no kernel here: {reason}")
-    yield Backend("compiled", kernel, "test", kernel.linear, norm=kernel.norm, silu=kernel.silu)
+    yield Backend("compiled", kernel, "test", kernel=kernel)
 
 
 def answer(engine: Engine, prompt: list[int], method: str) -> Finished:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import launch
 from app.remote.connecting import connector
+from core.caches.full import FullCache
 from core.caches.tokens import Context
 from core.config import EngineConfig, GenerationConfig, SamplingParams, SpeculationConfig
 from core.decoding.sampling import TokenSampler
@@ -25,7 +26,7 @@ from core.generation.events import Finished
 from core.models import self_draft
 from core.models.cached_model import CachedModel
 from core.models.hub.catalog import ROOT
-from core.models.linear import FewRowsLinear
+from core.models.linear import PackedLinear, use_packed_linear
 from core.models.self_draft import (
     COMPUTED,
     GROUP,
@@ -37,8 +38,9 @@ from core.models.self_draft import (
     widened,
 )
 from core.ops.graphs import Graphs
+from core.ops.native import NoKernel, small_rows
 from tests.core.models.hub.test_catalog import save
-from tests.core.toys import CPU, EnumeratingSampler, random_prompt, tiny_config, tiny_engine, tiny_model
+from tests.core.toys import CPU, EnumeratingSampler, loaded, random_prompt, tiny_config, tiny_engine, tiny_model
 
 FIXED = SpeculationConfig(gamma1=2, gamma2=6, adaptive=False)
 
@@ -111,14 +113,18 @@ def test_a_twin_shares_all_but_the_linear_layers_and_changes_nothing() -> None:
 
 
 def test_layers_with_a_kernel_for_few_rows_get_a_twin_too() -> None:
-    from core.models.linear import use_few_rows_linear
-
+    try:
+        kernel = small_rows()
+    except NoKernel as reason:
+        pytest.skip(f"no kernel here: {reason}")
     model = tiny_model(tiny_config(), 3)
     expected = self_draft_of(model, CPU)
-    use_few_rows_linear(model, functional.linear)
+    use_packed_linear(model, kernel)
     twin = self_draft_of(model, CPU)
     assert self_draft_bytes(twin) == self_draft_bytes(expected)
-    assert not any(isinstance(part, FewRowsLinear) for part in twin.modules())
+    assert not any(isinstance(part, PackedLinear) for part in twin.modules())
+    judges = [CachedModel("4", one, FullCache(loaded(tiny_config(), 3).shape, 64, 8), CPU) for one in (expected, twin)]
+    assert torch.equal(*(judge.feed(Context(list(range(5))), range(5), 5) for judge in judges))
 
 
 # -------------------- engines

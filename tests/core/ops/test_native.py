@@ -13,7 +13,7 @@ from core.caches.full import FullCache
 from core.caches.policies import landmark_scores
 from core.caches.tokens import Context
 from core.models.cached_model import CachedModel
-from core.models.linear import FewRowsLinear, FewRowsNorm, FewRowsSiLU, use_few_rows_norm
+from core.models.linear import FewRowsNorm, FewRowsSiLU, PackedLinear, use_few_rows_norm
 from core.models.loader import prepared
 from core.ops import backend, native
 from core.ops.attention import attend, attend_reference
@@ -245,6 +245,38 @@ def test_linear_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
         assert all(torch.equal(kernel.linear(x[row : row + 1], weight)[0], together[0, row]) for row in range(rows))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("inner", "outer", "rows"), [(64, 64, 1), (162, 240, 5), (520, 1000, 13), (700, 9, 40)])
+def test_packed_layers_equal_their_slow_twin_and_rows_do_not_depend_on_one_another(
+    kernel: SmallRows, threads: Callable[[int], None], inner: int, outer: int, rows: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(inner)
+    linear = torch.nn.Linear(inner, outer, bias=rows % 2 == 1).requires_grad_(False)
+    linear.weight.data = linear.weight.data.to(dtype).float()
+    linear.weight.data[0, 0] = 2.0**-40 if dtype == torch.bfloat16 else linear.weight.data[0, 0]  # float16 has no such
+    x = torch.randn(rows, inner, generator=generator)
+    packed = PackedLinear(linear, kernel)
+    assert packed.packed.dtype == dtype and torch.equal(packed.weight, linear.weight)
+    together = packed(x[None])
+    assert torch.allclose(together[0].double(), linear.double()(x.double()), atol=1e-7 * inner)
+    for number in (1, 2, 3, 4):
+        threads(number)
+        assert torch.equal(packed(x), together[0])
+        assert all(torch.equal(packed(x[row : row + 1])[0], together[0, row]) for row in range(rows))
+
+
+def test_weights_of_16_bits_give_what_the_same_numbers_in_float32_give(kernel: SmallRows) -> None:
+    linear = torch.nn.Linear(300, 70).requires_grad_(False)
+    x = torch.randn(30, 300, generator=torch.Generator().manual_seed(1))
+    for dtype in (torch.float16, torch.bfloat16):
+        linear.weight.data = linear.weight.data.to(dtype).float() * (1 if dtype == torch.float16 else 2.0**-30)
+        narrow, wide = PackedLinear(linear, kernel), PackedLinear(linear, kernel)
+        wide.packed.data = narrow.packed.float()
+        wide.sizes.weights, wide.sizes.kind = wide.packed.data_ptr(), 0
+        for rows in (1, 6, 30):
+            assert torch.equal(narrow(x[:rows]), wide(x[:rows]))
+
+
 @pytest.mark.parametrize("num_chunks", [3, 8, 700])
 def test_chunks_are_scored_through_the_kernel_as_without(kernel: SmallRows, num_chunks: int) -> None:
     generator = torch.Generator().manual_seed(num_chunks)
@@ -336,7 +368,7 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
     """With the kernels a pass of many rows has the logits of passes of one row; without them the last bits differ."""
     tokens, differ = Context(random_prompt(lengths[-1] + 25)), {"torch": 0, "compiled": 0}
     logits: dict[str, list[torch.Tensor]] = {"torch": [], "compiled": []}
-    compiled = Backend("compiled", kernel, "test", kernel.linear, norm=kernel.norm, silu=kernel.silu)
+    compiled = Backend("compiled", kernel, "test", kernel=kernel)
     for name, chosen in (("torch", STOCK), ("compiled", compiled)):
         config = tiny_config(kind, heads=heads, kv_heads=kv_heads)
         config.intermediate_size = 104  # as the bundled target's, no multiple of what torch's SiLU takes at a time
@@ -359,11 +391,11 @@ def test_a_model_keeps_its_logits_and_verifies_to_the_last_bit(
 
 
 def test_the_loader_replaces_what_sums_in_another_order(kernel: SmallRows) -> None:
-    chosen = Backend("compiled", kernel, "test", kernel.linear, norm=kernel.norm, silu=kernel.silu)
+    chosen = Backend("compiled", kernel, "test", kernel=kernel)
     tiny = loaded(tiny_config("qwen2"), 5)
     parts = list(prepared(tiny.module, tiny.dims, torch.float32, CPU, chosen).module.modules())
-    assert any(isinstance(part, FewRowsLinear) and part.bias is not None for part in parts)
-    for kind, few_rows in (("Linear", FewRowsLinear), ("RMSNorm", FewRowsNorm), ("SiLU", FewRowsSiLU)):
+    assert any(isinstance(part, PackedLinear) and part.bias is not None for part in parts)
+    for kind, few_rows in (("Linear", PackedLinear), ("RMSNorm", FewRowsNorm), ("SiLU", FewRowsSiLU)):
         assert any(isinstance(part, few_rows) for part in parts)
         assert not any(kind in type(part).__name__ and not isinstance(part, few_rows) for part in parts)
 

@@ -1,8 +1,8 @@
 """Footers, the list, notices, settings and what small buttons do: plain functions and handlers, no browser."""
 
 import json
-import time
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,0 +1,171 @@
+"""Passes of few tokens through a Llama-like model on a processor, with one call of the kernel between two attentions.
+
+The modules of transformers take some 40 small operations a layer. For a handful of rows their calls cost more than what
+they compute (2 cores, the bundled target, one row: 3.0 ms of Python and dispatch a pass, 0.5 so). The kernel computes
+the same: norms, products, rotary positions, SiLU. Keys, values and attention go through the cache as always.
+
+Only families whose layers were compared are known here, and each model is tried once against its own modules.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from core.caches.base import KVCache
+from core.models.hf_attention import forward
+from core.models.linear import FewRowsNorm, PackedLinear
+from core.ops.attention import attend
+from core.ops.native import MOST_DIM, MOST_TOKENS, DecoderSizes, ScratchPointers
+from core.ops.reach import Asked
+
+log = logging.getLogger(__name__)
+
+FAMILIES = frozenset({"llama", "qwen2", "qwen3", "mistral"})
+FIXED_ROTATIONS = frozenset({"default", "linear", "llama3", "yarn"})  # others change with the length of the text
+BLOCK = 1024  # positions whose rotations are computed together
+TRIED = 5  # tokens of the comparison
+TOLERANCE = 1e-4  # of logits, relative to the largest
+
+_made: "WeakKeyDictionary[nn.Module, ShortPass | None]" = WeakKeyDictionary()  # caches of one model share its memory
+
+
+class ShortPass:
+    """Computes logits of up to MOST_TOKENS tokens. One thread at a time, like the model itself."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """`model` must be one that `short_pass_of` accepts."""
+        body = cast(Any, model).model
+        self._body: Any = body
+        self._head = cast(PackedLinear, cast(Any, model).lm_head)
+        self._kernel = self._head.kernel
+        layers = list(body.layers)
+        first = layers[0].self_attn
+        self._dim, hidden = int(first.head_dim), first.q_proj.in_features
+        heads, kv_heads = first.q_proj.out_features // self._dim, first.k_proj.out_features // self._dim
+        self._layers = [_decoder(layer, self._dim) for layer in layers]
+        widths = (hidden, hidden, *(max(heads * self._dim, layers[0].mlp.gate_proj.out_features),) * 2)
+        self._memory = [torch.empty(MOST_TOKENS, width, dtype=torch.float32) for width in widths]
+        self._memory[3] = torch.empty(MOST_TOKENS, max(widths[3], 2 * kv_heads * self._dim), dtype=torch.float32)
+        self._scratch = ScratchPointers(*(memory.data_ptr() for memory in self._memory))
+        rows = (heads, kv_heads, kv_heads)
+        self._qkv = [torch.empty(MOST_TOKENS * count * self._dim, dtype=torch.float32) for count in rows]
+        self._counts = rows
+        self._first = -1  # position of the first rotation held
+        self._rotations = torch.empty(0), torch.empty(0)
+
+    @torch.inference_mode()
+    def __call__(self, tokens: Tensor, positions: Tensor, cache: KVCache, keep: int) -> Tensor:
+        """As `core.models.hf_attention.forward`: tokens [T] at consecutive positions [T]; logits [keep, V]."""
+        count, dim = len(tokens), self._dim
+        self._memory[0][:count] = functional.embedding(tokens, self._body.embed_tokens.weight)
+        cos, sin = self._rotation(int(positions[0]), count)
+        q, k, v = (
+            own[: count * n * dim].view(1, n, count, dim) for own, n in zip(self._qkv, self._counts, strict=True)
+        )
+        heads = (cos, sin, q, k, v)
+        done, attended = None, None
+        for number, layer in enumerate(self._layers):
+            self._kernel.between(done, layer, self._scratch, attended, heads, count)
+            cache.stage(number, k, v)
+            attended = cache.attend(number, q, dim**-0.5).contiguous()
+            done = layer
+        self._kernel.between(done, None, self._scratch, attended, heads, count)
+        x = self._memory[0][count - keep : count]
+        norm = self._body.norm
+        return self._kernel.product(self._kernel.norm(x, norm.weight, norm.variance_epsilon), self._head.sizes)
+
+    def _rotation(self, start: int, count: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of `count` positions from `start`, [T, D] each."""
+        first = start // BLOCK * BLOCK
+        if first != self._first:
+            positions = torch.arange(first, first + BLOCK + MOST_TOKENS)
+            cos, sin = self._body.rotary_emb(self._memory[0], positions[None])
+            self._rotations, self._first = (cos[0].contiguous(), sin[0].contiguous()), first
+        rows = slice(start - first, start - first + count)
+        return self._rotations[0][rows], self._rotations[1][rows]
+
+
+def short_pass_of(model: nn.Module) -> ShortPass | None:
+    """The short pass of a model whose layers were replaced by those of `core.models.linear`; None: it has none."""
+    if model not in _made:
+        short = ShortPass(model) if _is_known(model) else None
+        if short is not None and not _agrees(model, short):
+            log.info("short passes go through the modules: %s computes something else", type(model).__name__)
+            short = None
+        _made[model] = short
+    return _made[model]
+
+
+def _is_known(model: nn.Module) -> bool:
+    config: Any = getattr(model, "config", None)
+    body = getattr(model, "model", None)
+    if getattr(config, "model_type", "") not in FAMILIES or type(model).__name__[-11:] != "ForCausalLM":
+        return False
+    rotation = getattr(getattr(body, "rotary_emb", None), "rope_type", "")
+    if rotation not in FIXED_ROTATIONS or (getattr(config, "sliding_window", None) and _slides(config)):
+        return False
+    parts = [_decoder_parts(layer) for layer in cast(Any, body).layers]
+    linear = all(
+        isinstance(part, PackedLinear) for part in (cast(Any, model).lm_head, *(p for a, _ in parts for p in a))
+    )
+    norms = all(isinstance(part, FewRowsNorm) for part in (cast(Any, body).norm, *(p for _, b in parts for p in b)))
+    dim = cast(Any, body).layers[0].self_attn.head_dim if parts else 0
+    return linear and norms and dim % 8 == 0 and 0 < dim <= MOST_DIM
+
+
+def _slides(config: Any) -> bool:
+    kinds = getattr(config, "layer_types", None)
+    return kinds is None or "sliding_attention" in kinds
+
+
+def _decoder_parts(layer: Any) -> tuple[list[nn.Module], list[nn.Module]]:
+    attention, mlp = layer.self_attn, layer.mlp
+    linear = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [norm for name in ("q_norm", "k_norm") if (norm := getattr(attention, name, None)) is not None]
+    return [*linear, mlp.gate_proj, mlp.up_proj, mlp.down_proj], norms
+
+
+def _decoder(layer: Any, dim: int) -> DecoderSizes:
+    linear, norms = _decoder_parts(layer)
+    weights = [norm.weight.data_ptr() for norm in norms]
+    weights += [None] * (4 - len(weights))
+    heads = linear[0].out_features // dim, linear[1].out_features // dim
+    return DecoderSizes(*weights, *(part.sizes for part in linear), *heads, dim, norms[0].variance_epsilon)
+
+
+class _Alone:
+    """A cache of one pass over a text that begins with it."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._rows: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def stage(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._rows[layer] = k.clone(), v.clone()
+
+    def attend(self, layer: int, q: Tensor, scaling: float, asked: Asked | None = None) -> Tensor:
+        assert asked is None, f"layer {layer} asks for {asked}"
+        return attend(q, *self._rows[layer], scaling)
+
+
+def _agrees(model: nn.Module, short: ShortPass) -> bool:
+    """Whether both give the same logits for a few tokens, up to rounding."""
+    positions = torch.arange(BLOCK - 1, BLOCK - 1 + TRIED)
+    tokens = positions % cast(Any, model).config.vocab_size
+    with torch.inference_mode():
+        wanted, found = (run(tokens, positions) for run in (_modules(model), _alone(short)))
+    return torch.allclose(found, wanted, rtol=0.0, atol=TOLERANCE * float(wanted.abs().max()))
+
+
+def _modules(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda tokens, positions: forward(model, tokens, positions, cast(KVCache, _Alone()), TRIED)
+
+
+def _alone(short: ShortPass) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda tokens, positions: short(tokens, positions, cast(KVCache, _Alone()), TRIED)
