@@ -123,7 +123,7 @@ def _slides(config: Any) -> bool:
     return kinds is None or "sliding_attention" in kinds
 
 
-def _decoder_parts(layer: Any) -> tuple[list[nn.Module], list[nn.Module]]:
+def _decoder_parts(layer: Any) -> tuple[list[Any], list[Any]]:
     attention, mlp = layer.self_attn, layer.mlp
     linear = [attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj]
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
