@@ -71,6 +71,10 @@ class SavedBooks:
         slots = self._slots
         return (len(slots), slots.nbytes) if slots is not None else (0, 0)
 
+    def num_in_memory(self, token_ids: Sequence[int]) -> int:
+        """How many of a text's first tokens are kept in memory, beside the one that the model has."""
+        return self._slots.num_kept(token_ids) if self._slots is not None else 0
+
     def _of(self, engine: "TextEngine") -> "BookStore | None":
         if self._store is None and engine.info.num_ranks == 1 and (folder := self.folder) is not None:
             from core.kv_store.engine_store import BookStore, holds_all_rows

@@ -343,10 +343,9 @@ class EngineWorker:
         """Free the engine and everything that refers to it."""
         from core.planning.hardware import return_memory  # imports torch, which is loaded by now
 
-        engine, self._engine = self._engine, None
-        if engine is not None:
+        if (engine := self._engine) is not None:
             _surely(engine.close)
-        del engine
+        self._engine = engine = None
         self.saved_books.leave()
         for session in self.sessions.all():
             forget_tokens(session)
@@ -371,7 +370,7 @@ class EngineWorker:
             if isinstance(self._jobs.state, LoadFailed):
                 raise self._jobs.state.error
             assert self._engine is not None, "a job before the model is loaded"
-            for event in noticed(job.work(self._engine, job.cancel), self.sessions, self._engine):
+            for event in noticed(job, self.sessions, self._engine, self.saved_books.num_in_memory):
                 job.tell(event)
         except CoreError as error:
             let_go(error)  # the page stores the error, whose frames would keep the engine alive

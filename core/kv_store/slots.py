@@ -96,6 +96,10 @@ class Slots:
                 return
             yield moving
 
+    def num_kept(self, token_ids: Sequence[int]) -> int:
+        """How many of a text's first tokens are kept."""
+        return self._longest(token_ids)[1]
+
     def _used(self, text: Text) -> None:
         self._texts.remove(text)
         self._texts.append(text)

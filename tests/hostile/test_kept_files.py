@@ -66,7 +66,7 @@ VALUES = st.sampled_from(ODD) | st.recursive(
 def show_all_of_it(dialogue: Dialogue) -> None:
     """Whatever the page and the exports do with a conversation, down to the bytes that are sent."""
     session = Session("0" * 32, dialogue=dialogue, editing=dialogue.head)
-    said = [book_notice(session, ()), editing_notice(session), conversation(session), as_markdown(dialogue)]
+    said = [book_notice(session), editing_notice(session), conversation(session), as_markdown(dialogue)]
     orjson.dumps(said)
     as_json(dialogue).encode()
     assert load(dump(dialogue), dialogue.id) == dialogue

@@ -135,7 +135,7 @@ class BookView:
             again = "takes it from disk" if state.kept_bytes or state.num_fetched else "reads it"
             told = f" ({formats.about(session.read_seconds)})" if session.read_seconds >= LEAST_SECONDS else ""
             note = f"Another page uses the model now. The next answer {again} again first{told}."
-            return f'<div class="step paused"><p>{note}</p></div>'
+            return f'<div class="step paused"><p>{note}</p></div>{on_disk(session)}{keep_line(session)}'
         note = "Answers begin at once."
         return f'<div class="step done"><p>{how_read(session)} {note}</p></div>{on_disk(session)}{keep_line(session)}'
 
