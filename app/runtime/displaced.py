@@ -16,7 +16,7 @@ Kept = Callable[[Sequence[int]], int]  # how many of a text's first tokens are k
 
 
 def noticed(job: Job, sessions: Sessions, engine: "TextEngine", kept: Kept) -> Iterator[WorkerEvent]:
-    """Do a job and yield its events; as soon as it reads, and at its end, note whose books the next answer reads again."""
+    """Do a job and yield its events; as soon as it reads, and at its end, note whose books are read again."""
     reads = False
     for event in job.work(engine, job.cancel):
         yield event

@@ -70,11 +70,11 @@ class Job:
             self._items.append(item)
             self._came.notify_all()
 
-    def item(self, index: int, timeout_seconds: float) -> Item | None:
-        """The event with an index, as soon as it is there; None: not in time."""
+    def items(self, index: int, timeout_seconds: float) -> list[Item]:
+        """The event with an index, as soon as it is there; none: not in time."""
         with self._came:
-            there = self._came.wait_for(lambda: index < len(self._items), timeout_seconds)
-            return self._items[index] if there else None
+            self._came.wait_for(lambda: index < len(self._items), timeout_seconds)
+            return self._items[index : index + 1]
 
 
 class JobQueue:
@@ -114,8 +114,8 @@ class JobQueue:
         job.num_followers += 1
         try:
             while True:
-                item = job.item(index, INTERVAL_SECONDS)
-                if item is None:
+                come = job.items(index, INTERVAL_SECONDS)
+                if not come:
                     if self._withdrawn(job):
                         return
                     waiting = self._waiting(job)
@@ -124,7 +124,7 @@ class JobQueue:
                     else:
                         yield Pause()
                     continue
-                index += 1
+                index, item = index + 1, come[0]
                 if isinstance(item, Done):
                     return
                 if isinstance(item, CoreError):

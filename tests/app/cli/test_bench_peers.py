@@ -54,10 +54,10 @@ def test_minutes_end_it_and_a_checkpoint_goes_on(tmp_path: Path, capsys: pytest.
     assert json.loads(captured.out)["complete"] is False and "The minutes are over" in captured.err
     assert run(tmp_path, *options) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
-    assert run(tmp_path, *options, "--seed", "7") == 1
+    assert run(tmp_path, *options, "--seed", "7") == 2
     assert "other settings" in capsys.readouterr().err
 
 
 def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, "--peers", "magic") == 1 and "no peer 'magic'" in capsys.readouterr().err
-    assert run(tmp_path, "--device", "cuda") == 1 and "on the processor" in capsys.readouterr().err
+    assert run(tmp_path, "--peers", "magic") == 2 and "no peer 'magic'" in capsys.readouterr().err
+    assert run(tmp_path, "--device", "cuda") == 2 and "on the processor" in capsys.readouterr().err

@@ -66,6 +66,7 @@ def namespace(**fields: Any) -> argparse.Namespace:
         "thinking": None,
         "chapters": None,
         "pages": None,
+        "data_dir": None,
     }
     known |= {"question": "Who kept the light?", "questions": None, "method": "triforce", "json": True}
     known |= {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16}

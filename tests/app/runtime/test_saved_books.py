@@ -27,6 +27,7 @@ from tests.core import test_hybrids, test_windows
 from tests.core.toys import random_prompt, tiny_engine
 
 TEXT = "It was a dark and stormy night. " * 40
+LONG = TEXT * 5  # 12 chunks: it is still being read when the reader stops it
 PLAIN = GenerationConfig(max_new_tokens=6)
 
 
@@ -124,7 +125,7 @@ def read_by_an_answer(worker: EngineWorker, file: Path) -> Session:
 def test_a_book_that_an_answer_read_is_offered_and_opened_after_a_restart(
     start: Callable[[], EngineWorker], tmp_path: Path
 ) -> None:
-    worker, file = start(), write_book(tmp_path, TEXT)
+    worker, file = start(), write_book(tmp_path, LONG)
     session = read_by_an_answer(worker, file)
     assert "Keep it on disk?" in card(session) and session.read_seconds > 0
     list(worker.save_book(session.id))
@@ -142,7 +143,7 @@ def test_a_book_that_an_answer_read_is_kept_without_asking_where_books_always_ar
 ) -> None:
     worker = start()
     choose(worker, "always")
-    session = read_by_an_answer(worker, write_book(tmp_path, TEXT))
+    session = read_by_an_answer(worker, write_book(tmp_path, LONG))
     answer(worker, session.id)  # keeping makes way for it, and goes on afterwards
     wait_for(lambda: disk_state(session).kept_bytes > 0)
     assert kept(worker) == ["book.txt"] and "Kept on disk: " in card(session)
