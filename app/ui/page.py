@@ -213,6 +213,7 @@ def wire_answers(
     session, box, settings = parts.session, parts.box, side.settings
     sent = {**stream, "js": SEND}
     asked = [box.submit(answers.ask, [session, box, *settings], parts.of_answer, api_name="ask", **sent)]
+    asked[0].success(None, None, None, js="() => window.triforceChat.arrived()", api_visibility="private")
     asked[0].failure(None, box, box, js="(typed) => window.triforceChat.unsent(typed)", api_visibility="private")
     for button in parts.suggestions:
         clicked = [session, button, *settings]

@@ -273,9 +273,15 @@ def test_a_question_that_never_reached_the_server_comes_back(
     tmp_path: Path,
 ) -> None:
     reader = reads(visit, tmp_path)
-    reader.page.route("**/queue/join*", lambda route: route.abort())
+    reader.page.route("**/queue/join*", lambda route: route.abort(), times=1)
     reader.asks("Is anyone there?")
-    playwright.expect(reader.page.locator("#question textarea")).to_have_value("Is anyone there?")
+    box = reader.page.locator("#question textarea")
+    playwright.expect(box).to_have_value("Is anyone there?")
+    reader.page.wait_for_timeout(2500)  # meanwhile Gradio draws the page anew
+    playwright.expect(box).to_have_value("Is anyone there?")
+    box.fill("")
+    reader.page.wait_for_timeout(500)
+    assert box.input_value() == "", "what the reader takes out does not come back"
 
 
 def test_enter_during_an_answer_takes_nothing_from_the_box(

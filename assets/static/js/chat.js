@@ -16,7 +16,10 @@
     const before = classes.contains("answering");
     for (const [name, sign] of Object.entries(STATES)) classes.toggle(name, find(sign) !== null);
     // an open page shows what was loaded for the answer before
-    if (!before && classes.contains("answering")) find("#where-page [data-act=close]")?.click();
+    if (!before && classes.contains("answering")) {
+      find("#where-page [data-act=close]")?.click();
+      arrived();
+    }
     waits();
   }
 
@@ -173,20 +176,49 @@
 
   // -------------------- the question box: empty as soon as its question is sent, whatever is typed next stays
 
+  const SENT = "triforce-sent"; // until the server has it
   let sent = "";
+
+  const unanswered = () => sessionStorage.getItem(SENT);
+  const arrived = () => sessionStorage.removeItem(SENT);
 
   function send(question) {
     sent = question;
-    const box = find("#question textarea");
-    if (box) {
-      box.value = "";
-      box.dispatchEvent(new Event("input", { bubbles: true }));
-    }
+    sessionStorage.setItem(SENT, question);
+    write("");
     return question;
   }
 
-  // The question never reached the server: back into the box, unless something new is there.
-  const unsent = (typed) => typed || sent;
+  function write(text) {
+    const box = find("#question textarea");
+    if (!box || box.value === text) return;
+    box.value = text;
+    box.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  // A question that never reached the server goes back into the box, unless something new is there. When Gradio has
+  // connected again it draws the whole page anew, so it is put back for a while.
+  function restore() {
+    if (!unanswered()) return;
+    const again = setInterval(() => {
+      const question = unanswered();
+      if (!question) end();
+      else if (!find("#question textarea")?.value) write(question);
+    }, 250);
+    const end = (event) => {
+      if (event && !event.isTrusted) return; // our own
+      clearInterval(again);
+      removeEventListener("input", end, true);
+      arrived();
+    };
+    addEventListener("input", end, true);
+    setTimeout(end, 10000);
+  }
+
+  function unsent(typed) {
+    restore();
+    return typed || sent;
+  }
 
   const shown = (element) => element && element.offsetParent !== null;
 
@@ -227,6 +259,7 @@
   }
 
   function kept() {
+    restore();
     try {
       return localStorage.getItem(KEPT) ?? "";
     } catch {
@@ -234,5 +267,5 @@
     }
   }
 
-  window.triforceChat = { take: () => asked, deliver, send, unsent, keep, kept };
+  window.triforceChat = { take: () => asked, deliver, send, unsent, arrived, keep, kept };
 })();
