@@ -25,6 +25,7 @@ from core.generation.decode_loop import LONGEST_ROUND
 from core.kv_store.bookfile import BookReader, BookWriter, Label
 from core.kv_store.folder import DIGESTS, BookFolder, Found, SavedBook, book_id
 from core.kv_store.identity import Family
+from core.ops.graphs import MOST_ROWS
 from core.planning.memory_plan import Plan
 
 LEAST_TOKENS = 64  # fewer are read as fast as a file is opened
@@ -193,8 +194,11 @@ class BookStore:
     # -------------------- to the saved books
 
     def has_queries(self, token_ids: Sequence[int]) -> bool:
-        """Whether the newest queries of this text, which the engine holds, are all there: a saved book has them."""
-        return self.engine.full_cache.queries_start() <= max(0, len(token_ids) - QUERY_LOG)
+        """Whether the newest queries of this text, which the engine holds, are there: a saved book has them.
+
+        The last pass may have announced more rows than it had, up to `MOST_ROWS`; no choice looks back so far.
+        """
+        return self.engine.full_cache.queries_start() <= max(0, len(token_ids) - QUERY_LOG + MOST_ROWS)
 
     def read_book(self, token_ids: Sequence[int], names: Sequence[str], read_seconds: float) -> ReadBook:
         """What can be saved of the engine's present contents: exactly these tokens, just read."""

@@ -220,7 +220,7 @@ def test_a_dialog_and_the_presenter_keep_the_focus(
     for _ in range(20):
         reader.page.keyboard.press("Tab")
         places.append(reader.page.evaluate(FOCUS))
-    assert any(places) and all(at is None or at[2] for at in places), places
+    assert all(at is None or at[2] for at in places), places
     reader.page.evaluate("window.triforceRace.present(false)")
     playwright.expect(reader.page.locator("#masthead")).not_to_have_attribute("inert", "")
 

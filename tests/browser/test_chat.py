@@ -21,6 +21,10 @@ if a < b and "<b>":
 
 and \\(x < y\\) too. <button class="act" value="delete:all">Harmless?</button>"""
 
+# Every answer has its line of figures
+FINISHED = """() => document.querySelectorAll("#chat .foot").length >=
+  document.querySelectorAll("#chat .message.user:not(:has(.asked))").length"""
+
 
 @pytest.fixture
 def worker(engine: FakeEngine, tmp_path: Path) -> Iterator[EngineWorker]:
@@ -64,6 +68,7 @@ def asks(reader: Reader, engine: FakeEngine, question: str, answer: str) -> None
     reader.asks(question)
     reader.sees("#chat", answer)
     reader.sees("#strip", "Answer complete")
+    reader.page.wait_for_function(FINISHED)  # the last update of the answer is drawn
 
 
 def test_ask_stop_continue_regenerate_edit_and_reload(
