@@ -102,6 +102,8 @@ class ModelOffer:
             yield self._drawn(view.refused(error) + self.html(session))
         if came:
             yield self._drawn(self.html(session) + MODEL_CAME)
+        else:  # Gradio tells the last update again when it ends: a book that came meanwhile has drawn the card anew
+            yield {cast(Block, self._part): gr.skip()}
 
     def _follow(self, session: Session) -> "Iterator[Updates]":
         """Show the download, and change to its model when it is here. Of several pages, one does that."""
