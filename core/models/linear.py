@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from core.ops.native import MOST_TOKENS, LinearSizes, SmallRows
+from core.ops.native import MOST_TOKENS, LinearSizes, SmallRows, packed
 
 # 2 cores, all weights of the bundled target, stock / kernel ms: 1 row 2.1 / 0.9, 9 rows 4.8 / 2.0, 33 rows 7.9 / 7.2.
 MOST_ROWS = MOST_TOKENS
@@ -40,8 +40,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
         self.kernel = kernel
-        padded = functional.pad(stored(linear.weight.detach()), (0, 0, 0, -linear.out_features % kernel.panel))
-        panels = padded.view(-1, kernel.panel, self.in_features).transpose(1, 2).contiguous()
+        panels = packed(stored(linear.weight.detach()), kernel.panel)
         self.packed = nn.Parameter(panels, requires_grad=False)
         self._bias = None if self.bias is None else self.bias.detach().contiguous()
         pointers = self.packed.data_ptr(), None if self._bias is None else self._bias.data_ptr()

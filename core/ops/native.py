@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from core.ops.attention import attend, attend_reference
 from core.ops.threads import Threads
@@ -35,7 +35,6 @@ MOST_TOKENS = 32  # of a pass whose rows come out as if alone, whatever the mode
 MOST_DIM = 256
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
-LEAST_OUT = 8  # fewest rows of a weight that `SmallRows.linear` multiplies by
 COMPILE_SECONDS = 120
 
 
@@ -94,19 +93,21 @@ class SmallRows:
         self.reads_prompts = True  # whether long passes come here too; where they are measured, `backend` decides
         compiled = ctypes.CDLL(str(library))
         self._threads = Threads()
-        self._call, self._call_linear = compiled.small_rows_attention, compiled.small_rows_linear
+        self._call = compiled.small_rows_attention
         self._call_norm, self._call_silu = compiled.small_rows_norm, compiled.small_rows_silu
         self._call_product, self._call_between = compiled.small_rows_product, compiled.small_rows_between
-        calls = (self._call, self._call_linear, self._call_norm, self._call_silu)
-        for call in (*calls, self._call_product, self._call_between):
+        self._call_votes = compiled.small_rows_votes
+        calls = (self._call, self._call_norm, self._call_silu)
+        for call in (*calls, self._call_product, self._call_between, self._call_votes):
             call.restype = None
         compiled.small_rows_panel.restype = ctypes.c_int64
         self.panel: int = compiled.small_rows_panel()  # outputs whose packed weights lie beside each other
         self._call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
-        self._call_linear.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
+        sizes = [ctypes.c_double, *[ctypes.c_int64] * 7]
+        self._call_votes.argtypes = [ctypes.c_void_p] * 3 + sizes
         self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
@@ -136,12 +137,16 @@ class SmallRows:
         self._call(*pointers, ctypes.byref(sizes), k.dtype == torch.float16)
         return out.view(batch, heads, num_new, dim)
 
-    def linear(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [..., I] times the transpose of weight [O, I], O >= 8; both float32 on CPU, weight contiguous, few rows."""
-        rows = x.contiguous()
-        out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=torch.float32)
-        sizes = (x.numel() // x.shape[-1], x.shape[-1], weight.shape[0])
-        self._call_linear(rows.data_ptr(), weight.data_ptr(), out.data_ptr(), *sizes, self._threads.now())
+    def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
+        """The attention that queries [H_kv, R, D] give to keys [H_kv, C, D], summed over R: [H_kv, C], float32 on CPU.
+
+        C at least 1; D a multiple of 8, at most MOST_DIM; keys contiguous in it.
+        """
+        heads, rows, dim = queries.shape
+        asked = queries.contiguous()
+        out = torch.empty(heads, keys.shape[1], dtype=torch.float32)
+        sizes = (scaling, heads, rows, keys.shape[1], dim, keys.stride(0), keys.stride(1), self._threads.now())
+        self._call_votes(asked.data_ptr(), keys.data_ptr(), out.data_ptr(), *sizes)
         return out
 
     def product(self, x: Tensor, layer: LinearSizes) -> Tensor:
@@ -196,6 +201,12 @@ def _cuts(kv_heads: int, rows: int, total: int, threads: int) -> tuple[int, int]
         return min(threads, -(-total // KEYS_OF_A_SHARE)), 1
     groups = -(-rows // MOST_TOGETHER)
     return 1, min(rows, groups * threads) if uneven else groups
+
+
+def packed(weight: Tensor, panel: int) -> Tensor:
+    """A weight [O, I] as the kernel multiplies by it, [panels, I, panel]: zeros beyond the last output."""
+    padded = nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % panel))
+    return padded.view(-1, panel, weight.shape[1]).transpose(1, 2).contiguous()
 
 
 def small_rows(cache: Path | None = None) -> SmallRows:
@@ -275,6 +286,10 @@ def _check(kernel: SmallRows) -> None:
     x, weight, norm = random(3, 163), random(21, 163), random(163)
     exact = x.double() / (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt() * norm.double()
     silu = (kernel.silu(10 * x), 10 * x.double() * (10 * x.double()).sigmoid())
-    pairs = ((kernel.linear(x, weight), x.double() @ weight.double().T), (kernel.norm(x, norm, 1e-5), exact), silu)
+    panels = packed(weight, kernel.panel)
+    product = kernel.product(x, LinearSizes(panels.data_ptr(), None, 163, 21, 0)), x.double() @ weight.double().T
+    means, asked = random(2, 70, 24), random(2, 8, 24)
+    shares = (kernel.votes(asked, means, 0.3), torch.softmax(asked.double() @ means.double().mT * 0.3, -1).sum(1))
+    pairs = (product, shares, (kernel.norm(x, norm, 1e-5), exact), silu)
     if not all(torch.allclose(found.double(), twin, atol=1e-4) for found, twin in pairs):
         raise NoKernel("the compiled products compute something else on this processor")

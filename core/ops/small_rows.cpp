@@ -123,19 +123,6 @@ template <class V> inline float sum_of(V x) {
 }
 template <class V> inline float greatest_of(V x) { return joined<lanes<V> / 2>(x, greater<V>); }
 
-// Sums of the elements of eight vectors, as one vector: halves of pairs change places and are added, three times.
-inline Vec sums(const Vec* a) {
-  const Ints<Vec> low1 = {0, 8, 1, 9, 4, 12, 5, 13}, high1 = {2, 10, 3, 11, 6, 14, 7, 15};
-  const Ints<Vec> low2 = {0, 1, 8, 9, 4, 5, 12, 13}, high2 = {2, 3, 10, 11, 6, 7, 14, 15};
-  const Ints<Vec> low3 = {0, 1, 2, 3, 8, 9, 10, 11}, high3 = {4, 5, 6, 7, 12, 13, 14, 15};
-  Vec b[4], c[2];
-  for (int i = 0; i < 4; ++i)
-    b[i] = __builtin_shuffle(a[2 * i], a[2 * i + 1], low1) + __builtin_shuffle(a[2 * i], a[2 * i + 1], high1);
-  for (int i = 0; i < 2; ++i)
-    c[i] = __builtin_shuffle(b[2 * i], b[2 * i + 1], low2) + __builtin_shuffle(b[2 * i], b[2 * i + 1], high2);
-  return __builtin_shuffle(c[0], c[1], low3) + __builtin_shuffle(c[0], c[1], high3);
-}
-
 // e^x for x <= 0, relative error about 1e-7; 0 below -87.
 template <class V> INLINE V exp_negative(V x) {
   const V least = all<V>(-87.0f);
@@ -184,21 +171,6 @@ inline Vec silu(Vec x) {
   const Ints<Vec> negative = x < all(0.0f);
   const Vec e = exp_negative(negative ? x : -x);
   return x * (negative ? e : all(1.0f)) / (all(1.0f) + e);
-}
-
-// <q, k_j> for eight keys that lie `stride` floats apart.
-inline Vec eight_scores(const float* q, const float* k, int64_t stride, int dim) {
-  Vec acc[8];
-  for (int j = 0; j < 8; ++j) acc[j] = all(0.0f);
-  int d = 0;
-  for (; d + W <= dim; d += W) {
-    const Vec x = load(q + d);
-#pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) acc[j] += x * load(k + j * stride + d);
-  }
-  for (; d < dim; ++d)
-    for (int j = 0; j < 8; ++j) acc[j][d % W] += q[d] * k[j * stride + d];
-  return sums(acc);
 }
 
 // Keys and values of one KV head, [total, dim].
@@ -539,17 +511,73 @@ extern "C" void small_rows_attention(const float* q, const void* k, const void* 
     attention(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out);
 }
 
-// out[r][o] = <x_r, w_o>: x [rows, in] and w [outs, in] contiguous, outs >= 8. Every weight is read once for all rows, and
-// every sum is taken in the same order whatever the number of rows.
-extern "C" void small_rows_linear(
-    const float* x, const float* w, float* out, int64_t rows, int64_t in, int64_t outs, int64_t threads) {
-  const int64_t tiles = (outs + W - 1) / W;
-#pragma omp parallel for schedule(static) num_threads(int(threads)) if (threads > 1)
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    const int64_t first = std::min(tile * W, outs - W);  // the last tile overlaps the one before
-    const float* some = w + first * in;
-    for (int64_t r = 0; r < rows; ++r) store(out + r * outs + first, eight_scores(x + r * in, some, in, int(in)));
+namespace {
+
+// scores[r][j] = <q_r, k_j> for a block of keys that was turned over.
+template <int R> void score_tile(const float* q, const float* turned, float* scores, int64_t row, int dim) {
+  alignas(64) float found[R * BLOCK];
+  Ahead<float> none({nullptr, nullptr, 0, 0}, 0, dim, 1);
+  score<R>(q, turned, found, dim, none);
+  for (int r = 0; r < R; ++r) std::copy(found + r * BLOCK, found + (r + 1) * BLOCK, scores + r * row);
+}
+
+// One head's votes: the softmax of every row's scores, summed over the rows.
+void vote(const float* q, float scale, const float* keys, int64_t stride, int64_t rows, int64_t num, int64_t dim,
+          float* out) {
+  const int64_t padded = (num + BLOCK - 1) / BLOCK * BLOCK;
+  alignas(64) float turned[(MAX_DIM + WIDE) * BLOCK];
+  std::vector<float> tiles(rows * dim), scores(rows * padded), shares(padded);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t tile = r / TOGETHER * TOGETHER, width = std::min<int64_t>(TOGETHER, rows - tile);
+    for (int64_t d = 0; d < dim; ++d) tiles[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
   }
+  Ahead<float> none({nullptr, nullptr, 0, 0}, 0, int(dim), 1);
+  for (int64_t start = 0; start < num; start += BLOCK) {
+    turn_keys(keys + start * stride, stride, int(std::min<int64_t>(BLOCK, num - start)), int(dim), turned, none);
+    for (int64_t r = 0; r < rows; r += TOGETHER) {
+      const float* tile = tiles.data() + r * dim;
+      float* to = scores.data() + r * padded + start;
+      switch (std::min<int64_t>(TOGETHER, rows - r)) {
+        case 1: score_tile<1>(tile, turned, to, padded, int(dim)); break;
+        case 2: score_tile<2>(tile, turned, to, padded, int(dim)); break;
+        case 3: score_tile<3>(tile, turned, to, padded, int(dim)); break;
+        case 4: score_tile<4>(tile, turned, to, padded, int(dim)); break;
+        case 5: score_tile<5>(tile, turned, to, padded, int(dim)); break;
+        default: score_tile<TOGETHER>(tile, turned, to, padded, int(dim));
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    float* own = scores.data() + r * padded;
+    std::fill(own + num, own + padded, -std::numeric_limits<float>::infinity());
+    Wide best = load<Wide>(own);
+    for (int64_t c = WIDE; c < padded; c += WIDE) best = greater(best, load<Wide>(own + c));
+    const float top = greatest_of(best);
+    double sum = 0.0;  // of many small numbers
+    for (int64_t start = 0; start < padded; start += BLOCK) {
+      Wide some = {};
+      for (int64_t c = start; c < start + BLOCK; c += WIDE) {
+        const Wide x = power_of_two<Wide>(load<Wide>(own + c) - top);  // 0 beyond num, or below 1e-38
+        store(own + c, x);
+        some += x;
+      }
+      sum += sum_of(some);
+    }
+    const Wide by = all<Wide>(float(1.0 / sum));
+    for (int64_t c = 0; c < padded; c += WIDE) store(shares.data() + c, load<Wide>(shares.data() + c) + load<Wide>(own + c) * by);
+  }
+  std::copy(shares.data(), shares.data() + num, out);
+}
+
+}  // namespace
+
+// out[h][c] = sum over rows r of softmax_c(<q_hr, k_hc> * scale): q [heads, rows, dim] contiguous, k [heads, num, dim]
+// with strides in numbers, out [heads, num]. dim at most 256.
+extern "C" void small_rows_votes(const float* q, const float* k, float* out, double scale, int64_t heads, int64_t rows,
+                                 int64_t num, int64_t dim, int64_t k_head, int64_t k_row, int64_t threads) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(int(threads)) if (threads > 1)
+  for (int64_t h = 0; h < heads; ++h)
+    vote(q + h * rows * dim, float(scale * 1.4426950408889634), k + h * k_head, k_row, rows, num, dim, out + h * num);
 }
 
 namespace {

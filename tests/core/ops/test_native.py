@@ -231,20 +231,6 @@ def test_only_float32_on_a_processor_is_compiled_for() -> None:
     assert choose_backend(torch.device("cuda"), torch.float32).name == "torch"
 
 
-@pytest.mark.parametrize(("inner", "outer", "rows"), [(64, 8, 1), (162, 240, 5), (336, 3072, 13), (7, 9, 32)])
-def test_linear_equals_its_slow_twin_and_rows_do_not_depend_on_one_another(
-    kernel: SmallRows, threads: Callable[[int], None], inner: int, outer: int, rows: int
-) -> None:
-    generator = torch.Generator().manual_seed(inner)
-    x, weight = (torch.randn(n, inner, generator=generator) for n in (rows, outer))
-    together = kernel.linear(x[None], weight)
-    assert torch.allclose(together[0].double(), x.double() @ weight.double().T, atol=1e-5 * inner)
-    for number in (1, 2, 3, 4):
-        threads(number)
-        assert torch.equal(kernel.linear(x, weight), together[0])
-        assert all(torch.equal(kernel.linear(x[row : row + 1], weight)[0], together[0, row]) for row in range(rows))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("inner", "outer", "rows"), [(64, 64, 1), (162, 240, 5), (520, 1000, 13), (700, 9, 40)])
 def test_packed_layers_equal_their_slow_twin_and_rows_do_not_depend_on_one_another(
@@ -277,20 +263,33 @@ def test_weights_of_16_bits_give_what_the_same_numbers_in_float32_give(kernel: S
             assert torch.equal(narrow(x[:rows]), wide(x[:rows]))
 
 
-@pytest.mark.parametrize("num_chunks", [3, 8, 700])
-def test_chunks_are_scored_through_the_kernel_as_without(kernel: SmallRows, num_chunks: int) -> None:
+@pytest.mark.parametrize(
+    ("heads", "num_chunks", "dim"), [(4, 1, 64), (2, 8, 128), (6, 700, 64), (2, 64, 24), (3, 129, 256)]
+)
+def test_chunks_are_scored_through_the_kernel_as_without(
+    kernel: SmallRows, threads: Callable[[int], None], heads: int, num_chunks: int, dim: int
+) -> None:
     generator = torch.Generator().manual_seed(num_chunks)
-    queries = torch.randn(4, 8, 64, generator=generator)
-    landmarks = torch.randn(2, num_chunks + 50, 64, generator=generator)[:, :num_chunks]
-    asked: list[int] = []
+    queries = torch.randn(2 * heads, 8, dim, generator=generator)
+    landmarks = 2 * torch.randn(heads, num_chunks + 50, dim, generator=generator)[:, :num_chunks]
+    scaling, asked = 0.5, list[int]()
 
-    def counted(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        asked.append(len(weight))
-        return kernel.linear(x, weight)
+    def counted(folded: torch.Tensor, keys: torch.Tensor, by: float) -> torch.Tensor:
+        asked.append(folded.shape[1])
+        return kernel.votes(folded, keys, by)
 
-    found = landmark_scores(queries, landmarks, 0.125, counted)
-    assert torch.allclose(found, landmark_scores(queries, landmarks, 0.125), atol=1e-5)
-    assert asked == ([num_chunks] * 2 if num_chunks >= 8 else [])
+    found = landmark_scores(queries, landmarks, scaling, counted)
+    assert asked == [16] and torch.allclose(found.sum(1), torch.full((heads,), 16.0))
+    assert torch.allclose(found, landmark_scores(queries, landmarks, scaling), atol=2e-5)
+    for number in (1, 2, 3):
+        threads(number)
+        assert torch.equal(landmark_scores(queries, landmarks, scaling, kernel.votes), found)
+
+
+def test_heads_that_the_kernel_does_not_know_are_scored_by_torch(kernel: SmallRows) -> None:
+    queries, landmarks = torch.randn(2, 8, 20), torch.randn(2, 30, 20)
+    wanted = landmark_scores(queries, landmarks, 0.5)
+    assert torch.equal(landmark_scores(queries, landmarks, 0.5, kernel.votes), wanted)
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(64, 1), (162, 5), (336, 13), (7, 32)])
@@ -403,11 +402,10 @@ def test_the_loader_replaces_what_sums_in_another_order(kernel: SmallRows) -> No
 def test_results_are_float32_whatever_the_default_type_is(kernel: SmallRows) -> None:
     """Another thread may be making a model in 16 bits."""
     q, k, v = tensors(4, 2, 300, 5, 64)
-    x, weight = torch.randn(3, 64), torch.randn(40, 64)
-    before = kernel(q, k, v, 0.3), kernel.linear(x, weight)
+    before = kernel(q, k, v, 0.3), kernel.votes(q[0], k[0].repeat(2, 1, 1), 0.3)
     torch.set_default_dtype(torch.bfloat16)
     try:
-        after = kernel(q, k, v, 0.3), kernel.linear(x, weight)
+        after = kernel(q, k, v, 0.3), kernel.votes(q[0], k[0].repeat(2, 1, 1), 0.3)
     finally:
         torch.set_default_dtype(torch.float32)
     assert all(one.dtype == torch.float32 and torch.equal(one, other) for one, other in zip(after, before, strict=True))
