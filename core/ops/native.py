@@ -106,8 +106,7 @@ class SmallRows:
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
-        sizes = [ctypes.c_double, *[ctypes.c_int64] * 7]
-        self._call_votes.argtypes = [ctypes.c_void_p] * 3 + sizes
+        self._call_votes.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_double, *[ctypes.c_int64] * 7]
         self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
