@@ -118,9 +118,7 @@ class KVShape(NamedTuple):
             return k, v
         kept = k.to(self.narrow), v.to(self.narrow)
         if not all(bool(torch.isfinite(numbers).all()) for numbers in kept):
-            raise UnsupportedModel(
-                "This model's keys or values are too large for 16 bits.", hint="Leave out --kv-bits 16."
-            )
+            raise UnsupportedModel("This model's keys or values are too large for 16 bits.", hint="Use --kv-bits 32.")
         return kept
 
     def allocate(self, num_rows: int, dtype: torch.dtype | None = None) -> Tensor:

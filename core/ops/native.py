@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,18 +25,22 @@ from core.ops.threads import Threads
 log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("small_rows.cpp")
+INCLUDED = SOURCE.with_name("amx_attention.h")
 # The parameter fuses every multiplication with its addition, even where GCC thinks that two operations are faster, so
 # that a row's sums do not depend on which of the kernel's loops computes it.
 FLAGS = ["-O3", "-march=native", "-ffp-contract=fast", "--param=avoid-fma-max-bits=0", "-fopenmp", "-fPIC"]
 FLAGS += ["-std=c++17", "-Wno-psabi"]
-KEPT_AS = (torch.float32, torch.float16)  # keys and values
+KEPT_AS = (torch.float32, torch.float16, torch.bfloat16)  # keys and values, by their number in the kernel
+# 65,536 keys in memory, one thread, matrix units / vectors ms, 1, 12 and 24 rows (Intel Xeon, 2026-11-24): bfloat16
+# 7.8, 8.7, 13.8 / ., ., .; float16 11.5, 13.1, 19.3 / 8.0, 19.7, 29.1; float32 20.9, 22.2, 28.4 / 18.0, 24.3, 35.0.
+FASTER_BY_MATRICES = (torch.float16, torch.bfloat16)
 MOST_ROWS = 64  # per KV head, whose keys several threads share
 MOST_TOGETHER = 192  # rows per KV head that a thread works on at a time
 MOST_TOKENS = 32  # of a pass whose rows come out as if alone, whatever the model; a round's verification has at most 25
 MOST_DIM = 256
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
-COMPILE_SECONDS = 120
+COMPILER, COMPILE_SECONDS = "g++", 120
 
 
 class NoKernel(Exception):
@@ -49,7 +54,7 @@ class Sizes(ctypes.Structure):
         ("scale", ctypes.c_double),
         *((name, ctypes.c_int64) for name in ("kv_heads", "rows", "num_new", "total", "dim")),
         *((name, ctypes.c_int64) for name in ("k_head", "k_row", "v_head", "v_row")),
-        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads")),
+        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads", "matrices")),
     )
 
 
@@ -107,10 +112,15 @@ class SmallRows:
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
         self._call_votes.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_double, *[ctypes.c_int64] * 7]
+        compiled.small_rows_has_matrices.restype = ctypes.c_int64
+        self.has_matrices = bool(compiled.small_rows_has_matrices())
+        # Types of keys and values that attention multiplies by matrix units, see `amx_attention.h`
+        self.by_matrices = frozenset(FASTER_BY_MATRICES if self.has_matrices else ())
         self._call_between.argtypes = [ctypes.c_void_p] * 9 + [ctypes.c_int64] * 2
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, scaling: float) -> Tensor:
-        """Causal attention; shapes as in `attention.attend`; keys and values are float32 or float16.
+        """Causal attention; shapes as in `attention.attend`; keys and values are float32, float16
+        or bfloat16.
 
         Stock operations handle the unsupported cases: other types and devices, several texts at once, other head sizes;
         and passes of more than MOST_TOKENS tokens where they are faster.
@@ -131,9 +141,21 @@ class SmallRows:
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
         threads = self._threads.now()
         cuts = _cuts(kv_heads, rows, total, threads)
-        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, KEYS_OF_A_SHARE, *cuts, threads)
+        sizes = Sizes(
+            scaling,
+            kv_heads,
+            rows,
+            num_new,
+            total,
+            dim,
+            *strides,
+            KEYS_OF_A_SHARE,
+            *cuts,
+            threads,
+            k.dtype in self.by_matrices,
+        )
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
-        self._call(*pointers, ctypes.byref(sizes), k.dtype == torch.float16)
+        self._call(*pointers, ctypes.byref(sizes), KEPT_AS.index(k.dtype))
         return out.view(batch, heads, num_new, dim)
 
     def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
@@ -224,17 +246,29 @@ def small_rows(cache: Path | None = None) -> SmallRows:
     return kernel
 
 
+def can_compile() -> bool:
+    """Whether the kernel can be had on this machine, as far as one can tell without trying."""
+    return sys.platform == "linux" and shutil.which(COMPILER) is not None
+
+
 def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triforce-reader" / "kernels"
 
 
 def _compiled(folder: Path) -> Path:
-    compiler = shutil.which("g++")
+    compiler = shutil.which(COMPILER)
     if compiler is None or os.name != "posix":
-        raise NoKernel("no C++ compiler (g++) on this machine")
+        raise NoKernel(f"no C++ compiler ({COMPILER}) on this machine")
     threads = _thread_library()
     version = subprocess.run([compiler, "-dumpfullversion", "-dumpmachine"], capture_output=True, check=True).stdout
-    about = [SOURCE.read_bytes(), version, _processor(), str(threads).encode(), " ".join(FLAGS).encode()]
+    about = [
+        SOURCE.read_bytes(),
+        INCLUDED.read_bytes(),
+        version,
+        _processor(),
+        str(threads).encode(),
+        " ".join(FLAGS).encode(),
+    ]
     library = folder / f"small_rows-{hashlib.sha256(b'|'.join(about)).hexdigest()[:16]}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

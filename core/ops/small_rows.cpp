@@ -8,8 +8,8 @@
 // - Rows keep a running maximum and sum (online softmax, arXiv 1805.02867). Threads take shares of a head's keys, or some
 //   of its rows; shares are merged by their log-sum-exp (Flash-Decoding).
 //
-// Keys and values are float32 or float16, which is widened in registers (exactly); all sums are float32. GCC's vector
-// extensions serve every processor; only the widening of float16 has instructions that they do not reach.
+// Keys and values are float32, float16 or bfloat16, which are widened in registers (exactly); all sums are float32. GCC's vector
+// extensions serve every processor; only the widening of float16, and matrix units (amx_attention.h), have instructions that they do not reach.
 // Blocks and shares begin at fixed keys, every sum is taken in one order, and a key that a row does not see adds exactly
 // 0, so a row's result depends on its query and the keys and values that it sees alone: not on rows beside it, later
 // keys, heads or threads.
@@ -106,6 +106,25 @@ template <> INLINE Vec16 widened<Vec16>(const Half* p) {
 #endif
 template <class V> INLINE V load(const Half* p) { return widened<V>(p); }
 
+typedef struct { uint16_t bits; } Brain;  // a bfloat16
+
+// bfloat16 to float32: its bits are the upper half.
+template <class V> INLINE V load(const Brain* p) {
+  typedef uint16_t Bits __attribute__((vector_size(sizeof(V) / 2)));
+  Bits bits;
+  std::memcpy(&bits, p, sizeof bits);
+  const Ints<V> upper = __builtin_convertvector(bits, Ints<V>) << 16;
+  V x;
+  std::memcpy(&x, &upper, sizeof x);
+  return x;
+}
+#ifdef __AVX512F__
+template <> INLINE Vec16 load<Vec16>(const Brain* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+#endif
+
 // Elements L and L + step of a vector, for every L, changed with each other.
 template <int STEP, class V, int... L> INLINE V turned(V x, std::integer_sequence<int, L...>) {
   return __builtin_shuffle(x, Ints<V>{(L ^ STEP)...});
@@ -118,6 +137,9 @@ template <int STEP, class V, class Join> INLINE float joined(V x, Join join) {
 }
 
 template <class V> INLINE V greater(V x, V y) { return x > y ? x : y; }
+#ifdef __AVX512F__
+template <> INLINE Vec16 greater<Vec16>(Vec16 x, Vec16 y) { return _mm512_max_ps(x, y); }  // the same, in one step
+#endif
 template <class V> inline float sum_of(V x) {
   return joined<lanes<V> / 2>(x, [](V a, V b) { return a + b; });
 }
@@ -150,7 +172,7 @@ template <class V> INLINE V exp_negative(V x) {
 // 2^x for x <= 0, relative error about 1e-7; 0 below -126.5.
 template <class V> INLINE V power_of_two(V x) {
   const V least = all<V>(-127.0f), shift = all<V>(12582912.0f);
-  x = x < least ? least : x;
+  x = greater(least, x);
   const V shifted = x + shift, r = x - (shifted - shift);
   V y = all<V>(1.53533505e-4f);  // fitted to 2^r on |r| <= 1/2, relative error 2e-9
   y = y * r + 1.33988750e-3f;
@@ -414,6 +436,12 @@ template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& 
   for (int r = 0; r < rows; ++r) part.sum[r] = sum_of(sums[r]);
 }
 
+}  // namespace
+
+#include "amx_attention.h"
+
+namespace {
+
 // `to` becomes what its rows have of both. The parts of a head are added in the order of their keys.
 void add_part(const Part& to, const Part& part, int rows, int dim) {
   for (int r = 0; r < rows; ++r) {
@@ -438,13 +466,14 @@ void finish(const Part& part, int rows, int dim, float* out) {
 
 struct Sizes {
   double scale;
-  int64_t kv_heads, rows, num_new, total, dim, k_head, k_row, v_head, v_row, share, pieces, groups, threads;
+  int64_t kv_heads, rows, num_new, total, dim, k_head, k_row, v_head, v_row, share, pieces, groups, threads,
+      matrices;  // whether matrix units compute, see amx_attention.h
 };
 
 namespace {
 
-template <class T>
-Task<T> task_of(const Sizes& s, const float* q, const T* k, const T* v, int64_t head, int64_t group) {
+template <class Task, class T>
+Task task_of(const Sizes& s, const float* q, const T* k, const T* v, int64_t head, int64_t group) {
   const int64_t first = s.rows * group / s.groups, last = s.rows * (group + 1) / s.groups;
   const Rows<T> keys = {k + head * s.k_head, v + head * s.v_head, s.k_row, s.v_row};
   const float scale = float(s.scale * 1.4426950408889634);  // of powers of two
@@ -452,11 +481,11 @@ Task<T> task_of(const Sizes& s, const float* q, const T* k, const T* v, int64_t 
 }
 
 // Every task has some rows of a head and all of their keys; it merges share after share.
-template <class T> void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class Task, class T> void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
   for (int64_t i = 0; i < s.kv_heads * s.groups; ++i) {
     const int64_t head = i / s.groups, group = i % s.groups, first = s.rows * group / s.groups;
-    const Task<T> task = task_of(s, q, k, v, head, group);
+    Task task = task_of<Task>(s, q, k, v, head, group);
     const int64_t size = task.rows * (s.dim + 2), most = task.most_seen();
     std::vector<float> memory(2 * size);
     const Part result(memory.data(), task.rows, s.dim), part(memory.data() + size, task.rows, s.dim);
@@ -470,13 +499,13 @@ template <class T> void attend_by_rows(const Sizes& s, const float* q, const T* 
 }
 
 // Every task has all rows of a head and some shares of its keys; their parts are merged at the end.
-template <class T> void attend_by_keys(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class Task, class T> void attend_by_keys(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
   const int64_t shares = (s.total + s.share - 1) / s.share, size = s.rows * (s.dim + 2);
   std::vector<float> memory(s.kv_heads * shares * size + size);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
   for (int64_t i = 0; i < s.kv_heads * s.pieces; ++i) {
     const int64_t head = i / s.pieces, piece = i % s.pieces;
-    const Task<T> task = task_of(s, q, k, v, head, 0);
+    Task task = task_of<Task>(s, q, k, v, head, 0);
     for (int64_t n = shares * piece / s.pieces; n < shares * (piece + 1) / s.pieces; ++n)
       task.attend(n * s.share, std::min((n + 1) * s.share, s.total),
                   Part(memory.data() + (head * shares + n) * size, s.rows, s.dim));
@@ -490,25 +519,43 @@ template <class T> void attend_by_keys(const Sizes& s, const float* q, const T* 
   }
 }
 
-template <class T> void attention(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class Task, class T> void attend_with(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
   if (s.pieces > 1)
-    attend_by_keys(s, q, k, v, out);
+    attend_by_keys<Task>(s, q, k, v, out);
   else
-    attend_by_rows(s, q, k, v, out);
+    attend_by_rows<Task>(s, q, k, v, out);
+}
+
+template <class T> void attention(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+#ifdef HAS_MATRICES
+  if (s.matrices) return attend_with<amx::Task<T>>(s, q, k, v, out);
+#endif
+  attend_with<Task<T>>(s, q, k, v, out);
 }
 
 }  // namespace
 
 // q: [kv_heads, rows, dim] contiguous, rows = group * num_new with the new tokens fastest; k, v: [kv_heads,
-// total, dim] with strides in numbers, float16 if `half`; out: [kv_heads, rows, dim]. dim a multiple of 8 up to 256.
+// total, dim] with strides in numbers, of a `kind`: 0 float32, 1 float16, 2 bfloat16; out: [kv_heads, rows, dim]. dim a multiple of 8 up to 256.
 // `share`: keys of a share, a multiple of 64. The work of a head is cut into `pieces` of its keys (then rows <= 192), or
 // into `groups` of its rows, each of at most 192; no result depends on either.
 extern "C" void small_rows_attention(const float* q, const void* k, const void* v, float* out, const Sizes* sizes,
-                                     int64_t half) {
-  if (half)
+                                     int64_t kind) {
+  if (kind == 1)
     attention(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out);
+  else if (kind == 2)
+    attention(*sizes, q, static_cast<const Brain*>(k), static_cast<const Brain*>(v), out);
   else
     attention(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out);
+}
+
+// Whether this processor has matrix units, and the system lets the process use them.
+extern "C" int64_t small_rows_has_matrices() {
+#ifdef HAS_MATRICES
+  return amx::permitted();
+#else
+  return 0;
+#endif
 }
 
 namespace {
@@ -581,19 +628,6 @@ extern "C" void small_rows_votes(const float* q, const float* k, float* out, dou
 }
 
 namespace {
-
-typedef struct { uint16_t bits; } Brain;  // a bfloat16
-
-// bfloat16 to float32: its bits are the upper half.
-template <class V> INLINE V load(const Brain* p) {
-  typedef uint16_t Bits __attribute__((vector_size(sizeof(V) / 2)));
-  Bits bits;
-  std::memcpy(&bits, p, sizeof bits);
-  const Ints<V> upper = __builtin_convertvector(bits, Ints<V>) << 16;
-  V x;
-  std::memcpy(&x, &upper, sizeof x);
-  return x;
-}
 
 constexpr int PANEL = COLUMNS * WIDE;  // outputs whose weights lie beside each other
 constexpr int DEPTH = 256;             // inputs that are summed one after the other; the sums of such parts are added

@@ -86,21 +86,34 @@ def choose_bits(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice
     return Choice(config.bits, f"asked for: {FORMATS[config.bits]}, so texts are exact for the quantised model")
 
 
-def choose_kv(config: EngineConfig, device: str, dtype: torch.dtype) -> Choice[torch.dtype | None]:
+def choose_kv(
+    config: EngineConfig, target: ModelDims, device: str, dtype: torch.dtype, *, compiles: bool
+) -> Choice[torch.dtype | None]:
     """The type that the target's keys and values are kept in; None: the type of computation.
 
+    On a processor they are kept in the 16 bits of the model's file, as other programs keep them: half the memory, and
+    half of what plain decoding reads. Without the compiled kernel that would cost time, so then only if asked for.
+
+    Args:
+        compiles: whether the compiled kernel can be had.
     Raises:
         InvalidSetting: 32 bits where computation has 16.
     """
     width = 8 * dtype.itemsize
-    if config.kv_bits is None or config.kv_bits == width:
-        return KV_AS_COMPUTED
-    if config.kv_bits > width:
+    if config.kv_bits is not None and config.kv_bits > width:
         raise NotPossibleHere(
             f"Keys and values of {config.kv_bits} bits are not kept on the {device} device, which computes in {width}.",
             hint="Leave out --kv-bits.",
         )
-    return Choice(torch.float16, "asked for: half the memory, sums in float32; texts are exact for a float16 cache")
+    if width == 16 or config.kv_bits == width:
+        return KV_AS_COMPUTED
+    known = target.disk_dtype if target.disk_dtype in (torch.float16, torch.bfloat16) else None
+    if config.kv_bits is None and (known is None or not compiles or not target.plain or config.num_gpus > 1):
+        return KV_AS_COMPUTED
+    kept = known or torch.float16
+    because = "asked for" if config.kv_bits is not None else "as the weights are stored"
+    name = str(kept).removeprefix("torch.")
+    return Choice(kept, f"{because}: half the memory, sums in float32; texts are exact for a {name} cache")
 
 
 def choose_prefill_chunk(target: ModelDims, config: EngineConfig, device: str, *, offloaded: bool) -> Choice[int]:

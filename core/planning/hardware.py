@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from core.ops.native import can_compile
 from core.planning.nvidia import (
     REPAIR,
     DriverAnswer,
@@ -47,13 +48,14 @@ class Machine:
     free_ram_bytes: int
     gpus: tuple[Gpu, ...]
     unused_gpu: UnusedGpu | None = None  # a GPU that torch cannot use, if there is no usable one
+    compiles: bool = False  # whether the processor's own kernel can be had, which widens 16 bits in registers
 
 
 def this_machine() -> Machine:
     """Inspect this machine. Of several GPUs only the current one gets a CUDA context."""
     gpus, unused = _gpus()
     total_ram, free_ram = _ram_bytes()
-    return Machine(_cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused)
+    return Machine(_cpu_name(), _num_cores(), total_ram, free_ram, gpus, unused, can_compile())
 
 
 def resolve_device(name: str) -> torch.device:

@@ -16,7 +16,7 @@ from core.errors import InvalidSetting, UnsupportedModel
 from core.generation.events import Finished
 from core.kv_store.folder import BookFolder
 from core.models.cached_model import CachedModel
-from core.models.loader import prepared
+from core.models.loader import ModelDims, prepared
 from core.ops.backend import STOCK, Backend
 from core.ops.native import NoKernel, small_rows
 from core.planning.choices import choose_kv
@@ -58,7 +58,7 @@ def test_greedy_text_equals_plain_decoding_with_the_same_cache(method: str, back
 
 
 def test_the_rows_are_those_of_float32_rounded_once() -> None:
-    """And float32 stays the default: rounding is seen."""
+    """And weights in float32 have rows in float32: rounding is seen."""
     prompt = random_prompt(500)
     wide, narrow = tiny_engine(), tiny_engine(kv_bits=16)
     for engine in (wide, narrow):
@@ -123,12 +123,32 @@ def test_half_the_bytes_are_planned_and_counted() -> None:
 
 
 def test_what_cannot_be_kept_is_refused() -> None:
-    assert choose_kv(EngineConfig(kv_bits=16), "cuda", HALF).value is None, "what is computed in already"
+    target = loaded(tiny_config(), 3).dims
+    assert choose_kv(EngineConfig(kv_bits=16), target, "cuda", HALF, compiles=True).value is None, "computed in already"
     with pytest.raises(InvalidSetting, match="32 bits are not kept"):
-        choose_kv(EngineConfig(kv_bits=32), "cuda", HALF)
+        choose_kv(EngineConfig(kv_bits=32), target, "cuda", HALF, compiles=True)
     for settings in ({"kv_bits": 8}, {"kv_bits": 16, "num_gpus": 2}):
         with pytest.raises(InvalidSetting):
             EngineConfig(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_processor_keeps_the_16_bits_of_the_file_where_its_kernel_widens_them(stored: torch.dtype) -> None:
+    target = replace(loaded(tiny_config(), 3).dims, disk_dtype=stored)
+    narrow = stored if stored != torch.float32 else None
+
+    def kept(target: ModelDims = target, *, compiles: bool = True, **settings: int) -> torch.dtype | None:
+        config = EngineConfig(**settings)  # type: ignore[arg-type]
+        return choose_kv(config, target, "cpu", torch.float32, compiles=compiles).value
+
+    assert kept() == narrow
+    assert kept(kv_bits=32) is None, "asked for"
+    assert kept(kv_bits=16) == (narrow or HALF)
+    assert kept(compiles=False) is None, "stock operations would widen whole blocks"
+    assert kept(compiles=False, kv_bits=16) == (narrow or HALF), "but that was asked for"
+    assert kept(replace(target, plain=False)) is None, "windows and soft caps are not the kernel's"
+    assert kept(num_gpus=2) is None
+    assert choose_kv(EngineConfig(), target, "cuda", HALF, compiles=True).value is None
 
 
 def test_numbers_too_large_for_16_bits_are_told_and_never_become_infinite() -> None:

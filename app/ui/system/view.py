@@ -287,8 +287,9 @@ def exactness(shot: Snapshot) -> list[Fact]:
     precision = "not quantised: neither weights nor cache"
     if shot.state.info.quantised:
         precision = "the quantised model, not its 16-bit original; the cache is not quantised"
-    if shot.state.info.plan.kv.value is not None:
-        precision += "; keys and values are kept in float16: exact for a float16 cache"
+    if (kept := shot.state.info.plan.kv.value) is not None:
+        name = str(kept).removeprefix("torch.")
+        precision += f"; keys and values are kept in {name}: exact for a {name} cache"
     return [
         Fact("Exact for", f"{shot.state.info.model}, {shot.state.info.weights} weights", precision),
         Fact("Law", "the target model’s own", "for all methods but StreamingLLM and H2O, which are marked “not exact”"),

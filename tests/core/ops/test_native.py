@@ -18,7 +18,7 @@ from core.models.loader import prepared
 from core.ops import backend, native
 from core.ops.attention import attend, attend_reference
 from core.ops.backend import STOCK, Attend, Backend, choose_backend
-from core.ops.native import NoKernel, SmallRows, small_rows
+from core.ops.native import KEPT_AS, NoKernel, SmallRows, small_rows
 from core.ops.threads import Threads
 from tests.core.toys import loaded, random_prompt, tiny_config
 
@@ -62,18 +62,47 @@ def tolerance(dim: int) -> float:
     return 1.5e-5 * max(1.0, dim / 128)
 
 
+@pytest.fixture(params=["vectors", "matrix units"])
+def unit(request: pytest.FixtureRequest, kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What computes attention: for all types of keys and values the same."""
+    by_matrices = request.param == "matrix units"
+    if by_matrices and not kernel.has_matrices:
+        pytest.skip("this processor has no matrix units")
+    monkeypatch.setattr(kernel, "by_matrices", frozenset(KEPT_AS if by_matrices else ()))
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("unit")
+@pytest.mark.parametrize("kept", KEPT_AS)
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
-def test_the_kernel_equals_its_slow_twin(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
+def test_the_kernel_equals_its_slow_twin(
+    kernel: SmallRows, shape: tuple[int, int, int, int, int], kept: torch.dtype
+) -> None:
     q, k, v = tensors(*shape)
-    assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=tolerance(shape[-1]))
+    k, v = k.to(kept), v.to(kept)
+    expected = attend_reference(q, k.float(), v.float(), 0.3)
+    assert torch.allclose(kernel(q, k, v, 0.3), expected, atol=tolerance(shape[-1]))
 
 
+@pytest.mark.usefixtures("unit")
 @pytest.mark.parametrize("shape", [*SHAPES, (4, 2, 700, 300, 64), (4, 1, 0, 260, 72)])
 def test_float16_keys_and_values_are_widened_exactly(kernel: SmallRows, shape: tuple[int, int, int, int, int]) -> None:
     """Bit for bit what float32 rows of the same numbers give, subnormal ones too."""
     q, k, v = tensors(*shape)
     k, v = (torch.cat((x[..., :4] * 1e-6, x[..., 4:]), -1).half() for x in (k, v))
     assert torch.equal(kernel(q, k, v, 0.3), kernel(q, k.float(), v.float(), 0.3))
+
+
+@pytest.fixture(params=[("vectors", torch.float32), ("vectors", torch.bfloat16), ("matrix units", torch.float16),
+                        ("matrix units", torch.bfloat16)], ids=str)  # fmt: skip
+def kept(request: pytest.FixtureRequest, kernel: SmallRows, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """The type of keys and values; what computes attention follows from it."""
+    name, dtype = request.param
+    if name == "matrix units" and not kernel.has_matrices:
+        pytest.skip("this processor has no matrix units")
+    monkeypatch.setattr(kernel, "by_matrices", frozenset((dtype,) if name == "matrix units" else ()))
+    assert isinstance(dtype, torch.dtype)
+    return dtype
 
 
 @pytest.fixture
@@ -85,11 +114,16 @@ def threads() -> Iterator[Callable[[int], None]]:
 
 
 def rows_that_differ(
-    kernel: Attend, shape: tuple[int, int, int, int, int], threads: Callable[[int], None], most_threads: int = 4
+    kernel: Attend,
+    shape: tuple[int, int, int, int, int],
+    threads: Callable[[int], None],
+    most_threads: int = 4,
+    kept: torch.dtype = torch.float32,
 ) -> int:
     """Rows of one pass that differ in any bit from the same query alone, behind the keys before it."""
     _, _, cached, new, _ = shape
     q, k, v = tensors(*shape)
+    k, v = k.to(kept), v.to(kept)
     alone = []
     for row in range(new):
         threads(1 + row % most_threads)
@@ -109,7 +143,7 @@ HEADS = [(1, 1, 64), (2, 2, 128), (3, 3, 64), (6, 3, 72), (4, 4, 64), (5, 5, 8),
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), HEADS)
 def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
-    kernel: SmallRows, threads: Callable[[int], None], heads: int, kv_heads: int, dim: int
+    kernel: SmallRows, threads: Callable[[int], None], kept: torch.dtype, heads: int, kv_heads: int, dim: int
 ) -> None:
     """What keeps verification of many rows equal to plain decoding of one.
 
@@ -119,7 +153,7 @@ def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
     """
     for cached in (0, 55, 500, 1015, 1020, 1080, 2040, 3060):
         new = (13, 2, 7, 9)[cached % 4]
-        assert rows_that_differ(kernel, (heads, kv_heads, cached, new, dim), threads) == 0, f"{cached} cached keys"
+        assert rows_that_differ(kernel, (heads, kv_heads, cached, new, dim), threads, 4, kept) == 0, cached
 
 
 @pytest.mark.slow
@@ -132,20 +166,28 @@ def test_a_row_comes_out_bit_for_bit_whatever_rows_keys_and_threads_there_are(
     dim=st.sampled_from([8, 64, 72, 128]),
 )
 def test_a_row_comes_out_bit_for_bit_at_any_length(
-    kernel: SmallRows, threads: Callable[[int], None], kv_heads: int, group: int, cached: int, new: int, dim: int
+    kernel: SmallRows,
+    threads: Callable[[int], None],
+    kept: torch.dtype,
+    kv_heads: int,
+    group: int,
+    cached: int,
+    new: int,
+    dim: int,
 ) -> None:
-    assert rows_that_differ(kernel, (kv_heads * group, kv_heads, cached, new, dim), threads) == 0
+    assert rows_that_differ(kernel, (kv_heads * group, kv_heads, cached, new, dim), threads, 4, kept) == 0
 
 
 @pytest.mark.parametrize(("group", "new"), [(3, 25), (7, 10), (8, 25), (64, 2), (5, 32)])
 def test_more_rows_than_the_kernel_takes_at_once_come_out_as_alone(
-    kernel: SmallRows, threads: Callable[[int], None], group: int, new: int
+    kernel: SmallRows, threads: Callable[[int], None], kept: torch.dtype, group: int, new: int
 ) -> None:
     """Such passes once went to stock operations, and their rows differed from those of plain decoding."""
     shape = (group, 1, 1200, new, 64)
-    assert rows_that_differ(kernel, shape, threads, 2) == 0
+    assert rows_that_differ(kernel, shape, threads, 2, kept) == 0
     q, k, v = tensors(*shape)
-    assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k, v, 0.3), atol=5e-6)
+    k, v = k.to(kept), v.to(kept)
+    assert torch.allclose(kernel(q, k, v, 0.3), attend_reference(q, k.float(), v.float(), 0.3), atol=5e-6)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7, 200])
@@ -161,17 +203,19 @@ def test_rows_of_stock_operations_are_not_the_same_bit_for_bit(threads: Callable
     assert rows_that_differ(attend, (6, 3, 1020, 13, 64), threads) > 0
 
 
-def test_scores_far_apart_neither_overflow_nor_vanish(kernel: SmallRows) -> None:
+def test_scores_far_apart_neither_overflow_nor_vanish(kernel: SmallRows, kept: torch.dtype) -> None:
     q, k, v = tensors(4, 4, 300, 3, 64)
+    k, v = k.to(kept), v.to(kept)
     for scaling in (0.0, 30.0):
         got = kernel(q, k, v, scaling)
-        assert torch.allclose(got, attend_reference(q, k, v, scaling), atol=2e-4)
+        assert torch.allclose(got, attend_reference(q, k.float(), v.float(), scaling), atol=2e-4)
     assert torch.isfinite(got).all()
 
 
-def test_an_unseen_key_would_be_noticed(kernel: SmallRows) -> None:
+def test_an_unseen_key_would_be_noticed(kernel: SmallRows, kept: torch.dtype) -> None:
     """Negative control: the last key counts for the last row only."""
     q, k, v = tensors(4, 4, 70, 3, 64)
+    k, v = k.to(kept), v.to(kept)
     before = kernel(q, k, v, 0.3)
     v[:, :, -1] += 100.0
     after = kernel(q, k, v, 0.3)
