@@ -143,7 +143,7 @@ def row_report(row: Row) -> dict[str, Any]:
 def table_lines(rows: Sequence[Row]) -> list[str]:
     """The table as Markdown: milliseconds a token of each composition; the chosen one is marked."""
     heads = ("plain", "lookup", "draft", "TriForce", "lookup, 4-bit", "TriForce, 4-bit")
-    order = (("autoregressive", 16), ("lookup", 16), ("draft", 16), ("triforce", 16), ("lookup", 4), ("triforce", 4))
+    order = tuple((name, bits) for bits, names in ((16, (PLAIN, "lookup", "draft", FASTEST)), (4, ("lookup", FASTEST))) for name in names)
     shown = [f"| model | machine | context | {' | '.join(heads)} | why |", "|---" * (len(heads) + 4) + "|"]
     for row in rows:
         start = f"| {row.model} | {row.machine} | {row.context:,} |"

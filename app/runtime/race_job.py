@@ -11,7 +11,7 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
-from core.decoding.registry import PLAIN, default_method
+from core.decoding.registry import COMPARED, PLAIN, default_method
 from core.generation.events import PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
@@ -23,7 +23,8 @@ CUT_SHORT = {"time_up", "cancelled"}
 
 def first_lanes(info: "EngineInfo") -> tuple[str, ...]:
     """The lanes of a race if none are chosen: plain decoding, TriForce, and what the model of costs finds fastest."""
-    return tuple(dict.fromkeys((PLAIN, default_method(has_draft=info.has_draft), info.usual_method)))
+    compared = COMPARED if info.has_draft else (PLAIN, default_method(has_draft=False))
+    return tuple(dict.fromkeys((*compared, info.usual_method)))
 
 
 def run_race(

@@ -16,6 +16,7 @@ from core.caches.layer_storage import SHORT_PASS, CpuShare, LayerStore, Offloade
 from core.caches.layerwise import LayerwisePass
 from core.caches.query_log import QUERY_LOG, QueryLog, SavedQueries
 from core.caches.running_state import RunningState
+from core.caches.votes import Votes
 from core.caches.window_layer import FORGETTABLE, WindowLayer
 from core.errors import ContextTooSmall
 from core.ops.backend import STOCK, Backend
@@ -63,6 +64,7 @@ class FullCache:
         self.moving = Moving()
         self._marks: dict[int, Mark] = {}  # by length
         self.state = RunningState(shape.attending)
+        self.votes = Votes()
 
     def _store(self, layer: int, offload: Offload | None) -> LayerStore:
         if (reach := self.shape.reach(layer)) is not None:
@@ -150,6 +152,7 @@ class FullCache:
         if start + num_new > self.capacity:
             raise ContextTooSmall(start + num_new, self.capacity, possible=self._possible)
         self._queries.open(start, num_new)
+        self.votes.open(start, num_new)
         for layer in self._layers:
             layer.open(help)
         if self._ring is not None:
@@ -191,6 +194,11 @@ class FullCache:
         """As `attend`, for tokens from `start` on, in the store that now has the layer's rows."""
         if self.shape.reach(layer) is None:
             self._queries.write(layer, start, q)
+        if self.votes.wanted and asked is None and isinstance(store, ResidentLayer):
+            out, votes = store.attend_counting(start, q, scaling, self.chunk_size)
+            if votes is not None:
+                self.votes.put(layer, votes)
+            return out
         return store.attend(start, q, scaling, asked)
 
     def workspace(self, num_rows: int) -> ResidentLayer | None:
@@ -269,6 +277,7 @@ class FullCache:
         known = self._marks.get(length)
         lost = [not store.reaches_back_to(length) for _, _, store in self._windows()]
         self._length, self._staged = length, False
+        self.votes.truncate(length)
         for store in self._layers:
             store.truncate(self._length)
         self.state.truncate(self._length)
@@ -323,6 +332,7 @@ class FullCache:
             self._staged = True
             self.commit(len(range(suffix.num_tokens)[part]))
         self._queries.restore(suffix.queries)
+        self.votes.forget()
         self.state.adopt(suffix.state)
 
     def forget(self, suffix: Suffix) -> None:

@@ -137,6 +137,14 @@ class ResidentLayer:
             return attend_as(q, k, v, scaling, asked, self._backend)
         return self._backend.attend(q, k, v, scaling)
 
+    def attend_counting(self, start: int, q: Tensor, scaling: float, chunk_size: int) -> tuple[Tensor, Tensor | None]:
+        """As `attend`, and votes as `SmallRows.with_votes` gives them."""
+        end = start + q.shape[2]
+        k, v = self._k[:, :, :end], self._v[:, :, :end]
+        if (kernel := self._backend.kernel) is None:
+            return self._backend.attend(q, k, v, scaling), None
+        return kernel.with_votes(q, k, v, scaling, chunk_size)
+
     def commit(self, length: int) -> None:
         """Rows stay in place."""
 

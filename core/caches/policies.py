@@ -189,6 +189,18 @@ class ExactAttention(TopChunks):
         return attention_scores(self.queries(layer), keys, self.full.chunk_size, scaling)
 
 
+class ByVerification(TopChunks):
+    """The chunks that the newest verification attended to, where its kernel counted; else those of the landmarks.
+
+    Tokens per full pass of a recitation at 32K, fixed rounds: 9.1 by landmarks, 11.1 by exact attention of 4 queries.
+    """
+
+    def score(self, layer: int, num_eligible: int, scaling: float) -> Tensor:
+        """Attention mass of each chunk, or its landmark's share, [H_kv, num_eligible] float32."""
+        found = self.full.votes.newest(layer, self.full.length, num_eligible)
+        return super().score(layer, num_eligible, scaling) if found is None else found
+
+
 class SinkOnly:
     """StreamingLLM on the target's own cache: the first chunk and the newest tokens, nothing between. Not exact."""
 
@@ -222,7 +234,11 @@ class HeavyHitters:
         return top_chunks(scores, self.max_chunks)
 
 
-SELECTION_POLICIES: dict[str, type[TopChunks]] = {"landmark": TopChunks, "attention": ExactAttention}
+SELECTION_POLICIES: dict[str, type[TopChunks]] = {
+    "verification": ByVerification,
+    "landmark": TopChunks,
+    "attention": ExactAttention,
+}
 LOSSY_POLICIES: dict[str, type[ChunkPolicy]] = {"streamingllm": SinkOnly, "h2o": HeavyHitters}  # by method
 
 

@@ -44,6 +44,7 @@ class Parts:
     evicting: Callable[[str], CachedModel]  # the target with a lossy cache, by method name; made at its first use
     config: RetrievalConfig
     nominal_cost: Callable[[CachedModel], PassCost]  # modelled cost of a pass, from sizes and the plan alone
+    count_votes: Callable[[bool], None]  # whether passes over the full cache count what they attend to
     most_guesses: Callable[[], int]  # of a round that the full cache verifies, if the settings do not say
 
 
@@ -186,6 +187,7 @@ class Decoder:
 
     def step(self, context: Context, sampler: TokenSampler) -> Verdict:
         """One pass of the final verifier: one or more tokens that follow its distribution."""
+        self._parts.count_votes(any(isinstance(model.cache, RetrievalCache) for model in self.models[:-1]))
         if not self.levels:
             return self._top.round(context, sampler)
         if self._lookup and self._synced:

@@ -12,7 +12,7 @@ from core.caches.base import KVCache
 from core.caches.full import FullCache
 from core.caches.full_parts import Offload
 from core.caches.oom_fallback import OomFallback, make_full_cache
-from core.caches.policies import LOSSY_POLICIES, ChunkPolicy, chosen_weights, selection_policy
+from core.caches.policies import LOSSY_POLICIES, ByVerification, ChunkPolicy, chosen_weights, selection_policy
 from core.caches.retrieval import RetrievalCache
 from core.caches.running_state import LIKELY_QUESTION
 from core.caches.streaming import StreamingCache
@@ -109,8 +109,12 @@ class Levels:
             evicting=self._evicting_model,
             config=self._config.retrieval,
             nominal_cost=self.nominal_cost,
+            count_votes=self._count_votes,
             most_guesses=lambda: self._plan_now().most_guesses.value,
         )
+
+    def _count_votes(self, wanted: bool) -> None:
+        self.full.votes.wanted = wanted and isinstance(self._chooser, ByVerification)
 
     def _draft_model(self, draft: LoadedModel) -> CachedModel:
         shift, backend = KeyShift.of(draft.module, draft.shape), self._models.backend

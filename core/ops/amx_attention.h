@@ -131,10 +131,12 @@ template <class T> class Task {
   const int rows, dim;
 
   Task(const float* q, float scale, Rows<T> keys, int64_t first, int64_t rows, int64_t num_new, int64_t total,
-       int64_t dim)
+       int64_t dim, int64_t share, int64_t chunk)
       : rows(int(rows)),
         dim(int(dim)),
         keys_(keys),
+        chunks_(chunk > 0 ? int(share / chunk) : 0),
+        chunk_(int(chunk)),
         steps_(int(dim + DEEP - 1) / DEEP),
         across_(int(dim + ACROSS * SIDE - 1) / (ACROSS * SIDE) * ACROSS),
         groups_(int(rows + QUERIES - 1) / QUERIES),
@@ -146,7 +148,9 @@ template <class T> class Task {
         v_(size_t(SPLIT) * DEPTH * across_ * TILE),
         weights_(size_t(PARTS) * DEPTH * TILE),
         scores_(ACROSS * TILE),
-        out_(size_t(groups_) * across_ * TILE) {
+        out_(size_t(groups_) * across_ * TILE),
+        masses_(size_t(groups_) * chunks_ * QUERIES),
+        tops_(chunk > 0 ? size_t(groups_) * share / KEYS : 0) {
     configure();
     for (int64_t r = 0; r < rows; ++r) seen_[r] = int32_t(total - num_new + (first + r) % num_new + 1);
     for (int g = 0; g < groups_; ++g) split_queries(q + g * QUERIES * dim, scale, g);
@@ -166,6 +170,7 @@ template <class T> class Task {
   static_assert(WIDE == SIDE, "a vector is a row of a tile");
 
   Rows<T> keys_;
+  int chunks_, chunk_;           // chunks of a share, 0: masses are not asked for; keys of a chunk
   int steps_, across_, groups_;  // products over a key; tiles over a value; rows in groups
   bool fills_;                   // whether the dimensions fill their tiles
   std::vector<int32_t> seen_;    // by row; 0 of those that fill up the last group
@@ -179,6 +184,8 @@ template <class T> class Task {
   Lines<Word> weights_;  // of queries by pairs of keys: [PARTS][DEPTH]; those of missing queries are never used
   Lines<float> scores_;  // of keys by queries: [ACROSS]
   Lines<float> out_;     // of queries by dimensions: [groups][across]
+  Lines<float> masses_;  // [groups][chunks][QUERIES], relative to
+  std::vector<Wide> tops_;  // [groups][blocks of a share]
 
   int rows_of(int g) const { return std::min(QUERIES, rows - g * QUERIES); }
   int least_seen(int g) const { return *std::min_element(&seen_[g * QUERIES], &seen_[g * QUERIES] + rows_of(g)); }
@@ -191,7 +198,8 @@ template <class T> class Task {
   template <bool WHOLE> void split_values(int64_t start, int num, Asking<T>& asking) const;
   void score(int g, const Word* keys, int64_t bytes, Asking<T>& asking) const;
   Wide tops(int g, int64_t start) const;
-  void weigh(int g, Wide top, Asking<T>& asking);
+  void weigh(int g, Wide top, int block, Asking<T>& asking);
+  void finish_masses(const Part& part) const;
   void add_values(int g, Asking<T>& asking) const;
   void tell(int r, float* to) const;
 };
@@ -334,9 +342,10 @@ template <class T> Wide Task<T>::tops(int g, int64_t start) const {
 }
 
 // Scores become weights, 2^(score - top), turned over and split. What the rows have so far follows a new top.
-template <class T> void Task<T>::weigh(int g, Wide top, Asking<T>& asking) {
+template <class T> void Task<T>::weigh(int g, Wide top, int block, Asking<T>& asking) {
   State& state = states_[g];
-  Wide added[4] = {};
+  Wide added[4] = {}, mass = {};
+  float* masses = masses_.at((size_t(g) * chunks_ + (chunks_ > 0 ? block * KEYS / chunk_ : 0)) * QUERIES);
   for (int j = 0; j < KEYS; j += 4) {
     asking.step(SOME_WEIGHTS);
 #pragma GCC unroll 4
@@ -345,8 +354,11 @@ template <class T> void Task<T>::weigh(int g, Wide top, Asking<T>& asking) {
       const Wide weight = power_of_two<Wide>(load<Wide>(at) - top);
       store(at, weight);
       added[i] += weight;
+      if (chunks_ > 0) mass += weight;
     }
+    if (chunks_ > 0 && (j + 4) % chunk_ == 0) store(masses + j / chunk_ * QUERIES, mass), mass = Wide{};
   }
+  if (chunks_ > 0) tops_[g * (chunks_ * chunk_ / KEYS) + block] = top;
   for (int j = 0; j < KEYS; j += SIDE) {
     Wide square[SIDE];
 #pragma GCC unroll 16
@@ -374,6 +386,21 @@ template <class T> void Task<T>::weigh(int g, Wide top, Asking<T>& asking) {
   }
   state.sum = state.sum * shrunk + ((added[0] + added[1]) + (added[2] + added[3]));
   state.top = top;
+}
+
+// Masses of all blocks relative to the top of the share, turned over. Blocks that a group does not see have none.
+template <class T> void Task<T>::finish_masses(const Part& part) const {
+  const int blocks = chunks_ * chunk_ / KEYS;
+  for (int g = 0; g < groups_; ++g)
+    for (int c = 0; c < chunks_; c += SIDE) {
+      Wide square[SIDE];
+      for (int i = 0; i < SIDE; ++i) {
+        const Wide by = power_of_two<Wide>(tops_[g * blocks + (c + i) * chunk_ / KEYS] - states_[g].top);
+        square[i] = load<Wide>(masses_.at((size_t(g) * chunks_ + c + i) * QUERIES)) * by;
+      }
+      turn_over<SIDE / 2>(square, Lanes<SIDE>());
+      for (int r = 0; r < rows_of(g); ++r) store(part.mass + int64_t(g * QUERIES + r) * chunks_ + c, square[r]);
+    }
 }
 
 // What the rows have += weights times values.
@@ -419,13 +446,16 @@ template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& 
   std::fill(states_.begin(), states_.end(), State{all<Wide>(LEAST), Wide{}});
   std::fill(out_.at(0), out_.at(size_t(groups_) * across_ * TILE), 0.0f);
   std::fill(weights_.at(0), weights_.at(PARTS * DEPTH * TILE), 0);
+  std::fill(masses_.at(0), masses_.at(size_t(groups_) * chunks_ * QUERIES), 0.0f);
+  std::fill(tops_.begin(), tops_.end(), all<Wide>(LEAST));
+  int block = 0;
   end = std::min(end, most_seen());
   // The next block is asked for all the while that the first two groups of rows are computed with
   const int products = (AS_IT_LIES ? KEY_TILES : KEY_TILES * SPLIT) * steps_ + SPLIT * DEPTH * across_;
   const int group = products * BY_PARTS_OF_A_TILE + KEYS / 4 * SOME_WEIGHTS + KEY_TILES * TURN;
   const int nanoseconds = (AS_IT_LIES ? 0 : KEYS * SPLIT_ROW) + KEYS / 2 * (AS_IT_LIES ? PACK_ROW : 2 * SPLIT_ROW) +
                           std::min(groups_, 2) * group + std::min(rows, 2 * QUERIES) * SPLIT_WEIGHTS;
-  for (; start < end; start += KEYS) {
+  for (; start < end; start += KEYS, ++block) {
     const int num = int(std::min<int64_t>(KEYS, end - start));
     const bool whole = fills_ && num == KEYS, lies = AS_IT_LIES && whole;
     const int next = int(std::min<int64_t>(KEYS, end - start - num));
@@ -437,10 +467,11 @@ template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& 
     for (int g = 0; g < groups_; ++g) {
       if (most_seen(g) <= start) continue;
       score(g, keys, bytes, asking);
-      weigh(g, tops(g, start), asking);
+      weigh(g, tops(g, start), block, asking);
       add_values(g, asking);
     }
   }
+  finish_masses(part);
   for (int r = 0; r < rows; ++r) {
     const State& state = states_[r / QUERIES];
     const float top = state.top[r % QUERIES];

@@ -38,6 +38,7 @@ MOST_ROWS = 64  # per KV head, whose keys several threads share
 MOST_TOGETHER = 192  # rows per KV head that a thread works on at a time
 MOST_TOKENS = 32  # of a pass whose rows come out as if alone, whatever the model; a round's verification has at most 25
 MOST_DIM = 256
+CHUNKS, VOTERS = (8, 16, 32), 4  # keys of a chunk that gets votes; tokens whose votes are added
 # 8 uncut heads take 4 to 6% less time than in shares of 512, 0 to 3% less than in these (12 rows, 2,048 keys and more).
 KEYS_OF_A_SHARE = 1024
 COMPILER, COMPILE_SECONDS = "g++", 120
@@ -54,7 +55,7 @@ class Sizes(ctypes.Structure):
         ("scale", ctypes.c_double),
         *((name, ctypes.c_int64) for name in ("kv_heads", "rows", "num_new", "total", "dim")),
         *((name, ctypes.c_int64) for name in ("k_head", "k_row", "v_head", "v_row")),
-        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads", "matrices")),
+        *((name, ctypes.c_int64) for name in ("share", "pieces", "groups", "threads", "matrices", "chunk", "columns")),
     )
 
 
@@ -107,7 +108,7 @@ class SmallRows:
             call.restype = None
         compiled.small_rows_panel.restype = ctypes.c_int64
         self.panel: int = compiled.small_rows_panel()  # outputs whose packed weights lie beside each other
-        self._call.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64]
+        self._call.argtypes = [ctypes.c_void_p] * 6 + [ctypes.c_int64]
         self._call_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2 + [ctypes.c_float]
         self._call_silu.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
         self._call_product.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 2
@@ -127,36 +128,48 @@ class SmallRows:
         Memory: for each thread twice the numbers of at most MOST_TOGETHER rows. If heads do not divide by threads, of
         at most MOST_ROWS rows a part for each share, rows / 2000 of the keys and values.
         """
+        if self._attends(q, k, v) and (q.shape[2] <= MOST_TOKENS or self.reads_prompts):
+            return self._attended(q, k, v, scaling, 0)[0]
+        return attend(q, k, v, scaling)
+
+    def with_votes(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, chunk: int) -> tuple[Tensor, Tensor | None]:
+        """Attention as `__call__`, and how much of it each chunk of `chunk` keys got: a by-product that costs little.
+
+        Returns:
+            [1, H, T, D], and votes [H_kv, T // 4 rounded up, C] float32: the attention of four tokens after one
+            another, summed over them and the heads of a group, to each begun chunk. None where this kernel does not
+            attend, T is more than MOST_TOKENS, or chunks have another size than 8, 16 or 32 keys.
+        """
+        rows = q.shape[2] * (q.shape[1] // k.shape[1])
+        if q.shape[2] > MOST_TOKENS or rows > MOST_TOGETHER or chunk not in CHUNKS or not self._attends(q, k, v):
+            return self(q, k, v, scaling), None
+        return self._attended(q, k, v, scaling, chunk)
+
+    def _attends(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS
+        return q.shape[0] == 1 and q.shape[3] % 8 == 0 and q.shape[3] <= MOST_DIM and q.device.type == "cpu" and known
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, scaling: float, chunk: int) -> tuple[Tensor, Tensor | None]:
         batch, heads, num_new, dim = q.shape
         kv_heads, total = k.shape[1], k.shape[2]
-        if num_new > MOST_TOKENS and not self.reads_prompts:
-            return attend(q, k, v, scaling)
-        known = q.dtype == torch.float32 and k.dtype == v.dtype and k.dtype in KEPT_AS
-        if batch != 1 or dim % 8 or dim > MOST_DIM or q.device.type != "cpu" or not known:
-            return attend(q, k, v, scaling)
         assert k.stride(3) == v.stride(3) == 1, "keys and values must be contiguous in their last dimension"
         rows = num_new * (heads // kv_heads)
         folded = q.reshape(kv_heads, rows, dim).contiguous()  # models pass transposed views
         out = torch.empty(kv_heads, rows, dim, dtype=torch.float32)  # whatever the default is at this moment
+        votes, columns = None, 0
+        if chunk:
+            columns = -(-total // KEYS_OF_A_SHARE) * (KEYS_OF_A_SHARE // chunk)
+            votes = torch.empty(kv_heads, -(-num_new // VOTERS), columns, dtype=torch.float32)
         strides = (k.stride(1), k.stride(2), v.stride(1), v.stride(2))
         threads = self._threads.now()
-        cuts = _cuts(kv_heads, rows, total, threads)
-        sizes = Sizes(
-            scaling,
-            kv_heads,
-            rows,
-            num_new,
-            total,
-            dim,
-            *strides,
-            KEYS_OF_A_SHARE,
-            *cuts,
-            threads,
-            k.dtype in self.by_matrices,
-        )
+        cuts = _cuts(kv_heads, rows, total, threads, whole=bool(chunk))
+        by_matrices = k.dtype in self.by_matrices
+        work = (KEYS_OF_A_SHARE, *cuts, threads, by_matrices, chunk, columns)
+        sizes = Sizes(scaling, kv_heads, rows, num_new, total, dim, *strides, *work)
         pointers = (folded.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
-        self._call(*pointers, ctypes.byref(sizes), KEPT_AS.index(k.dtype))
-        return out.view(batch, heads, num_new, dim)
+        told = None if votes is None else votes.data_ptr()
+        self._call(*pointers, told, ctypes.byref(sizes), KEPT_AS.index(k.dtype))
+        return out.view(batch, heads, num_new, dim), None if votes is None else votes[..., : -(-total // chunk)]
 
     def votes(self, queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
         """The attention that queries [H_kv, R, D] give to keys [H_kv, C, D], summed over R: [H_kv, C], float32 on CPU.
@@ -215,10 +228,14 @@ class SmallRows:
         return out
 
 
-def _cuts(kv_heads: int, rows: int, total: int, threads: int) -> tuple[int, int]:
-    """Into how many pieces of its keys, or groups of its rows, the work of a head is cut for the threads."""
+def _cuts(kv_heads: int, rows: int, total: int, threads: int, *, whole: bool = False) -> tuple[int, int]:
+    """Into how many pieces of its keys, or groups of its rows, the work of a head is cut for the threads.
+
+    Args:
+        whole: never into groups of rows.
+    """
     uneven = bool(kv_heads % threads)
-    if rows <= MOST_ROWS and uneven:
+    if (rows <= MOST_ROWS or whole) and uneven:
         return min(threads, -(-total // KEYS_OF_A_SHARE)), 1
     groups = -(-rows // MOST_TOGETHER)
     return 1, min(rows, groups * threads) if uneven else groups

@@ -324,6 +324,7 @@ INLINE void add_values(float* out, const float* weights, const T* v, int64_t str
 // What some rows have of some keys. Lies in rows * (dim + 2) floats.
 struct Part {
   float *out, *top, *sum;  // [rows, dim] not yet divided by sum; the greatest score; the sum of 2^(score - top)
+  float* mass = nullptr;   // null, or [rows, chunks of a share]: that sum by chunks of keys
   Part(float* at, int64_t rows, int64_t dim) : out(at), top(at + rows * dim), sum(top + rows) {}
   void clear(int64_t rows) const {
     std::fill(out, top, 0.0f);
@@ -365,8 +366,15 @@ template <class T> class Task {
   // Scores are <q, k> * scale. Row r of q [rows, dim] is number first + r of its head: it sees keys up to
   // total - num_new + (first + r) % num_new.
   Task(const float* q, float scale, Rows<T> keys, int64_t first, int64_t rows, int64_t num_new, int64_t total,
-       int64_t dim)
-      : rows(int(rows)), dim(int(dim)), keys_(keys), q_(rows * dim), seen_(rows) {
+       int64_t dim, int64_t share, int64_t chunk)
+      : rows(int(rows)),
+        dim(int(dim)),
+        keys_(keys),
+        q_(rows * dim),
+        seen_(rows),
+        chunks_(chunk > 0 ? int(share / chunk) : 0),
+        chunk_(int(chunk)),
+        tops_(chunk > 0 ? rows * share / BLOCK : 0) {
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t tile = r / TOGETHER * TOGETHER, width = std::min<int64_t>(TOGETHER, rows - tile);
       for (int64_t d = 0; d < dim; ++d) q_[tile * dim + d * width + r - tile] = q[r * dim + d] * scale;
@@ -374,16 +382,31 @@ template <class T> class Task {
     }
   }
   int64_t most_seen() const { return *std::max_element(seen_.begin(), seen_.end()); }
-  void attend(int64_t start, int64_t end, const Part& part) const;
+  void attend(int64_t start, int64_t end, const Part& part);
 
  private:
   Rows<T> keys_;
   std::vector<float> q_;  // rows that share loads lie beside each other: [dim, TOGETHER] of each tile of rows
   std::vector<int64_t> seen_;
+  int chunks_, chunk_;       // chunks of a share, 0: masses are not asked for; keys of a chunk
+  std::vector<float> tops_;  // [rows, blocks of a share]: what masses of a block are relative to
+
+  // Masses of a block's chunks, of one row's weights.
+  void add_masses(const float* weights, int r, int block, const Part& part) {
+    if (chunks_ == 0) return;
+    tops_[r * (chunks_ * chunk_ / BLOCK) + block] = part.top[r];
+    float* to = part.mass + int64_t(r) * chunks_ + block * BLOCK / chunk_;
+    for (int c = 0; c < BLOCK / chunk_; ++c) {
+      Vec sum = {};
+      for (int j = c * chunk_; j < (c + 1) * chunk_; j += W) sum += load(weights + j);
+      to[c] = sum_of(sum);
+    }
+  }
+  void finish_masses(const Part& part) const;
 
   template <int R, class V>
   INLINE void tile(int r, int64_t start, int num, const float* turned, const V* v, int64_t stride, const Part& part,
-                   Wide* sums, Ahead<T>& ahead) const {
+                   Wide* sums, int block, Ahead<T>& ahead) {
     alignas(64) float weights[TOGETHER * BLOCK];
     score<R>(q_.data() + r * dim, turned, weights, dim, ahead);
     for (int i = 0; i < R; ++i) {
@@ -391,49 +414,67 @@ template <class T> class Task {
       float shrunk;
       const Wide added = weigh(weights + i * BLOCK, sees, part.out + (r + i) * dim, part.top[r + i], shrunk, dim);
       sums[r + i] = sums[r + i] * shrunk + added;
+      if (sees > 0) add_masses(weights + i * BLOCK, r + i, block, part);
     }
     add_values<R>(part.out + r * dim, weights, v, stride, num, dim, ahead);
   }
 
   template <class V>
   void tiles(int64_t start, int num, const float* turned, const V* v, int64_t stride, const Part& part, Wide* sums,
-             Ahead<T> ahead) const {
+             int block, Ahead<T> ahead) {
     for (int r = 0; r < rows; r += TOGETHER) {
       const int some = std::min(TOGETHER, rows - r);
       if (*std::max_element(&seen_[r], &seen_[r] + some) <= start) continue;
       switch (some) {
-        case 1: tile<1>(r, start, num, turned, v, stride, part, sums, ahead); break;
-        case 2: tile<2>(r, start, num, turned, v, stride, part, sums, ahead); break;
-        case 3: tile<3>(r, start, num, turned, v, stride, part, sums, ahead); break;
-        case 4: tile<4>(r, start, num, turned, v, stride, part, sums, ahead); break;
-        case 5: tile<5>(r, start, num, turned, v, stride, part, sums, ahead); break;
-        default: tile<TOGETHER>(r, start, num, turned, v, stride, part, sums, ahead);
+        case 1: tile<1>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
+        case 2: tile<2>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
+        case 3: tile<3>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
+        case 4: tile<4>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
+        case 5: tile<5>(r, start, num, turned, v, stride, part, sums, block, ahead); break;
+        default: tile<TOGETHER>(r, start, num, turned, v, stride, part, sums, block, ahead);
       }
     }
   }
 };
 
-template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& part) const {
+// Masses of all blocks relative to the top of the share. Blocks that a row does not see have none.
+template <class T> void Task<T>::finish_masses(const Part& part) const {
+  if (chunks_ == 0) return;
+  const int blocks = chunks_ * chunk_ / BLOCK, each = BLOCK / chunk_;
+  for (int r = 0; r < rows; ++r)
+    for (int b = 0; b < blocks; ++b) {
+      const float top = tops_[r * blocks + b], by = std::isinf(top) ? 0.0f : std::exp2(top - part.top[r]);
+      float* mass = part.mass + int64_t(r) * chunks_ + b * each;
+      if (by != 1.0f)
+        for (int c = 0; c < each; ++c) mass[c] *= by;
+    }
+}
+
+template <class T> void Task<T>::attend(int64_t start, int64_t end, const Part& part) {
   alignas(64) float turned[(MAX_DIM + WIDE) * BLOCK], wide[std::is_same_v<T, float> ? 1 : MAX_DIM * BLOCK];
   Wide sums[MOST_TOGETHER] = {};
   part.clear(rows);
+  std::fill(tops_.begin(), tops_.end(), -std::numeric_limits<float>::infinity());
+  std::fill(part.mass, part.mass + int64_t(rows) * chunks_, 0.0f);
+  int at = 0;
   const int num_tiles = (rows + TOGETHER - 1) / TOGETHER;
   const int steps_of_a_tile = BLOCK / (COLUMNS * WIDE) * dim + std::max(1, dim / (COLUMNS * WIDE)) * BLOCK;
   const int steps = turning_steps<T>(dim) + num_tiles * steps_of_a_tile;
-  for (; start < end; start += BLOCK) {
+  for (; start < end; start += BLOCK, ++at) {
     const int num = int(std::min<int64_t>(BLOCK, end - start)), next = int(std::min<int64_t>(BLOCK, end - start - num));
     const Rows<T> block = keys_.from(start);
     Ahead<T> ahead(keys_.from(start + num), next, dim, steps);
     turn_keys(block.k, block.k_stride, num, dim, turned, ahead);
     if (std::is_same_v<T, float> || num_tiles == 1) {
-      tiles(start, num, turned, block.v, block.v_stride, part, sums, ahead);
+      tiles(start, num, turned, block.v, block.v_stride, part, sums, at, ahead);
     } else {  // widened once for all tiles
       for (int j = 0; j < num; ++j)
         for (int d = 0; d < dim; d += W) store(wide + j * dim + d, load<Vec>(block.v + j * block.v_stride + d));
-      tiles(start, num, turned, wide, dim, part, sums, ahead);
+      tiles(start, num, turned, wide, dim, part, sums, at, ahead);
     }
   }
   for (int r = 0; r < rows; ++r) part.sum[r] = sum_of(sums[r]);
+  finish_masses(part);
 }
 
 }  // namespace
@@ -467,7 +508,8 @@ void finish(const Part& part, int rows, int dim, float* out) {
 struct Sizes {
   double scale;
   int64_t kv_heads, rows, num_new, total, dim, k_head, k_row, v_head, v_row, share, pieces, groups, threads,
-      matrices;  // whether matrix units compute, see amx_attention.h
+      matrices,        // whether matrix units compute, see amx_attention.h
+      chunk, columns;  // keys of a chunk, 0: no votes; chunks of a row of votes, a multiple of those of a share
 };
 
 namespace {
@@ -477,60 +519,121 @@ Task task_of(const Sizes& s, const float* q, const T* k, const T* v, int64_t hea
   const int64_t first = s.rows * group / s.groups, last = s.rows * (group + 1) / s.groups;
   const Rows<T> keys = {k + head * s.k_head, v + head * s.v_head, s.k_row, s.v_row};
   const float scale = float(s.scale * 1.4426950408889634);  // of powers of two
-  return {q + (head * s.rows + first) * s.dim, scale, keys, first, last - first, s.num_new, s.total, s.dim};
+  return {q + (head * s.rows + first) * s.dim, scale, keys, first, last - first, s.num_new, s.total, s.dim,
+          s.share, s.chunk};
 }
 
+constexpr int VOTERS = 4;  // tokens whose votes are added
+
+// Memory for the masses of one head's rows, and the tops that they are relative to, share by share.
+class Masses {
+ public:
+  // `memory` grows to what is needed, and stays for the next layer: allocating takes longer than filling.
+  Masses(const Sizes& s, int64_t shares, std::vector<float>& memory)
+      : chunks_(s.chunk > 0 ? s.share / s.chunk : 0),
+        rows_(s.rows),
+        memory_(memory),
+        tops_(chunks_ > 0 ? shares * s.rows : 0) {
+    if (memory.size() < size_t(shares * rows_ * chunks_)) memory.resize(shares * rows_ * chunks_);
+  }
+  void lend(Part& part, int64_t share) { part.mass = memory_.data() + share * rows_ * chunks_; }
+  void keep(const Part& part, int64_t share) {
+    if (chunks_ > 0) std::copy(part.top, part.top + rows_, tops_.data() + share * rows_);
+  }
+  // votes[token / VOTERS][chunk] += attention of the token's rows to the chunk.
+  void tell(const Sizes& s, const Part& result, int64_t shares, float* votes) const {
+    if (chunks_ == 0) return;
+    const int64_t quartets = (s.num_new + VOTERS - 1) / VOTERS;
+    std::fill(votes, votes + quartets * s.columns, 0.0f);
+    for (int64_t r = 0; r < rows_; ++r) {
+      float* to = votes + r % s.num_new / VOTERS * s.columns;
+      for (int64_t n = 0; n < shares; ++n) {
+        const float top = tops_[n * rows_ + r];
+        if (std::isinf(top)) continue;
+        const float by = std::exp2(top - result.top[r]) / result.sum[r];
+        const float* mass = memory_.data() + (n * rows_ + r) * chunks_;
+        for (int64_t c = 0; c < chunks_; ++c) to[n * chunks_ + c] += mass[c] * by;
+      }
+    }
+  }
+
+ private:
+  int64_t chunks_, rows_;
+  std::vector<float>& memory_;
+  std::vector<float> tops_;
+};
+
 // Every task has some rows of a head and all of their keys; it merges share after share.
-template <class Task, class T> void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class Task, class T>
+void attend_by_rows(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes) {
+  const int64_t quartets = (s.num_new + VOTERS - 1) / VOTERS;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
   for (int64_t i = 0; i < s.kv_heads * s.groups; ++i) {
     const int64_t head = i / s.groups, group = i % s.groups, first = s.rows * group / s.groups;
     Task task = task_of<Task>(s, q, k, v, head, group);
     const int64_t size = task.rows * (s.dim + 2), most = task.most_seen();
     std::vector<float> memory(2 * size);
-    const Part result(memory.data(), task.rows, s.dim), part(memory.data() + size, task.rows, s.dim);
+    const Part result(memory.data(), task.rows, s.dim);
+    Part part(memory.data() + size, task.rows, s.dim);
+    const int64_t shares = (most + s.share - 1) / s.share;
+    static thread_local std::vector<float> kept;
+    Masses masses(s, shares, kept);  // where they are asked for, the task has all rows of the head
     result.clear(task.rows);
-    for (int64_t start = 0; start < most; start += s.share) {
-      task.attend(start, std::min(start + s.share, s.total), part);
+    for (int64_t n = 0; n < shares; ++n) {
+      masses.lend(part, n);
+      task.attend(n * s.share, std::min((n + 1) * s.share, s.total), part);
+      masses.keep(part, n);
       add_part(result, part, task.rows, task.dim);
     }
+    masses.tell(s, result, shares, votes + head * quartets * s.columns);
     finish(result, task.rows, task.dim, out + (head * s.rows + first) * s.dim);
   }
 }
 
 // Every task has all rows of a head and some shares of its keys; their parts are merged at the end.
-template <class Task, class T> void attend_by_keys(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class Task, class T>
+void attend_by_keys(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes) {
+  const int64_t quartets = (s.num_new + VOTERS - 1) / VOTERS;
   const int64_t shares = (s.total + s.share - 1) / s.share, size = s.rows * (s.dim + 2);
   std::vector<float> memory(s.kv_heads * shares * size + size);
+  std::vector<std::vector<float>> kept(s.kv_heads);
+  std::vector<Masses> masses;
+  for (auto& memory : kept) masses.emplace_back(s, shares, memory);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(int(s.threads)) if (s.threads > 1)
   for (int64_t i = 0; i < s.kv_heads * s.pieces; ++i) {
     const int64_t head = i / s.pieces, piece = i % s.pieces;
     Task task = task_of<Task>(s, q, k, v, head, 0);
-    for (int64_t n = shares * piece / s.pieces; n < shares * (piece + 1) / s.pieces; ++n)
-      task.attend(n * s.share, std::min((n + 1) * s.share, s.total),
-                  Part(memory.data() + (head * shares + n) * size, s.rows, s.dim));
+    for (int64_t n = shares * piece / s.pieces; n < shares * (piece + 1) / s.pieces; ++n) {
+      Part part(memory.data() + (head * shares + n) * size, s.rows, s.dim);
+      masses[head].lend(part, n);
+      task.attend(n * s.share, std::min((n + 1) * s.share, s.total), part);
+      masses[head].keep(part, n);
+    }
   }
   const Part result(memory.data() + s.kv_heads * shares * size, s.rows, s.dim);
   for (int64_t head = 0; head < s.kv_heads; ++head) {
     result.clear(s.rows);
     for (int64_t n = 0; n < shares; ++n)
       add_part(result, Part(memory.data() + (head * shares + n) * size, s.rows, s.dim), int(s.rows), int(s.dim));
+    masses[head].tell(s, result, shares, votes + head * quartets * s.columns);
     finish(result, int(s.rows), int(s.dim), out + head * s.rows * s.dim);
   }
 }
 
-template <class Task, class T> void attend_with(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class Task, class T>
+void attend_with(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes) {
   if (s.pieces > 1)
-    attend_by_keys<Task>(s, q, k, v, out);
+    attend_by_keys<Task>(s, q, k, v, out, votes);
   else
-    attend_by_rows<Task>(s, q, k, v, out);
+    attend_by_rows<Task>(s, q, k, v, out, votes);
 }
 
-template <class T> void attention(const Sizes& s, const float* q, const T* k, const T* v, float* out) {
+template <class T>
+void attention(const Sizes& s, const float* q, const T* k, const T* v, float* out, float* votes) {
 #ifdef HAS_MATRICES
-  if (s.matrices) return attend_with<amx::Task<T>>(s, q, k, v, out);
+  if (s.matrices) return attend_with<amx::Task<T>>(s, q, k, v, out, votes);
 #endif
-  attend_with<Task<T>>(s, q, k, v, out);
+  attend_with<Task<T>>(s, q, k, v, out, votes);
 }
 
 }  // namespace
@@ -538,15 +641,16 @@ template <class T> void attention(const Sizes& s, const float* q, const T* k, co
 // q: [kv_heads, rows, dim] contiguous, rows = group * num_new with the new tokens fastest; k, v: [kv_heads,
 // total, dim] with strides in numbers, of a `kind`: 0 float32, 1 float16, 2 bfloat16; out: [kv_heads, rows, dim]. dim a multiple of 8 up to 256.
 // `share`: keys of a share, a multiple of 64. The work of a head is cut into `pieces` of its keys (then rows <= 192), or
-// into `groups` of its rows, each of at most 192; no result depends on either.
-extern "C" void small_rows_attention(const float* q, const void* k, const void* v, float* out, const Sizes* sizes,
-                                     int64_t kind) {
+// into `groups` of its rows, each of at most 192; no result depends on either. If `chunk` is not 0 (8, 16 or 32, and one
+// group): votes [kv_heads, quartets of new tokens, columns], the attention of four tokens' rows to each chunk of keys.
+extern "C" void small_rows_attention(const float* q, const void* k, const void* v, float* out, float* votes,
+                                     const Sizes* sizes, int64_t kind) {
   if (kind == 1)
-    attention(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out);
+    attention(*sizes, q, static_cast<const Half*>(k), static_cast<const Half*>(v), out, votes);
   else if (kind == 2)
-    attention(*sizes, q, static_cast<const Brain*>(k), static_cast<const Brain*>(v), out);
+    attention(*sizes, q, static_cast<const Brain*>(k), static_cast<const Brain*>(v), out, votes);
   else
-    attention(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out);
+    attention(*sizes, q, static_cast<const float*>(k), static_cast<const float*>(v), out, votes);
 }
 
 // Whether this processor has matrix units, and the system lets the process use them.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from core.config import EngineConfig
 from core.decoding.adaptive import best_gamma, cost_per_token
-from core.decoding.registry import METHODS, PLAIN
+from core.decoding.registry import FASTEST, METHODS, PLAIN
 from core.errors import ContextTooSmall, NotEnoughMemory
 from core.models.experts import Experts
 from core.models.loader import ModelDims
@@ -30,11 +30,11 @@ from core.planning.speed_model import PUBLISHED, Acceptance, Reads, planned_read
 
 # In the order in which they are taken where forecasts hardly differ
 COMPOSITIONS = (
-    Composition("triforce", has_draft=True),
+    Composition(FASTEST, has_draft=True),
     Composition("lookup"),
     Composition(PLAIN),
     Composition("draft", has_draft=True),
-    Composition("triforce", has_draft=True, self_draft_bits=DRAFTING_BITS),
+    Composition(FASTEST, has_draft=True, self_draft_bits=DRAFTING_BITS),
     Composition("lookup", self_draft_bits=DRAFTING_BITS),
 )
 LEAST_GAIN = 0.03  # of a token's time: a smaller one is not worth other weights or another method
@@ -67,8 +67,9 @@ class Cast:
         return self.draft is not None and (needed or self.config.draft_model != "auto")
 
     def is_wanted(self, one: Composition) -> bool:
-        """Whether the settings name the composition's method."""
-        return one.method in self.config.methods and (one.has_draft or not self.draft_asked)
+        """Whether the settings name a method of the composition's models."""
+        models = {METHODS[name].models for name in self.config.methods if name in METHODS}
+        return METHODS[one.method].models in models and (one.has_draft or not self.draft_asked)
 
     def loaded(self, one: Composition) -> Composition:
         """A composition with the weights that the settings load in any case."""
