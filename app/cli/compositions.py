@@ -7,6 +7,7 @@ from typing import Any
 
 from app.cli.reading import print_json
 from core.config import EngineConfig, RetrievalConfig
+from core.decoding.registry import FASTEST, PLAIN
 from core.errors import CoreError, InvalidSetting, UnknownModel
 from core.models.hub.shapes import find_shape, shape_names
 from core.models.param_count import size_of
@@ -143,7 +144,8 @@ def row_report(row: Row) -> dict[str, Any]:
 def table_lines(rows: Sequence[Row]) -> list[str]:
     """The table as Markdown: milliseconds a token of each composition; the chosen one is marked."""
     heads = ("plain", "lookup", "draft", "TriForce", "lookup, 4-bit", "TriForce, 4-bit")
-    order = tuple((name, bits) for bits, names in ((16, (PLAIN, "lookup", "draft", FASTEST)), (4, ("lookup", FASTEST))) for name in names)
+    by_bits = ((16, (PLAIN, "lookup", "draft", FASTEST)), (4, ("lookup", FASTEST)))
+    order = tuple((name, bits) for bits, names in by_bits for name in names)
     shown = [f"| model | machine | context | {' | '.join(heads)} | why |", "|---" * (len(heads) + 4) + "|"]
     for row in rows:
         start = f"| {row.model} | {row.machine} | {row.context:,} |"

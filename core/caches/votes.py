@@ -38,7 +38,7 @@ class Votes:
     def newest(self, layer: int, length: int, num_chunks: int) -> Tensor | None:
         """The attention of the last tokens before `length` to the first chunks, [H_kv, num_chunks] float32.
 
-        Of at least VOTERS tokens if the pass had as many; up to VOTERS - 1 rejected ones behind them may have voted, too.
+        Of at least VOTERS tokens if the pass had as many; up to VOTERS - 1 rejected ones behind them may have voted.
         None: the pass did not count, or ended before these tokens.
         """
         votes, last = self._by_layer.get(layer), length - self._start - 1

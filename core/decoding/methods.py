@@ -44,8 +44,9 @@ class Parts:
     evicting: Callable[[str], CachedModel]  # the target with a lossy cache, by method name; made at its first use
     config: RetrievalConfig
     nominal_cost: Callable[[CachedModel], PassCost]  # modelled cost of a pass, from sizes and the plan alone
-    count_votes: Callable[[bool], None]  # whether passes over the full cache count what they attend to
     most_guesses: Callable[[], int]  # of a round that the full cache verifies, if the settings do not say
+    # Takes whether passes over the full cache are to count what they attend to
+    count_votes: Callable[[bool], None] = lambda wanted: None
 
 
 class Aside(NamedTuple):

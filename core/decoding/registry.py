@@ -11,7 +11,7 @@ from core.errors import InvalidSetting
 
 PLAIN = "autoregressive"
 COMPARED = (PLAIN, "triforce")  # the methods compared by default
-# Lookups cost nothing, and the draft is asked only while it pays (`Decoder`): the fastest of the exact methods, or nearly
+# Lookups cost nothing, and the draft is asked only while it pays (`Decoder`): the fastest exact method, or nearly
 FASTEST = "triforce-lookup"
 
 

@@ -38,7 +38,7 @@ COMPOSITIONS = (
     Composition("lookup", self_draft_bits=DRAFTING_BITS),
 )
 LEAST_GAIN = 0.03  # of a token's time: a smaller one is not worth other weights or another method
-SHORTEST = 4096  # tokens: acceptance is known for long texts, so for shorter ones nothing is compared
+SHORTEST = 8192  # tokens: acceptance is known for long texts, so for shorter ones nothing is compared
 # Level 2 accepts less of what rounded weights guess: overlap of their distributions with the 16-bit ones, measured on
 # three books of the bundled pair (`core.models.self_draft`). Larger models are said to lose less.
 SELF_DRAFT_OVERLAP = 0.943

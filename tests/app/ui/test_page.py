@@ -15,6 +15,7 @@ from gradio_client import Client, handle_file
 from app.runtime.worker import EngineWorker
 from app.ui.reading.checklist_view import checklist
 from core.config import EngineConfig
+from core.decoding.registry import FASTEST
 from core.engine import Engine
 from core.errors import UnknownModel
 from core.generation.text import ChatText
@@ -25,7 +26,7 @@ from tests.core.toys import tiny_engine
 
 pytestmark = GRADIO_WARNINGS
 
-SETTINGS = ("triforce", 0.0, 1.0, 24)
+SETTINGS = (FASTEST, 0.0, 1.0, 24)
 CARD, LIST, PREVIEW = 0, 4, 5  # among the outputs of a click in the library
 ServeOn = Callable[[EngineWorker], str]
 
@@ -110,7 +111,7 @@ def test_the_real_engine_behind_the_page(
     assert "Read once" in open_book(client, session_id, write_book(tmp_path))
     plain, fast = (
         run(client, session_id, "How was it?", method, 0.0, 1.0, 24, api="/ask")
-        for method in ("autoregressive", "triforce")
+        for method in ("autoregressive", FASTEST)
     )
     client.close()
     assert "24 tokens" in plain[-1][0] and "24 tokens" in fast[-1][0] and ">0<" in fast[-1][0]
@@ -134,10 +135,10 @@ def with_words(engine: Engine) -> Engine:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (("triforce", -1, 1.0, 24), "Temperature -1"),
-        (("triforce", 0.0, 0.0, 24), "top-p 0"),
-        (("triforce", 0.0, 1.0, 0), "At least one new token"),
-        (("triforce", None, 1.0, 24), "A field in Settings is empty."),
+        ((FASTEST, -1, 1.0, 24), "Temperature -1"),
+        ((FASTEST, 0.0, 0.0, 24), "top-p 0"),
+        ((FASTEST, 0.0, 1.0, 0), "At least one new token"),
+        ((FASTEST, None, 1.0, 24), "A field in Settings is empty."),
     ],
 )
 def test_a_wrong_setting_is_said_and_the_question_stays(
@@ -254,7 +255,7 @@ def test_a_model_that_does_not_load_is_explained_in_the_page(serve: ServeOn) -> 
     [
         ("lookup", '["autoregressive"]', "autoregressive"),
         ("lookup", '["triforce"]', "lookup"),
-        ("autoregressive", '["triforce"]', "triforce"),
+        ("autoregressive", '["triforce"]', FASTEST),
         ("autoregressive", "", "autoregressive"),
         ("lookup", "{", "lookup"),
         ("lookup", "[]", "lookup"),
@@ -294,7 +295,7 @@ def test_the_bundled_model_answers_through_the_page(
     client = Client(serve(start_worker(engine)), verbose=False)
     session_id = enter(client)
     assert "Read once" in open_book(client, session_id, write_book(tmp_path))
-    updates = run(client, session_id, "How was the night?", "triforce", 0.0, 1.0, 16, api="/ask")
+    updates = run(client, session_id, "How was the night?", FASTEST, 0.0, 1.0, 16, api="/ask")
     client.close()
     assert "TriForce" in updates[-1][0] and "exact" in updates[-1][0] and ">0<" in updates[-1][0]
     assert MACHINE.num_cores and texts(updates[-2][1])[-1].strip()

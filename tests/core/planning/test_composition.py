@@ -8,7 +8,7 @@ import torch
 
 from core.config import EngineConfig, GenerationConfig, RetrievalConfig
 from core.decoding.adaptive import PassCost
-from core.decoding.registry import PLAIN
+from core.decoding.registry import FASTEST, PLAIN
 from core.engine import Engine
 from core.engine_builder import LoadedPair, PairFiles, composed_plan
 from core.errors import InvalidSetting
@@ -34,7 +34,7 @@ from core.planning.tp_planning import share_of
 GIB = 1 << 30
 HOST = Machine("cpu", 16, 256 * GIB, 256 * GIB, ())
 AS_IT_IS = EngineConfig()
-COPY = Composition("triforce", has_draft=True, self_draft_bits=4)
+COPY = Composition(FASTEST, has_draft=True, self_draft_bits=4)
 
 
 @cache
@@ -66,8 +66,8 @@ def of(found: Composed, method: str, bits: int = 16) -> Forecast:
     [
         ("llama-3.1-8b", "1xh100", 8192, Composition("draft", has_draft=True)),
         ("llama-3.1-8b", "1x4090", 32768, Composition("lookup")),
-        ("llama-3.1-8b", "1x4090", 131072, Composition("triforce", has_draft=True)),
-        ("llama2-7b-128k", "1x4090", 131072, Composition("triforce", has_draft=True)),
+        ("llama-3.1-8b", "1x4090", 131072, Composition(FASTEST, has_draft=True)),
+        ("llama2-7b-128k", "1x4090", 131072, Composition(FASTEST, has_draft=True)),
         ("qwen3-30b-a3b-2507", "1xh100", 131072, Composition("lookup")),
     ],
 )
@@ -84,9 +84,9 @@ def test_the_choice_follows_weights_and_keys_and_values(
 
 def test_a_draft_that_pushes_the_cache_off_the_card_is_left_out() -> None:
     _, found = composed("llama-3.1-8b", "1x4090", 32768)
-    with_draft, without = of(found, "triforce").plan, of(found, "lookup").plan
+    with_draft, without = of(found, FASTEST).plan, of(found, "lookup").plan
     assert with_draft and without and with_draft.resident_layers < without.resident_layers == 32
-    assert of(found, "triforce").ms_per_token > of(found, PLAIN).ms_per_token
+    assert of(found, FASTEST).ms_per_token > of(found, PLAIN).ms_per_token
     _, asked = composed("llama-3.1-8b", "1x4090", 32768, EngineConfig(draft_model="llama-3.2-1b"))
     assert asked.loaded.has_draft, "--draft overrides it"
 
@@ -95,7 +95,7 @@ def test_without_a_draft_a_copy_in_four_bits_guesses_where_there_is_room() -> No
     told, found = composed("llama-3.1-8b", "1xh100", 32768, draft=False)
     assert found.loaded == Composition("lookup", self_draft_bits=4) and told.self_draft_bits.value == 4
     assert told.plan.bytes_of(DRAFTING_WEIGHTS) == sizes("llama-3.1-8b")[0].self_draft_bytes, "its memory is planned"
-    assert of(found, "triforce").refused == "there is no draft with its tokens"
+    assert of(found, FASTEST).refused == "there is no draft with its tokens"
     _, found = composed("llama-3.1-8b", "1x4090", 131072, draft=False)
     assert found.loaded.self_draft_bits == 16 and "does not" in of(found, "lookup", 4).refused
     told, fixed = composed("llama-3.1-8b", "1xh100", 32768, EngineConfig(self_draft_bits=16), draft=False)
@@ -110,7 +110,7 @@ def test_why_there_is_no_copy_is_told(machine: str, bits: int | None, words: str
     target, draft = sizes("llama-3.1-8b")
     config = EngineConfig(context=8192)
     _, found = compose_rig(target, draft, config, make_rig(HOST, assume=machine, host_gib=256), PUBLISHED, bits)
-    assert words in of(found, "triforce", 4).refused and found.loaded.self_draft_bits == 16
+    assert words in of(found, FASTEST, 4).refused and found.loaded.self_draft_bits == 16
 
 
 def test_a_method_that_was_asked_for_gets_its_models() -> None:
@@ -164,7 +164,7 @@ def test_verifying_many_guesses_reads_more_experts() -> None:
     _, dense = composed("qwen3-8b-yarn", "1xh100", 8192)
     _, mixture = composed("qwen3-30b-a3b-2507", "1xh100", 8192)
     gains = [of(found, "draft").ms_per_token / of(found, PLAIN).ms_per_token for found in (dense, mixture)]
-    assert gains[0] < gains[1] and of(mixture, "triforce").gamma2 == 0
+    assert gains[0] < gains[1] and of(mixture, FASTEST).gamma2 == 0
 
 
 def test_reading_computes_with_the_active_parameters() -> None:
@@ -179,8 +179,8 @@ def test_reading_computes_with_the_active_parameters() -> None:
 def test_what_is_chosen_is_loaded_and_told() -> None:
     engine = Engine.load(EngineConfig(device="cpu", context=4096))
     chosen = engine.info.plan.composition
-    assert chosen == Choice(Composition("triforce", has_draft=True), chosen.because if chosen else "")
-    assert engine.info.has_draft and engine.info.usual_method == "triforce" and "4,096 tokens" in chosen.because
+    assert chosen == Choice(Composition(FASTEST, has_draft=True), chosen.because if chosen else "")
+    assert engine.info.has_draft and engine.info.usual_method == FASTEST and "4,096 tokens" in chosen.because
     files = replace(PairFiles.find("harbour", "auto"), draft=None)
     alone = composed_plan(files, EngineConfig(device="cpu"), HOST).composition
     assert alone is not None and alone.value == Composition("lookup")
