@@ -18,6 +18,7 @@ class Sample:
     questions: tuple[str, ...]
     raced: tuple[str, ...] = ()  # questions verified for a race, those with the largest gain first
     title: str = ""
+    fastest: str = ""  # the exact method that took the least time over them; "": none was raced
     num_pages: int = 0  # of a printed page's size, where the file has none of its own; 0: not listed
 
     @property
@@ -45,15 +46,22 @@ def sample_file(name: str) -> Path | None:
 
 def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int) -> Sample:
     mine = [row for row in rows if row["book"] in (file.name, file.stem)]
-    raced = _raced(file.with_name(file.name + RACES_SUFFIX))
-    return Sample(file, tuple(row["question"] for row in mine), raced, title, num_pages)
+    raced, fastest = _raced(file.with_name(file.name + RACES_SUFFIX))
+    questions = tuple(row["question"] for row in mine)
+    return Sample(file, questions, raced, title=title, fastest=fastest, num_pages=num_pages)
 
 
-def _raced(file: Path) -> tuple[str, ...]:
-    """The verified questions of a file that `race --verify` wrote, by tokens that one pass over the book confirms."""
-    rows = json.loads(file.read_text(encoding="utf-8"))["questions"] if file.is_file() else []
-    kept = [row for row in rows if row["identical"] and row["right"] and row["new_tokens"] >= LEAST_TOKENS]
-    return tuple(row["question"] for row in sorted(kept, key=lambda row: -max(row["tokens_per_pass"].values())))
+def _raced(file: Path) -> tuple[tuple[str, ...], str]:
+    """Of a file that `race --verify` wrote: its verified questions, those with the largest gain first, and the fastest.
+
+    The gain is counted in tokens that one pass over the book confirms.
+    """
+    if not file.is_file():
+        return (), ""
+    told = json.loads(file.read_text(encoding="utf-8"))
+    kept = [row for row in told["questions"] if row["identical"] and row["right"] and row["new_tokens"] >= LEAST_TOKENS]
+    ranked = sorted(kept, key=lambda row: -max(row["tokens_per_pass"].values()))
+    return tuple(row["question"] for row in ranked), told.get("fastest", "")
 
 
 def _length(file: Path) -> tuple[int, str]:
@@ -66,6 +74,11 @@ def race_questions(samples: tuple[Sample, ...], name: str, most: int) -> tuple[s
     """Up to `most` questions of the sample called `name` that are verified for a race, the best first."""
     found = next((sample for sample in samples if sample.file.name == name), None)
     return found.raced[:most] if found else ()
+
+
+def fastest_method(samples: tuple[Sample, ...], name: str) -> str:
+    """The exact method that was fastest about the sample called `name`; "": unknown."""
+    return next((sample.fastest for sample in samples if sample.file.name == name), "")
 
 
 def open_questions(samples: tuple[Sample, ...], name: str, asked: tuple[str, ...], most: int) -> tuple[str, ...]:

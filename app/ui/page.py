@@ -161,15 +161,16 @@ def wire_race_entry(
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """The session's race, and a question to start with."""
+    """The session's race, and a question to start with: at once, and again after what is still on its way."""
+    parts, quiet = race.parts, {"api_visibility": "private"}
     for shown in (
-        entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **stream),
-        tab.select(
-            race.select, session, race.parts.of_entry, api_visibility="private", trigger_mode="multiple", **stream
-        ),
+        entered.then(race.enter, session, parts.of_entry, api_visibility="private", **at_once),
+        entered.then(race.reload, session, parts.of_entry, api_name="enter_race", **stream),
+        tab.select(race.enter, session, parts.of_entry, api_visibility="private", **at_once),
+        tab.select(race.select, session, parts.of_entry, trigger_mode="multiple", **(quiet | stream)),
     ):
-        question, proposal = race.parts.question, race.parts.proposal
-        shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")
+        shown.then(None, [parts.question, parts.proposal], parts.question, js=PROPOSE, api_visibility="private")
+        shown.then(race.offer_lanes, [session, parts.lanes], parts.lanes, api_visibility="private", **at_once)
 
 
 def wire_books(

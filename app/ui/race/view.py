@@ -99,8 +99,7 @@ class RaceView:
     def _settle(self) -> None:
         race, self._share = self._race, None
         assert race is not None, "lanes without a race"
-        reread = race.num_reread
-        shared = f" · one reading for all, {reread:,} book tokens re-read" if reread is not None else ""
+        shared = _shared(race.num_reread)
         if not race.ended and self._running:
             done = all(lane.finished for lane in race.lanes)
             self._status = ("Comparing the texts" if done else "Racing, in fair turns") + shared
@@ -236,6 +235,14 @@ def side(difference: float) -> str:
 
 
 # -------------------- equality
+
+
+def _shared(num_reread: int | None) -> str:
+    """What the lanes had in common; None: unknown."""
+    if num_reread is None:
+        return ""
+    again = f", {formats.plural(num_reread, 'token')} of it again for this race" if num_reread else ""
+    return f" · the book was read once for all lanes{again}"
 
 
 def verdicts(race: Race, *, running: bool) -> str:

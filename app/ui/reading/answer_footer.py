@@ -18,8 +18,13 @@ WHY_CUT = {
 }
 
 
-def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
-    """Figures and buttons under an answer; `last`: it ends the shown branch."""
+def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") -> str:
+    """Figures and buttons under an answer.
+
+    Args:
+        last: it ends the shown branch.
+        key: HTML of what the lines in the answer mean.
+    """
     exchange = node.exchange
     if exchange is None:
         what = _button("again", node.id, "Answer it", "Write the answer to this question")
@@ -44,7 +49,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
     if last and (children := dialogue.children(node.id)):
         more = formats.plural(len(children), "branch goes", "branches go")
         acts.append(_button("switch", children[-1].id, f"{more} on from here &rsaquo;", "Show it", "strong"))
-    return _block("foot last" if last else "foot", facts + _acts(*acts))
+    return _block("foot last" if last else "foot", key + facts + _acts(*acts))
 
 
 EXACTNESS = {

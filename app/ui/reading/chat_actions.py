@@ -77,7 +77,7 @@ class ChatActions:
     @property
     def outputs(self) -> list[gr.blocks.Block]:
         """Components that an action may change."""
-        return [*self._parts.of_conversation, self._parts.box, self._own.parcel]
+        return [*self._parts.of_card, *self._parts.of_conversation, self._parts.box, self._own.parcel]
 
     def now(self, session_id: str, packed: str) -> Updates:
         """Do the requested action and show the changed page."""
@@ -94,7 +94,8 @@ class ChatActions:
         except CoreError as error:
             known = self._worker.sessions.find(session_id)
             return (self._handlers.talk(known) if known else {}) | {parts.about: render.problem(error)}
-        shown = self._handlers.talk(self._worker.sessions.get(session_id))
+        current = self._worker.sessions.get(session_id)
+        shown = self._handlers.talk(current) | self._handlers.book(current)  # the card tells what the talk takes
         return shown | ({parts.box: ""} if act.verb == "keep" else {})
 
     def _special(self, session_id: str, act: Act) -> Updates | None:
