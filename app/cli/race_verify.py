@@ -28,6 +28,7 @@ from core.errors import InvalidSetting
 from core.generation.session import Conversation
 from core.planning.hardware import this_machine
 
+NOISE = 0.05  # of a time: a smaller difference tells nothing
 MOST = 4  # questions that are raced: those with the longest answers
 
 
@@ -64,7 +65,7 @@ def run_verify(args: argparse.Namespace) -> int:
         "date": date.today().isoformat(),
         "command": f"python launch.py race {file.name} --verify {args.verify.name}",
         "max_new_tokens": configs[0].max_new_tokens,
-        "fastest": min(seconds, key=lambda name: seconds[name]),
+        "fastest": fastest(seconds),
         "questions": raced,
     }
     kept = file.with_name(file.name + RACES_SUFFIX)
@@ -77,6 +78,12 @@ def run_verify(args: argparse.Namespace) -> int:
     if args.json:
         print_json(told)
     return 0
+
+
+def fastest(seconds: dict[str, float]) -> str:
+    """The method that took the least time; of those that took about as little, the first of the registry."""
+    most = min(seconds.values()) * (1 + NOISE)
+    return next(name for name in METHODS if seconds.get(name, most + 1) <= most)
 
 
 def questions_about(questions: Path, file: Path) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.events import Dependency
 
-from app.context.samples import Sample
+from app.context.samples import Sample, one_of_each
 from app.runtime.downloads import Downloads
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import Handlers
@@ -82,7 +82,7 @@ def build_page(
         banner = gr.HTML(notice(worker.state), elem_id="banner")
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
         with gr.Tabs(elem_id="tabs"):
-            read_tab, side, talk = build_read_tab(samples, note)
+            read_tab, side, talk = build_read_tab(one_of_each(samples), note)
             library_tab, library, saved_parts, find_parts = build_library_tab(talk.choosing)
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 tab_heading("Race")
@@ -194,7 +194,7 @@ def wire_books(
             trigger_mode="multiple",  # accept more files while the first are being read
             **stream,
         )
-    for sample, button in zip(samples, side.samples, strict=True):
+    for sample, button in zip(one_of_each(samples), side.samples, strict=True):
         opening = handlers.open_sample(sample)
         button.click(opening, session, parts.of_book, api_visibility="private", trigger_mode="multiple", **stream)
     side.read_on.click(handlers.read_on, session, parts.of_book, api_name="read_on", **stream)

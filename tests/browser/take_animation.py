@@ -20,7 +20,7 @@ from tests.browser.take_screenshots import FOLDER, asks, away, reads
 FILE = FOLDER / "demo.gif"
 MOST_BYTES = 2 << 20
 WIDTH, COLOURS = 860, 128
-SAMPLE = 2  # 32K tokens
+SAMPLE = 1  # 32K tokens
 STEP_MS, HOLD_MS = 200, 2500  # between two frames at least; of the last frame of a scene
 REPLAYED = "!document.querySelector('.race.replaying')"
 ANSWERED = "!!document.querySelector('#strip .resting:not(.empty)')"

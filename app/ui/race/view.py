@@ -147,7 +147,12 @@ REPLAY = (
 
 def replay_points(race: Race) -> str:
     """JSON for the page's script: per lane [milliseconds, characters, tokens] after each round, in order."""
-    return json.dumps([[[round(p.seconds * 1000), p.num_chars, p.num_tokens] for p in _thin(t)] for t in race.lanes])
+    return json.dumps([trace_points(lane) for lane in race.lanes])
+
+
+def trace_points(trace: Trace) -> list[list[int]]:
+    """As `replay_points`, of one lane or answer."""
+    return [[round(p.seconds * 1000), p.num_chars, p.num_tokens] for p in _thin(trace)]
 
 
 def _thin(trace: Trace) -> list[Point]:

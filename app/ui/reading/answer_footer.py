@@ -44,6 +44,7 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") 
         _button("again", node.id, "Regenerate", "Answer this question once more; this answer stays beside it"),
         "" if last else _button("branch", node.id, "Branch", "Go on from this answer; what follows it stays, too"),
         _button("copy", node.id, "Copy", "Copy the answer as Markdown"),
+        _button("card", node.id, "Proof", "Save this answer with its pages and its clock as one small page"),
         _button("delete", node.id, "Delete", "Delete this question, its answer and what follows"),
     ]
     if last and (children := dialogue.children(node.id)):

@@ -8,7 +8,8 @@ from app.ui.reading.book_view import BookView
 WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
 <ol><li><b>Open a book, or several.</b> <span>Drop files ({EACH}), or choose a sample.</span></li>
 <li><b>They are read once.</b> <span>All of it stays in the model’s context: no summaries, no snippets.</span></li>
-<li><b>Ask.</b> <span>Every sentence that stands in the book carries its page; a click shows it.</span></li></ol></div>"""
+<li><b>Ask.</b> <span>Every sentence that stands in the book carries its page; a click shows it.</span></li>
+</ol></div>"""
 
 
 def welcome(session: Session) -> str:
