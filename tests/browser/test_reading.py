@@ -33,7 +33,7 @@ def asks(reader: Reader, engine: FakeEngine, question: str, answer: str) -> None
     engine.enqueue(answer)
     reader.asks(question)
     reader.sees("#strip", "Answer complete")
-    reader.sees("#chat .foot", "exact")
+    reader.sees("#chat .foot.last", "exact")
 
 
 def test_a_copied_answer_has_its_pages_and_one_opens_beside_it_with_the_words_marked(
