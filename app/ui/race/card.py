@@ -45,6 +45,7 @@ h1 { font-size: 26px; line-height: 1.25; } h2 { font-size: 15px; } .soft, small 
 .track i { display: block; height: 100%; width: 100%; background: var(--soft); }
 .fast .track i { background: var(--accent); }
 .text { height: 230px; overflow: auto; white-space: pre-wrap; }
+.lane:only-child .text { height: auto; min-height: 4.5em; }
 blockquote { border-left: 4px solid var(--accent); } section { display: grid; gap: 8px; }
 button { justify-self: start; padding: 6px 16px; border: 1px solid var(--soft); border-radius: 99px; background: none;
   color: inherit; font: inherit; font-weight: 600; cursor: pointer; }

@@ -32,8 +32,8 @@ def until(progress: PrefillProgress) -> str:
 
 
 def page_reached(book: Book | None, num_tokens: int) -> str:
-    """ "page 12 of 300" of the newest token read, by position; "" where the text has no pages of its own."""
-    if book is None or not book.starts or len(book.library.books) != 1 or not book.document.has_own_pages:
+    """ "page 12 of 300" of the newest token read, by position; "" of several documents."""
+    if book is None or not book.starts or len(book.library.books) != 1:
         return ""
     token = min(max(num_tokens - book.first_token, 0), len(book.starts) - 1)
     page = book.library.place(book.starts[token]).page
