@@ -62,6 +62,7 @@ def test_a_race_to_the_verdict_and_its_replay(
     before = reader.page.locator(".board").inner_html()
     reader.page.get_by_role("button", name="4×").click()
     playwright.expect(reader.page.locator(".race.replaying")).to_have_count(1)
+    playwright.expect(reader.page.locator("#race-board .result")).to_be_hidden()  # its end is not told before it
     reader.sees(".lane.plain .ending", "Replay")
     playwright.expect(reader.page.locator(".race.replaying")).to_have_count(0)
     assert reader.page.locator(".board").inner_html() == before
