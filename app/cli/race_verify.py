@@ -1,8 +1,8 @@
 """`python launch.py race FILE --verify QUESTIONS.json`: which questions about a sample are worth a first race.
 
-All lanes answer every question. It is verified if every exact lane wrote plain decoding's tokens and the text is what
-the book says. What is kept beside the file are counts: tokens and passes do not depend on how busy the
-machine is, seconds would.
+All exact lanes answer every question. It is verified if each of them wrote plain decoding's tokens and the text is what
+the book says. What is kept beside the file are counts, which do not depend on how busy the machine is, and the name of
+the method that took the least time over all questions: lanes take turns, so what else runs slows all of them alike.
 """
 
 import argparse
@@ -19,15 +19,16 @@ from app.cli.reading import generation_config, open_conversation, print_json, re
 from app.cli.saved_books import open_text
 from app.context.samples import RACES_SUFFIX
 from app.runtime.options import engine_config
-from app.runtime.race_job import first_lanes, judgements
+from app.runtime.race_job import judgements
 from app.runtime.trace import Race, Trace
 from core.config import GenerationConfig
-from core.decoding.registry import check_method
+from core.decoding.registry import EXACT_METHODS, METHODS, check_method
 from core.engine import Engine
 from core.errors import InvalidSetting
 from core.generation.session import Conversation
 from core.planning.hardware import this_machine
 
+NOISE = 0.05  # of a time: a smaller difference tells nothing
 MOST = 4  # questions that are raced: those with the longest answers
 
 
@@ -43,13 +44,17 @@ def run_verify(args: argparse.Namespace) -> int:
     rows = questions_about(args.verify, file)
     documents = list(read_documents(args))
     engine = Engine.load(engine_config(args))
-    names = tuple(dict.fromkeys(args.methods or first_lanes(engine.info)))
+    usable = [name for name in EXACT_METHODS if engine.info.has_draft or not METHODS[name].needs_draft]
+    names = tuple(dict.fromkeys(args.methods or usable))
     configs = tuple(generation_config(args, check_method(name).name) for name in names)
     conversation = open_conversation(engine, whole_text(documents))
     open_text(engine, conversation, rows[0]["question"], configs, args)
-    raced = []
+    raced, seconds = [], dict.fromkeys((config.method for config in configs), 0.0)
     for row in rows:
-        raced.append(verified(engine, conversation, row, configs))
+        race = race_of(engine, conversation, row, configs)
+        raced.append(verified(race, row))
+        for lane in race.lanes:
+            seconds[lane.method] += lane.stats.decode_seconds
         print(f"{row['question']}: {raced[-1]}", file=sys.stderr, flush=True)
     told = {
         "book": file.name,
@@ -60,6 +65,7 @@ def run_verify(args: argparse.Namespace) -> int:
         "date": date.today().isoformat(),
         "command": f"python launch.py race {file.name} --verify {args.verify.name}",
         "max_new_tokens": configs[0].max_new_tokens,
+        "fastest": fastest(seconds),
         "questions": raced,
     }
     kept = file.with_name(file.name + RACES_SUFFIX)
@@ -72,6 +78,12 @@ def run_verify(args: argparse.Namespace) -> int:
     if args.json:
         print_json(told)
     return 0
+
+
+def fastest(seconds: dict[str, float]) -> str:
+    """The method that took the least time; of those that took about as little, the first of the registry."""
+    most = min(seconds.values()) * (1 + NOISE)
+    return next(name for name in METHODS if seconds.get(name, most + 1) <= most)
 
 
 def questions_about(questions: Path, file: Path) -> list[dict[str, str]]:
@@ -93,10 +105,10 @@ def questions_about(questions: Path, file: Path) -> list[dict[str, str]]:
     return sorted(mine, key=lambda row: len(row["answer"]), reverse=True)[:MOST]
 
 
-def verified(
+def race_of(
     engine: Engine, conversation: Conversation, row: dict[str, str], configs: Sequence[GenerationConfig]
-) -> dict[str, Any]:
-    """One question, raced."""
+) -> Race:
+    """One question, raced and compared."""
     question = row["question"].strip()
     prompt = conversation.ask(question).prompt_ids(engine.text, configs[0].thinking)
     race = Race(
@@ -111,10 +123,16 @@ def verified(
     with closing(engine.race(prompt, configs)) as events:
         for event in events:
             race.apply(event)
-    found = judgements(race, prompt, engine) if race.plain else {}
+    race.judgements = judgements(race, prompt, engine) if race.plain else {}
+    return race
+
+
+def verified(race: Race, row: dict[str, str]) -> dict[str, Any]:
+    """What is kept of a question."""
+    found = race.judgements
     exact = [lane for lane in race.lanes if lane is not race.plain and lane.exact]
     return {
-        "question": question,
+        "question": race.question,
         "identical": bool(exact) and all(found[one.method].verdict == "identical" for one in exact),
         "right": says_the_same(race.lanes[0].text, row["answer"]),
         "new_tokens": race.lanes[0].stats.new_tokens,

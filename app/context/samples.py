@@ -1,8 +1,11 @@
 """The sample books that come with the project, and questions whose answers are in them."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from app import formats
 
 FOLDER = Path(__file__).resolve().parents[2] / "assets" / "books"
 SUFFIXES = (".pdf", ".epub", ".txt", ".md")
@@ -18,14 +21,17 @@ class Sample:
     questions: tuple[str, ...]
     raced: tuple[str, ...] = ()  # questions verified for a race, those with the largest gain first
     title: str = ""
+    fastest: str = ""  # the exact method that took the least time over them; "": none was raced
     num_pages: int = 0  # of a printed page's size, where the file has none of its own; 0: not listed
+    read_seconds: float = 0.0  # by the bundled model on two cores (assets/docs/benchmarks.md); 0: not measured
 
     @property
     def label(self) -> str:
-        """What it is and how long: its title, its pages, its format."""
+        """Two lines: its title, then its format, its pages, and how long it takes to read."""
         if not self.title:
             return self.file.name
-        return f"{self.title} · {self.num_pages} pages · {self.file.suffix[1:].upper()}"
+        read = f", read in {formats.about(self.read_seconds)}" if self.read_seconds else ""
+        return f"{self.title}\n{self.file.suffix[1:].upper()}, {self.num_pages} pages{read}"
 
 
 def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
@@ -34,8 +40,13 @@ def load_samples(folder: Path = FOLDER) -> tuple[Sample, ...]:
     listed = folder / "questions.json"
     rows = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []
     named = folder / "titles.json"
-    titles: dict[str, tuple[str, int]] = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
-    return tuple(_sample(file, rows, *titles.get(file.name, ("", 0))) for file in sorted(files, key=_length))
+    titles: dict[str, tuple[str, int, float]] = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
+    return tuple(_sample(file, rows, *titles.get(file.name, ("", 0, 0.0))) for file in sorted(files, key=_length))
+
+
+def one_of_each(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    """The samples to choose from: a book that comes in several formats is offered in the first of them alone."""
+    return tuple({sample.file.stem: sample for sample in reversed(samples)}.values())[::-1]
 
 
 def sample_file(name: str) -> Path | None:
@@ -43,17 +54,24 @@ def sample_file(name: str) -> Path | None:
     return next((file for file in FOLDER.glob("*") if file.name == name and file.suffix in SUFFIXES), None)
 
 
-def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int) -> Sample:
+def _sample(file: Path, rows: list[dict[str, str]], title: str, num_pages: int, seconds: float) -> Sample:
     mine = [row for row in rows if row["book"] in (file.name, file.stem)]
-    raced = _raced(file.with_name(file.name + RACES_SUFFIX))
-    return Sample(file, tuple(row["question"] for row in mine), raced, title, num_pages)
+    raced, fastest = _raced(file.with_name(file.name + RACES_SUFFIX))
+    questions = tuple(row["question"] for row in mine)
+    return Sample(file, questions, raced, title=title, fastest=fastest, num_pages=num_pages, read_seconds=seconds)
 
 
-def _raced(file: Path) -> tuple[str, ...]:
-    """The verified questions of a file that `race --verify` wrote, by tokens that one pass over the book confirms."""
-    rows = json.loads(file.read_text(encoding="utf-8"))["questions"] if file.is_file() else []
-    kept = [row for row in rows if row["identical"] and row["right"] and row["new_tokens"] >= LEAST_TOKENS]
-    return tuple(row["question"] for row in sorted(kept, key=lambda row: -max(row["tokens_per_pass"].values())))
+def _raced(file: Path) -> tuple[tuple[str, ...], str]:
+    """Of a file that `race --verify` wrote: its verified questions, those with the largest gain first, and the fastest.
+
+    The gain is counted in tokens that one pass over the book confirms.
+    """
+    if not file.is_file():
+        return (), ""
+    told = json.loads(file.read_text(encoding="utf-8"))
+    kept = [row for row in told["questions"] if row["identical"] and row["right"] and row["new_tokens"] >= LEAST_TOKENS]
+    ranked = sorted(kept, key=lambda row: -max(row["tokens_per_pass"].values()))
+    return tuple(row["question"] for row in ranked), told.get("fastest", "")
 
 
 def _length(file: Path) -> tuple[int, str]:
@@ -66,6 +84,11 @@ def race_questions(samples: tuple[Sample, ...], name: str, most: int) -> tuple[s
     """Up to `most` questions of the sample called `name` that are verified for a race, the best first."""
     found = next((sample for sample in samples if sample.file.name == name), None)
     return found.raced[:most] if found else ()
+
+
+def fastest_method(samples: tuple[Sample, ...], name: str) -> str:
+    """The exact method that was fastest about the sample called `name`; "": unknown."""
+    return next((sample.fastest for sample in samples if sample.file.name == name), "")
 
 
 def open_questions(samples: tuple[Sample, ...], name: str, asked: tuple[str, ...], most: int) -> tuple[str, ...]:

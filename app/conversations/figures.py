@@ -4,6 +4,7 @@ from app import formats
 from app.conversations.exchange import Exchange
 from app.remote.names import EXACT_AS_TOLD, EXACTNESS_NOT_SEEN, capabilities_of, method_label
 
+TOKENS = "Written in this time, from the first token to the last; a token is a piece of a word."
 PLAIN_FORMATS = ("float", "bfloat")  # number formats without quantisation
 
 
@@ -27,18 +28,19 @@ def methods(exchange: Exchange) -> str:
 def figures(exchange: Exchange) -> list[tuple[str, str, str]]:
     """Key, text and explanation of each figure of an answer."""
     stats = exchange.finished.stats
-    found = [("tokens", formats.plural(stats.new_tokens, "token"), f"Written in {seconds(stats.decode_seconds)}.")]
+    written = f"{seconds(stats.decode_seconds)} for {formats.plural(stats.new_tokens, 'token')}"
+    found = [("tokens", written, TOKENS)]
     if stats.thought_tokens:
         told = f"{formats.count(stats.answer_tokens)} of the answer. Thinking took {seconds(stats.thought_seconds)}."
         found.append(("thought", f"{formats.count(stats.thought_tokens)} of thought", told))
     if stats.tokens_per_second is not None:
         found.append(("speed", f"{formats.figure(stats.tokens_per_second)} tokens/s", "Decoding alone."))
     if exchange.first_token_seconds is not None:
-        first = f"first token {seconds(exchange.first_token_seconds)}"
+        first = f"first word after {seconds(exchange.first_token_seconds)}"
         found.append(("first", first, "From its turn to its first token: what was new in the prompt, and one round."))
-    reread = f"{formats.count(exchange.num_reread)} re-read"
-    if capabilities_of(exchange.finished.method).counts_reread:  # a server's cache is not visible
-        found.append(("reread", reread, "Tokens of the book that had to be read again for this answer."))
+    if exchange.num_reread and capabilities_of(exchange.finished.method).counts_reread:  # a server's cache is hidden
+        reread = f"{formats.plural(exchange.num_reread, 'token')} read again"
+        found.append(("reread", reread, "Of the book, for this answer: something else had used the model meanwhile."))
     found.append(("method", methods(exchange), drawn(exchange)))
     return found
 

@@ -91,9 +91,10 @@ def make_pages(char_starts: Sequence[int], num_chars: int, labels: Sequence[str]
     """Pages that begin at `char_starts` (ascending, the first is 0) and cover a text of `num_chars` characters.
 
     Args:
-        labels: one per page; None labels the pages 1, 2, 3.
+        labels: one per page. None labels the pages 1, 2, 3, and so do labels that name two pages alike: nobody could
+            tell which page is meant.
     """
-    names = labels or [str(number) for number in range(1, len(char_starts) + 1)]
+    names = labels if labels and len(set(labels)) == len(labels) else list(map(str, range(1, len(char_starts) + 1)))
     bounds = pairwise([*char_starts, num_chars])
     return tuple(
         Page(number=number, label=label, char_start=start, char_end=end)

@@ -176,6 +176,10 @@ class Conversing:
         session.editing = None
         return node.parent if node else None
 
+    def exchange(self, session_id: str, node_id: str) -> Node:
+        """An exchange of the shown conversation. Raises SessionGone, ExchangeGone."""
+        return self._find(session_id, node_id)[1]
+
     def answer_text(self, session_id: str, node_id: str) -> str:
         """An answer as it was written. Raises SessionGone, ExchangeGone."""
         _, node = self._find(session_id, node_id)

@@ -11,7 +11,7 @@ from app.runtime.saved_books import SavedBooks
 from app.runtime.sessions import NoBook, Session
 from app.runtime.trace import Judgement, Race, Trace
 from core.config import GenerationConfig
-from core.decoding.registry import COMPARED, PLAIN, default_method
+from core.decoding.registry import COMPARED, EXACT_METHODS, METHODS, PLAIN, default_method
 from core.generation.events import PrefillProgress
 
 if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it while the page is already served
@@ -21,10 +21,17 @@ if TYPE_CHECKING:  # importing it takes seconds: the engine's thread does it whi
 CUT_SHORT = {"time_up", "cancelled"}
 
 
-def first_lanes(info: "EngineInfo") -> tuple[str, ...]:
-    """The lanes of a race if none are chosen: plain decoding, TriForce, and what the model of costs finds fastest."""
+def first_lanes(info: "EngineInfo", fastest: str = "") -> tuple[str, ...]:
+    """The lanes of a race if none are chosen: plain decoding, TriForce, and the fastest exact method.
+
+    Args:
+        fastest: the one that was measured about the open book; "" or one that needs a missing draft: what the model of
+            costs finds fastest.
+    """
+    usable = fastest in EXACT_METHODS and (info.has_draft or not METHODS[fastest].needs_draft)
+    third = fastest if usable else info.usual_method
     compared = COMPARED if info.has_draft else (PLAIN, default_method(has_draft=False))
-    return tuple(dict.fromkeys((*compared, info.usual_method)))
+    return tuple(dict.fromkeys((*compared, third)))
 
 
 def run_race(

@@ -8,7 +8,7 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.events import Dependency
 
-from app.context.samples import Sample
+from app.context.samples import Sample, one_of_each
 from app.runtime.downloads import Downloads
 from app.runtime.worker import EngineWorker
 from app.ui.handlers import Handlers
@@ -82,7 +82,7 @@ def build_page(
         banner = gr.HTML(notice(worker.state), elem_id="banner")
         ticking = gr.Timer(INTERVAL_SECONDS, active=False)
         with gr.Tabs(elem_id="tabs"):
-            read_tab, side, talk = build_read_tab(samples, note)
+            read_tab, side, talk = build_read_tab(one_of_each(samples), note)
             library_tab, library, saved_parts, find_parts = build_library_tab(talk.choosing)
             with gr.Tab("Race", id="race", elem_id="race-tab") as race_tab:
                 tab_heading("Race")
@@ -161,15 +161,16 @@ def wire_race_entry(
     stream: dict[str, Any],
     at_once: dict[str, Any],
 ) -> None:
-    """The session's race, and a question to start with."""
+    """The session's race, and a question to start with: at once, and again after what is still on its way."""
+    parts, quiet = race.parts, {"api_visibility": "private"}
     for shown in (
-        entered.then(race.reload, session, race.parts.of_entry, api_name="enter_race", **stream),
-        tab.select(
-            race.select, session, race.parts.of_entry, api_visibility="private", trigger_mode="multiple", **stream
-        ),
+        entered.then(race.enter, session, parts.of_entry, api_visibility="private", **at_once),
+        entered.then(race.reload, session, parts.of_entry, api_name="enter_race", **stream),
+        tab.select(race.enter, session, parts.of_entry, api_visibility="private", **at_once),
+        tab.select(race.select, session, parts.of_entry, trigger_mode="multiple", **(quiet | stream)),
     ):
-        question, proposal = race.parts.question, race.parts.proposal
-        shown.then(None, [question, proposal], question, js=PROPOSE, api_visibility="private")
+        shown.then(None, [parts.question, parts.proposal], parts.question, js=PROPOSE, api_visibility="private")
+        shown.then(race.offer_lanes, [session, parts.lanes], parts.lanes, api_visibility="private", **at_once)
 
 
 def wire_books(
@@ -193,7 +194,7 @@ def wire_books(
             trigger_mode="multiple",  # accept more files while the first are being read
             **stream,
         )
-    for sample, button in zip(samples, side.samples, strict=True):
+    for sample, button in zip(one_of_each(samples), side.samples, strict=True):
         opening = handlers.open_sample(sample)
         button.click(opening, session, parts.of_book, api_visibility="private", trigger_mode="multiple", **stream)
     side.read_on.click(handlers.read_on, session, parts.of_book, api_name="read_on", **stream)

@@ -37,10 +37,15 @@ class Parts:
     note: gr.HTML  # under the question box: limits of the model
 
     @property
+    def of_card(self) -> list[Block]:
+        """The card of the book and its buttons."""
+        return [self.card, self.stop_reading, self.read_on]
+
+    @property
     def of_book(self) -> list[Block]:
         """Changed by opening and reading a book."""
         library = [self.drop, self.library.drop, *self.library.of_library]
-        return [self.card, self.stop_reading, self.read_on, *library, *self.of_conversation]
+        return [*self.of_card, *library, *self.of_conversation]
 
     @property
     def of_answer(self) -> list[Block]:
@@ -60,7 +65,7 @@ class Parts:
     @property
     def after_answer(self) -> list[Block]:
         """Changed when an answer has ended, or was refused."""
-        return [self.card, self.stop_reading, self.read_on, *self.of_talk]
+        return [*self.of_card, *self.of_talk]
 
     @property
     def of_conversation(self) -> list[Block]:

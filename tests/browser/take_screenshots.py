@@ -32,7 +32,7 @@ def visits(browser: Browser, address: str, size: str, scheme: str) -> Page:
     page = context.new_page()
     page.set_default_timeout(LONG)
     page.goto(address)
-    page.wait_for_function("document.querySelector('#masthead')?.innerText.includes('tokens of context')")
+    page.wait_for_function("document.querySelector('#masthead')?.textContent.includes('tokens of context')")
     return page
 
 

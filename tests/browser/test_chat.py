@@ -157,6 +157,22 @@ def test_the_list_names_finds_exports_and_deletes(
     assert reader.outside == []
 
 
+def test_a_new_conversation_takes_no_room_in_the_card(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    """The card went on counting the conversation that was left."""
+    reader = reads(visit, tmp_path)
+    asks(reader, engine, "Open?", "Quite open.")
+    reader.sees("#book .budget", "Conversation")
+    for button in ("new", "incognito"):
+        reader.page.locator(f'[data-list="{button}"]').click()
+        playwright.expect(reader.page.locator("#book .budget")).not_to_contain_text("Conversation")
+        asks(reader, engine, "More?", "A little.")
+        reader.sees("#book .budget", "Conversation")
+
+
 def test_incognito_writes_nothing_and_two_tabs_keep_their_own(
     visit: Callable[[], Reader],  # noqa: F811
     engine: FakeEngine,

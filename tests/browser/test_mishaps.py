@@ -1,5 +1,6 @@
 """What went wrong in a reader's hour, in a real browser: each is told where the reader looks, and nothing jumps."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.app.fakes import GRADIO_WARNINGS, FakeEngine, write_book
 from tests.browser.test_page import Reader, browser, playwright, visit  # noqa: F401
+from tests.browser.test_race import WORDS, goes_to, racer, starts
 
 pytestmark = [pytest.mark.browser, *GRADIO_WARNINGS]
 DROP = """([selector, name, text]) => {
@@ -152,3 +154,22 @@ def test_stop_stops_an_answer_that_a_reload_found_again(
     reader.stops()
     reader.sees("#strip", "Stopped · 2 tokens")
     playwright.expect(reader.page.locator("#question .submit-button")).to_be_visible()
+
+
+def test_the_bug_report_knows_that_a_race_has_decoded_plainly(
+    visit: Callable[[], Reader],  # noqa: F811
+    engine: FakeEngine,
+    tmp_path: Path,
+) -> None:
+    reader = racer(visit, tmp_path)
+    report = reader.page.locator("#system-report textarea")
+    goes_to(reader, "System")
+    playwright.expect(report).to_have_value(re.compile("plain decoding was not done here yet"))
+    goes_to(reader, "Race")
+    for _ in range(2):
+        engine.enqueue(WORDS)
+    starts(reader)
+    reader.sees(".verdict.good", "All 12 tokens")
+    goes_to(reader, "System")
+    playwright.expect(report).to_have_value(re.compile("Last race"))
+    assert "not done here" not in report.input_value(), report.input_value()

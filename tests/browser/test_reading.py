@@ -33,7 +33,7 @@ def asks(reader: Reader, engine: FakeEngine, question: str, answer: str) -> None
     engine.enqueue(answer)
     reader.asks(question)
     reader.sees("#strip", "Answer complete")
-    reader.sees("#chat .foot", "exact")
+    reader.sees("#chat .foot.last", "exact")
 
 
 def test_a_copied_answer_has_its_pages_and_one_opens_beside_it_with_the_words_marked(
@@ -86,6 +86,10 @@ def test_a_refusal_shows_no_places(
     reader.sees("#where .top", "page 1")
     asks(reader, engine, "Why?", "The book does not say.")
     playwright.expect(reader.page.locator("#where .where")).to_have_count(0)
+    playwright.expect(reader.page.locator("#chat .own, #chat .own-key")).to_have_count(0)
+    asks(reader, engine, "And?", "Nobody ever sold it for a crown.")
+    reader.sees("#chat .own-key", "Underlined: not in the book word for word")
+    playwright.expect(reader.page.locator("#chat .own")).to_have_count(1)
 
 
 def test_figures_are_one_line_that_opens_and_the_browser_remembers(

@@ -34,10 +34,13 @@ def test_the_card_the_bubble_and_the_title_tell_how_long_it_still_takes(
     reader.drops(write_book(tmp_path))
     reader.sees("#book .until", "25% · about 20 s left")
     playwright.expect(reader.page).to_have_title("25% · about 20 s left · TriForce Reader")
+    engine.reading.set()  # the card keeps its nodes then, and changes their words: the title stayed at the first one
+    reader.sees("#book .until", "50% · about 10 s left")
+    playwright.expect(reader.page).to_have_title("50% · about 10 s left · TriForce Reader")
     engine.enqueue("At | last.")
     reader.asks("And then?")
     reader.sees("#chat .waits", "Waiting until the book is read")
-    reader.sees("#chat .until", "25% · about 20 s left")
+    reader.sees("#chat .until", "50% · about 10 s left")
     engine.step = False
     engine.reading.set()
     reader.sees("#chat", "At")

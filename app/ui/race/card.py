@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from app import formats
@@ -20,6 +20,7 @@ from app.ui import render
 from app.ui.race.result import best_lane, is_identical, result, sameness
 from app.ui.race.view import ending_line, replay_points, short_text
 from app.ui.retrieval_map.view import page_of, page_words
+from core.decoding.stats import DecodeStats
 
 MOST_PASSAGES, MOST_PASSAGE_CHARS = 4, 240
 MOST_CHARS = 12_000  # of one lane's text
@@ -44,6 +45,7 @@ h1 { font-size: 26px; line-height: 1.25; } h2 { font-size: 15px; } .soft, small 
 .track i { display: block; height: 100%; width: 100%; background: var(--soft); }
 .fast .track i { background: var(--accent); }
 .text { height: 230px; overflow: auto; white-space: pre-wrap; }
+.lane:only-child .text { height: auto; min-height: 4.5em; }
 blockquote { border-left: 4px solid var(--accent); } section { display: grid; gap: 8px; }
 button { justify-self: start; padding: 6px 16px; border: 1px solid var(--soft); border-radius: 99px; background: none;
   color: inherit; font: inherit; font-weight: 600; cursor: pointer; }
@@ -69,7 +71,7 @@ const draw = (time) => {
 };
 const end = Math.max(...lanes.map((lane) => lane.points.at(-1)[0]));
 let frame = 0;
-document.querySelector("button").addEventListener("click", () => {
+document.querySelector("button")?.addEventListener("click", () => {
   cancelAnimationFrame(frame);
   const began = performance.now();
   const step = () => {
@@ -81,6 +83,7 @@ document.querySelector("button").addEventListener("click", () => {
   step();
 });
 """
+REPLAY = '<button type="button">Replay</button>'
 HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{HASH}'"
 
@@ -123,16 +126,25 @@ def card_html(race: Race, book: Book | None) -> str:
     found = result(race)
     head = f'<p class="result {found.tone}">{render.escape(found.text)}.</p>' if found else ""
     sides = "".join(_side(race, lane) for lane in shown)
+    cited = list(passages(shown[0].text, book)) if book and shown else []
+    return sheet(
+        race.question,
+        f"{race.book} · {race.num_book:,} tokens, all of it in the context",
+        f'{head}{_equality(race, best)}<div class="lanes">{sides}</div>{REPLAY}{cited_html(cited)}'
+        f'{_others(race, others)}<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader in turns; '
+        f"a clock runs only while its lane computes.</p>",
+    )
+
+
+def sheet(question: str, about: str, body: str) -> str:
+    """The file around a card's HTML. `question`, `about`: as plain text."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{render.escape(race.question)}</title><style>{STYLE}</style></head><body><main>"
-        f'<header><p class="soft">{render.escape(race.book)} · {race.num_book:,} tokens, all of it in the context</p>'
-        f"<h1>{render.escape(race.question)}</h1></header>{head}{_equality(race, best)}"
-        f'<div class="lanes">{sides}</div><button type="button">Replay</button>{_cited(shown, book)}'
-        f'{_others(race, others)}<p class="soft">Raced {race.begun:%Y-%m-%d %H:%M} by TriForce Reader in turns; '
-        f"a clock runs only while its lane computes.</p></main><script>{SCRIPT}</script></body></html>\n"
+        f"<title>{render.escape(question)}</title><style>{STYLE}</style></head><body><main>"
+        f'<header><p class="soft">{render.escape(about)}</p><h1>{render.escape(question)}</h1></header>'
+        f"{body}</main><script>{SCRIPT}</script></body></html>\n"
     )
 
 
@@ -146,20 +158,23 @@ def _equality(race: Race, best: Trace | None) -> str:
 
 def _side(race: Race, lane: Trace) -> str:
     tone = "plain" if lane is race.plain else "fast"
-    points = render.escape(json.dumps(json.loads(replay_points(race))[race.lanes.index(lane)]))
-    counts = (
-        f"{formats.plural(lane.stats.new_tokens, 'token')}, {formats.figure(lane.stats.tokens_per_second)} a second"
-    )
+    points = json.dumps(json.loads(replay_points(race))[race.lanes.index(lane)])
+    return side_html(tone, points, method_label(lane.method), lane.stats, lane.text, f" · {ending_line(lane).lower()}")
+
+
+def side_html(tone: str, points: str, label: str, stats: DecodeStats, text: str, more: str = "") -> str:
+    """One text with its clock. `points`: JSON for the replay, as of `replay_points` for one lane."""
+    counts = f"{formats.plural(stats.new_tokens, 'token')}, {formats.figure(stats.tokens_per_second)} a second{more}"
     return (
-        f'<article class="lane {tone}" data-points="{points}"><h2>{render.escape(method_label(lane.method))}</h2>'
-        f'<p class="clock">{lane.stats.decode_seconds:.2f} s</p><div class="track"><i></i></div>'
-        f'<small>{counts} · {ending_line(lane).lower()}</small><p class="text" tabindex="0">'
-        f"{render.escape(short_text(lane.text, MOST_CHARS))}</p></article>"
+        f'<article class="lane {tone}" data-points="{render.escape(points)}"><h2>{render.escape(label)}</h2>'
+        f'<p class="clock">{stats.decode_seconds:.2f} s</p><div class="track"><i></i></div>'
+        f'<small>{render.escape(counts)}</small><p class="text" tabindex="0">'
+        f"{render.escape(short_text(text, MOST_CHARS))}</p></article>"
     )
 
 
-def _cited(shown: list[Trace], book: Book | None) -> str:
-    found = list(passages(shown[0].text, book)) if book and shown else []
+def cited_html(found: Sequence[Passage]) -> str:
+    """Passages with their pages, the first few of them."""
     if not found:
         return ""
     quotes = "".join(

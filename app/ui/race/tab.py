@@ -11,7 +11,7 @@ import gradio as gr
 
 from app import formats
 from app.context.open_book import Book
-from app.context.samples import Sample, race_questions
+from app.context.samples import Sample, fastest_method, race_questions
 from app.remote.names import NO_RACE
 from app.runtime.events import Ready
 from app.runtime.race_job import first_lanes
@@ -83,16 +83,16 @@ class RaceHandlers:
 
     def reload(self, session_id: str) -> Iterator[Updates]:
         """The page was reloaded: wait for the end of a race that the earlier page followed, and show it."""
-        yield self.enter(session_id)
+        yield {self.parts.proposal: gr.skip()}
         session = self._worker.sessions.find(session_id)
         if session and session.race and not session.race.ended and session.race_view is None:
             wait_until(lambda: session.race is None or session.race.ended)
             yield self.enter(session_id)
 
     def select(self, session_id: str) -> Iterator[Updates]:
-        """The tab is opened: show what there is, and again as soon as a book that is still on its way was counted."""
-        yield self.enter(session_id)
+        """The tab was opened, and shows what there is: show it again when a book on its way was counted."""
         session = self._worker.sessions.find(session_id)
+        yield {self.parts.proposal: gr.skip()}
         if session is None:
             return
         shown, opened = session.book, time.monotonic()
@@ -126,8 +126,11 @@ class RaceHandlers:
         session = self._worker.sessions.find(session_id)
         return expected_time(lanes, seconds, limit, session.race if session else None)
 
-    def offer_lanes(self, _session_id: str, chosen: Sequence[str]) -> dict[str, Any]:
-        """Offer lanes once the model is loaded; methods that need a draft only if there is one. A choice stays."""
+    def offer_lanes(self, session_id: str, chosen: Sequence[str]) -> dict[str, Any]:
+        """Offer lanes once the model is loaded; methods that need a draft only if there is one. A choice stays.
+
+        What no reader has chosen follows the open book: its fastest method is a lane.
+        """
         state = self._worker.state
         if not isinstance(state, Ready):
             return gr.update()
@@ -135,8 +138,12 @@ class RaceHandlers:
             return gr.update(interactive=False, info=NO_RACE)
         choices = lane_choices(has_draft=state.info.has_draft)
         kept = [name for _, name in choices if name in chosen]
-        first = set(chosen) == set(COMPARED) or len(kept) < 2
-        return gr.update(choices=choices, value=list(first_lanes(state.info)) if first else kept)
+        session = self._worker.sessions.find(session_id)
+        name = session.book.document.name if session and session.book else ""
+        proposed = [first_lanes(state.info, one) for one in ("", *(sample.fastest for sample in self._samples))]
+        first = set(chosen) in map(set, (COMPARED, *proposed)) or len(kept) < 2
+        value = list(first_lanes(state.info, fastest_method(self._samples, name))) if first else kept
+        return gr.update(choices=choices, value=value)
 
     def race(
         self,

@@ -99,8 +99,7 @@ class RaceView:
     def _settle(self) -> None:
         race, self._share = self._race, None
         assert race is not None, "lanes without a race"
-        reread = race.num_reread
-        shared = f" · one reading for all, {reread:,} book tokens re-read" if reread is not None else ""
+        shared = _shared(race.num_reread)
         if not race.ended and self._running:
             done = all(lane.finished for lane in race.lanes)
             self._status = ("Comparing the texts" if done else "Racing, in fair turns") + shared
@@ -148,7 +147,12 @@ REPLAY = (
 
 def replay_points(race: Race) -> str:
     """JSON for the page's script: per lane [milliseconds, characters, tokens] after each round, in order."""
-    return json.dumps([[[round(p.seconds * 1000), p.num_chars, p.num_tokens] for p in _thin(t)] for t in race.lanes])
+    return json.dumps([trace_points(lane) for lane in race.lanes])
+
+
+def trace_points(trace: Trace) -> list[list[int]]:
+    """As `replay_points`, of one lane or answer."""
+    return [[round(p.seconds * 1000), p.num_chars, p.num_tokens] for p in _thin(trace)]
 
 
 def _thin(trace: Trace) -> list[Point]:
@@ -236,6 +240,14 @@ def side(difference: float) -> str:
 
 
 # -------------------- equality
+
+
+def _shared(num_reread: int | None) -> str:
+    """What the lanes had in common; None: unknown."""
+    if num_reread is None:
+        return ""
+    again = f", {formats.plural(num_reread, 'token')} of it again for this race" if num_reread else ""
+    return f" · the book was read once for all lanes{again}"
 
 
 def verdicts(race: Race, *, running: bool) -> str:

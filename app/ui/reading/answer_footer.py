@@ -18,8 +18,13 @@ WHY_CUT = {
 }
 
 
-def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
-    """Figures and buttons under an answer; `last`: it ends the shown branch."""
+def answer_footer(dialogue: Dialogue, node: Node, *, last: bool, key: str = "") -> str:
+    """Figures and buttons under an answer.
+
+    Args:
+        last: it ends the shown branch.
+        key: HTML of what the lines in the answer mean.
+    """
     exchange = node.exchange
     if exchange is None:
         what = _button("again", node.id, "Answer it", "Write the answer to this question")
@@ -39,12 +44,13 @@ def answer_footer(dialogue: Dialogue, node: Node, *, last: bool) -> str:
         _button("again", node.id, "Regenerate", "Answer this question once more; this answer stays beside it"),
         "" if last else _button("branch", node.id, "Branch", "Go on from this answer; what follows it stays, too"),
         _button("copy", node.id, "Copy", "Copy the answer as Markdown"),
+        _button("card", node.id, "Proof", "Save this answer with its pages and its clock as one small page"),
         _button("delete", node.id, "Delete", "Delete this question, its answer and what follows"),
     ]
     if last and (children := dialogue.children(node.id)):
         more = formats.plural(len(children), "branch goes", "branches go")
         acts.append(_button("switch", children[-1].id, f"{more} on from here &rsaquo;", "Show it", "strong"))
-    return _block("foot last" if last else "foot", facts + _acts(*acts))
+    return _block("foot last" if last else "foot", key + facts + _acts(*acts))
 
 
 EXACTNESS = {

@@ -264,10 +264,8 @@ def _facts(book: LibraryBook, num_tokens: str) -> str:
 
 
 def extent(book: LibraryBook) -> str:
-    """The length of a document, in the units of its format."""
-    if book.document.has_own_pages:
-        return formats.plural(len(book.document.pages), "page")
-    return formats.plural(book.num_words, "word")
+    """The length of a document, in the pages by which everything else on the page names its places."""
+    return formats.plural(len(book.document.pages), "page")
 
 
 def _warnings(warned: list[str]) -> str:

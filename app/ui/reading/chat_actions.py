@@ -12,11 +12,13 @@ from typing import Any
 import gradio as gr
 from gradio.events import Dependency
 
+from app.runtime.conversation_actions import Parcel, file_name
 from app.runtime.worker import EngineWorker
 from app.ui import render
 from app.ui.handlers import Handlers
 from app.ui.parts import Parts
 from app.ui.reading import evidence_chips
+from app.ui.reading.answer_card import answer_card
 from app.ui.updates import Updates
 from core.errors import CoreError, InvalidSetting
 
@@ -77,7 +79,7 @@ class ChatActions:
     @property
     def outputs(self) -> list[gr.blocks.Block]:
         """Components that an action may change."""
-        return [*self._parts.of_conversation, self._parts.box, self._own.parcel]
+        return [*self._parts.of_card, *self._parts.of_conversation, self._parts.box, self._own.parcel]
 
     def now(self, session_id: str, packed: str) -> Updates:
         """Do the requested action and show the changed page."""
@@ -94,7 +96,8 @@ class ChatActions:
         except CoreError as error:
             known = self._worker.sessions.find(session_id)
             return (self._handlers.talk(known) if known else {}) | {parts.about: render.problem(error)}
-        shown = self._handlers.talk(self._worker.sessions.get(session_id))
+        current = self._worker.sessions.get(session_id)
+        shown = self._handlers.talk(current) | self._handlers.book(current)  # the card tells what the talk takes
         return shown | ({parts.box: ""} if act.verb == "keep" else {})
 
     def _special(self, session_id: str, act: Act) -> Updates | None:
@@ -103,6 +106,8 @@ class ChatActions:
         if act.verb in ("markdown", "json"):
             parcel = conversing.export(session_id, act.id, "json" if act.verb == "json" else "markdown")
             return {self._own.parcel: parcel.packed()}
+        if act.verb == "card":
+            return {self._own.parcel: self._card(session_id, act.id)}
         if act.verb == "copy":
             return {self._own.parcel: json.dumps({"copy": conversing.answer_text(session_id, act.id)})}
         if act.verb == "quote":
@@ -115,6 +120,15 @@ class ChatActions:
             shown = self._handlers.talk(self._worker.sessions.get(session_id))
             return shown | {parts.box: question, self._own.parcel: json.dumps({"focus": True})}
         return None
+
+    def _card(self, session_id: str, node_id: str) -> str:
+        """The proof card of an answer, for the script to save."""
+        session = self._worker.sessions.get(session_id)
+        node = self._conversing.exchange(session_id, node_id)
+        if node.exchange is None:
+            raise InvalidSetting("This question has no answer yet.", hint="Press “Answer it”, then save its card.")
+        name = f"triforce-proof-{file_name(node.question)}.html"
+        return Parcel(name, "text/html", answer_card(session, node)).packed()
 
     def search(self, session_id: str, text: str) -> str:
         """The list, filtered by every word of a text."""

@@ -12,7 +12,7 @@ from app.runtime.recording import streamed_text
 from app.runtime.sessions import Session
 from app.ui.markdown import literal
 from app.ui.reading.answer_footer import answer_footer, question_footer
-from app.ui.reading.evidence_chips import chips
+from app.ui.reading.evidence_chips import chips, own_key
 from core.decoding.stats import DecodeStats, joined
 from core.generation.events import Finished, RoundDone, StopReason
 
@@ -115,18 +115,18 @@ def shown(session: Session, path: Sequence[Node]) -> list[Message]:
         return messages
     for node in path:
         last = node is path[-1] and node.id == dialogue.head
+        found = chips(session, node)
         messages += [
             message("user", node.question),
             message("user", question_footer(dialogue, node), raw=True),
-            *(_answer(session, node, node.exchange.finished) if node.exchange else []),
-            message("assistant", answer_footer(dialogue, node, last=last), raw=True),
+            *(_answer(node.exchange.finished, found) if node.exchange else []),
+            message("assistant", answer_footer(dialogue, node, last=last, key=own_key(session, found)), raw=True),
         ]
     return messages
 
 
-def _answer(session: Session, node: Node, finished: Finished) -> list[Message]:
-    text = finished.text
-    said = _said(text, chips(session, node) if text.strip() else None, of=finished)
+def _answer(finished: Finished, found: Mapping[int, str]) -> list[Message]:
+    said = _said(finished.text, found, of=finished)
     return [thought_message(finished.thought, finished.stats, thinks=False), said] if finished.thought else [said]
 
 

@@ -3,7 +3,9 @@
 It exists only in the chat: stored, copied and exported answers have none.
 """
 
-from app.context.evidence import Passage
+from collections.abc import Mapping
+
+from app.context.evidence import Passage, is_refusal
 from app.context.open_book import Book
 from app.conversations.tree import Node
 from app.runtime.sessions import Session
@@ -12,6 +14,8 @@ from app.ui.markdown import plain
 from app.ui.retrieval_map.view import opened_words, page_of, page_words
 
 OWN = '<span class="own" title="These words do not stand in the {book}: the model’s own wording">'
+KEY = "<u>Underlined</u>: not in the {book} word for word, the model’s own wording"
+KEY_TITLE = "It may be true or not: the line says only that these words do not stand there"
 FOUND = '<span class="stands">'
 
 
@@ -19,13 +23,16 @@ def chips(session: Session, node: Node) -> dict[int, str]:
     """HTML by the index of the character of a node's answer that it precedes.
 
     Empty unless the conversation is about the open book. For an answer about another library, only what is found is
-    marked: the rest may have been in that library.
+    marked: the rest may have been in that library. An answer that says that the book does not tell claims nothing.
     """
     book, exchange = session.book, node.exchange
     if book is None or exchange is None or not session.fits:
         return {}
-    inserted = dict[int, str]()
-    for number, passage in enumerate(book.evidence(exchange.finished.text)):
+    inserted, text = dict[int, str](), exchange.finished.text
+    passages = book.evidence(text)
+    if is_refusal(text, passages):
+        return {}
+    for number, passage in enumerate(passages):
         if passage.source is None and exchange.digest != session.digest:
             continue
         before, behind = _around(book, node, number, passage)
@@ -35,9 +42,20 @@ def chips(session: Session, node: Node) -> dict[int, str]:
     return inserted
 
 
+def own_key(session: Session, inserted: Mapping[int, str]) -> str:
+    """What the faint line means, as HTML above the figures; "" where an answer has none."""
+    if session.book is None or not any('<span class="own"' in html for html in inserted.values()):
+        return ""
+    return f'<span class="own-key" title="{KEY_TITLE}">{KEY.format(book=_books(session.book))}</span>'
+
+
+def _books(book: Book) -> str:
+    return "books" if len(book.library.books) > 1 else "book"
+
+
 def _around(book: Book, node: Node, number: int, passage: Passage) -> tuple[str, str]:
     """The HTML before and behind a passage: tags, classes, titles and values only, the chat removes the rest."""
-    books = "books" if len(book.library.books) > 1 else "book"
+    books = _books(book)
     if passage.kind == "own":
         return OWN.format(book=books), "</span>"
     chip = _chip(book, node, number, passage, books)

@@ -166,7 +166,8 @@ def build_samples(samples: Sequence[Sample]) -> list[gr.Button]:
     if not samples:
         return []
     with gr.Row(elem_id="samples"):
-        gr.HTML('<p class="quiet">Or try a sample book:</p>')
+        times = "; times are for two processor cores" if any(sample.read_seconds for sample in samples) else ""
+        gr.HTML(f'<p class="quiet">Or try a sample book{times}:</p>')
         return [gr.Button(sample.label, size="sm", min_width=0) for sample in samples]
 
 

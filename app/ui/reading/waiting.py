@@ -32,12 +32,12 @@ def until(progress: PrefillProgress) -> str:
 
 
 def page_reached(book: Book | None, num_tokens: int) -> str:
-    """ "page 12 of 300" for the newest token read; "" where the text has no pages of its own."""
-    if book is None or not book.starts or len(book.library.books) != 1 or not book.document.has_own_pages:
+    """ "page 12 of 300" of the newest token read, by position; "" of several documents."""
+    if book is None or not book.starts or len(book.library.books) != 1:
         return ""
     token = min(max(num_tokens - book.first_token, 0), len(book.starts) - 1)
     page = book.library.place(book.starts[token]).page
-    return f"page {page.label} of {book.document.pages[-1].label}"
+    return f"page {page.number:,} of {len(book.document.pages):,}"
 
 
 class AnswerWait:

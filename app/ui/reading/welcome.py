@@ -6,9 +6,10 @@ from app.ui import render
 from app.ui.reading.book_view import BookView
 
 WELCOME = f"""<div class="welcome"><h2>Ask a whole book</h2>
-<ol><li><b>Open a book, or several.</b> Drop files ({EACH}), or choose a sample.</li>
-<li><b>They are read once.</b> All of it stays in the model’s context: no summaries, no snippets.</li>
-<li><b>Ask.</b> Watch how fast the exact answer comes, and why.</li></ol></div>"""
+<ol><li><b>Open a book, or several.</b> <span>Drop files ({EACH}), or choose a sample.</span></li>
+<li><b>They are read once.</b> <span>All of it stays in the model’s context: no summaries, no snippets.</span></li>
+<li><b>Ask.</b> <span>Every sentence that stands in the book carries its page; a click shows it.</span></li>
+</ol></div>"""
 
 
 def welcome(session: Session) -> str:
@@ -16,7 +17,7 @@ def welcome(session: Session) -> str:
     view, uploads, book = BookView(session), session.uploads, session.book
     if uploads.too_long:
         meanwhile = f" Until then questions go to {render.escape(book.title)}." if book else ""
-        return _told("Too long to read at once", f"Choose at the side what is read.{meanwhile}")
+        return _told("Too long to read at once", f"Tick above what is read.{meanwhile}")
     if book is None:
         opening = _told("The book is being opened", "Its text is taken from the file, then read.")
         return opening if view.reading or uploads.coming else WELCOME

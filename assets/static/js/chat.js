@@ -49,7 +49,12 @@
     };
   }
   const watched = () =>
-    new MutationObserver(state).observe(document.body, { childList: true, subtree: true, attributeFilter: ["class"] });
+    new MutationObserver(state).observe(document.body, {
+      childList: true,
+      characterData: true, // a card that is drawn anew keeps its nodes where it can: only their words change
+      subtree: true,
+      attributeFilter: ["class"],
+    });
   if (document.body) watched(); // this script may come after the page
   else addEventListener("DOMContentLoaded", watched);
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import launch as launcher
-from app.cli.race_verify import says_the_same
+from app.cli.race_verify import fastest, says_the_same
 from app.cli.scoreboard import Scoreboard
+from core.decoding.registry import EXACT_METHODS
 from core.engine import Engine
 from core.generation.events import LaneEvent, PrefillProgress, RoundDone
 from tests.app.fakes import finished, lane_stats, round_done, write_book
@@ -186,9 +187,17 @@ def test_questions_are_verified_and_what_was_counted_lies_beside_the_file(
     assert [row["question"] for row in kept["questions"]] == [f"Question {at}?" for at in (6, 5, 4, 3)], "the longest"
     for row in kept["questions"]:
         assert row["identical"] is True and row["right"] is False and row["new_tokens"] == 12
-        assert row["tokens_per_pass"].keys() == {"triforce"} and row["tokens_per_pass"]["triforce"] >= 1
+        assert row["tokens_per_pass"].keys() == {*EXACT_METHODS} - {"autoregressive"}
+        assert min(row["tokens_per_pass"].values()) >= 1
+    assert kept["fastest"] in EXACT_METHODS
     questions.write_text(json.dumps(rows[-1:]), encoding="utf-8")
     assert launcher.main(command) != 0 and "asks nothing about book.txt" in capsys.readouterr().err
+
+
+def test_the_fastest_is_the_first_of_those_that_hardly_differ() -> None:
+    assert fastest({"autoregressive": 3.0, "triforce": 1.04, "lookup": 1.0}) == "triforce"
+    assert fastest({"autoregressive": 3.0, "triforce": 1.2, "lookup": 1.0}) == "lookup"
+    assert fastest({"autoregressive": 1.0, "triforce": 1.2}) == "autoregressive"
 
 
 @pytest.mark.parametrize(

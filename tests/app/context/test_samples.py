@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from app.context.samples import load_samples, open_questions, race_questions
+from app.context.samples import fastest_method, load_samples, one_of_each, open_questions, race_questions
 from app.documents.bundle import extract_documents
 from app.documents.document import Document
+from core.decoding.registry import EXACT_METHODS
 
 
 def write_samples(folder: Path) -> None:
@@ -39,7 +40,14 @@ def test_no_folder_no_samples(tmp_path: Path) -> None:
 def test_the_bundled_samples_have_questions() -> None:
     samples = load_samples()
     assert samples and all(sample.questions for sample in samples)
-    assert samples[0].label == "The Market of Seabright · 25 pages · PDF"
+    assert samples[0].label == "The Market of Seabright\nPDF, 25 pages, read in a few seconds"
+
+
+def test_a_book_in_two_formats_is_offered_once() -> None:
+    offered = [sample.file.name for sample in one_of_each(load_samples())]
+    assert offered == ["harbour-8k.pdf", "harbour-32k.epub", "harbour-120k.txt"]
+    titles = [sample.title for sample in one_of_each(load_samples())]
+    assert len(set(titles)) == len(titles), "one count for one book"
 
 
 def test_the_bundled_samples_are_called_and_counted_as_what_they_are() -> None:
@@ -63,8 +71,9 @@ def test_a_race_begins_with_the_verified_question_of_the_largest_gain(tmp_path: 
         row("Other words?", 13.0, identical=False),
         row("Short?", 14.0, new_tokens=8),
     ]
-    (tmp_path / "a.txt.races.json").write_text(json.dumps({"questions": rows}), encoding="utf-8")
+    (tmp_path / "a.txt.races.json").write_text(json.dumps({"questions": rows, "fastest": "lookup"}), encoding="utf-8")
     samples = load_samples(tmp_path)
+    assert fastest_method(samples, "a.txt") == "lookup" and fastest_method(samples, "b.txt") == ""
     assert race_questions(samples, "a.txt", 3) == ("Fast?", "Slow?") and race_questions(samples, "b.txt", 2) == ()
     assert race_questions(samples, "a.txt", 1) == ("Fast?",)
 
@@ -73,4 +82,5 @@ def test_bundled_samples_have_questions_that_were_verified() -> None:
     verified = {sample.file.name: race_questions((sample,), sample.file.name, 3) for sample in load_samples()}
     assert all(verified[name] for name in ("harbour-8k.pdf", "harbour-32k.epub", "harbour-32k.txt")), verified
     for sample in load_samples():
+        assert not sample.raced or sample.fastest in EXACT_METHODS
         assert set(sample.raced) <= set(sample.questions), "of this book"

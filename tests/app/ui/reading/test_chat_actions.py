@@ -48,7 +48,8 @@ def footer(dialogue: Dialogue, *, last: bool = True) -> str:
 
 def test_a_footer_has_every_figure_of_an_answer() -> None:
     html = footer(a_dialogue("One?"))
-    for text in ("1 token<", "50.0 tokens/s", "first token 0.4 s", "3 re-read", "TriForce, then Plain decoding"):
+    assert "for 1 token<" in html
+    for text in ("50.0 tokens/s", "first word after 0.4 s", "3 tokens read again", "TriForce, then Plain decoding"):
         assert text in html
     assert 'class="exact"' in html and ">exact<" in html and "seed 1099511627776" in html and "\n" not in html
 
@@ -314,6 +315,29 @@ def test_a_page_of_the_book_stays_open_when_an_answer_has_ended(page: Page, engi
     page.asks("One?")
     told = page.after()
     assert "where" in told and "where-page" not in told
+
+
+def test_the_proof_card_of_an_answer_has_its_clock_and_the_pages_of_what_the_book_says(
+    page: Page, engine: FakeEngine
+) -> None:
+    engine.enqueue("It was a dark and stormy night. Nobody wrote this <b>other</b> sentence.")
+    page.asks("How <i>was</i> it?")
+    (node_id,) = page.ids
+    file = json.loads(page.does(f"card:{node_id}")["parcel"])
+    html = file["text"]
+    assert file["name"].endswith(".html") and file["type"] == "text/html" and len(html) < 300_000
+    assert re.findall(r"<blockquote>(.*?) <small>(.*?)</small>", html) == [
+        ("It was a dark and stormy night.", "page 1")
+    ]
+    assert "How &lt;i&gt;was&lt;/i&gt; it?" in html and "<b>other" not in html and "Replay" in html
+    seconds = page.session.exchanges[0].finished.stats.decode_seconds
+    assert f'<p class="clock">{seconds:.2f} s</p>' in html and "✓ Exact" in html and "TriForce" in html
+    page.session.trace = None
+    again = json.loads(page.does(f"card:{node_id}")["parcel"])["text"]
+    assert "Replay" not in again and "page 1" in again, "an old answer has no clock of its rounds"
+    page.session.digest = "another"
+    assert "blockquote>" not in json.loads(page.does(f"card:{node_id}")["parcel"])["text"], "its book is closed"
+    assert "about" in page.does("card:nobody"), "told above the chat"
 
 
 def test_edit_ask_switch_delete_by_buttons(page: Page, engine: FakeEngine) -> None:

@@ -62,6 +62,17 @@ def test_every_answer_has_a_chip_behind_each_of_its_quotations() -> None:
         assert opened(session, nothing) == ""
 
 
+def test_an_underlined_sentence_is_explained_and_a_refusal_is_not_underlined() -> None:
+    invented, quoted, refused = "Nobody ever sold it for a crown.", f"So {FOUND}.", "The book does not say."
+    session = a_session(f"{FOUND}. {invented}", quoted, refused)
+    feet = [one["content"][0]["text"] for one in conversation(session)[3::4]]
+    keys = [re.findall(r'class="own-key"[^>]*><u>Underlined</u>: not in the book word for word', foot) for foot in feet]
+    assert [len(key) for key in keys] == [1, 0, 0]
+    assert ['class="own"' in told for told in answers(session)] == [True, False, False]
+    two = a_session(invented, documents=(a_document("A"), a_document("B", "Other words. ")))
+    assert "not in the books word for word" in conversation(two)[3]["content"][0]["text"]
+
+
 def test_what_is_kept_copied_and_exported_has_no_chips() -> None:
     session = a_session(f"So {FOUND}, and {INVENTED}.")
     assert "chip" in answers(session)[0] and session.dialogue is not None
