@@ -2,7 +2,8 @@
 
 CoreError
 ├── InvalidSetting         a number or name the user gave cannot be used
-│   └── NotPossibleHere    on this machine: with other devices, packages or rights it could
+│   ├── NotPossibleHere    on this machine: with other devices, packages or rights it could
+│   └── BadGrammar         no answer can follow the JSON schema
 ├── UnknownModel           no such model in the catalogue or on disk
 ├── UnsupportedModel       the files are there, but this engine cannot run them
 ├── DamagedAssets          files that ship with the project are missing or corrupt
@@ -53,6 +54,10 @@ class NotPossibleHere(InvalidSetting):
     """What the user asked for is possible, but not with the devices, packages or rights of this machine."""
 
     wrong_usage = False
+
+
+class BadGrammar(InvalidSetting):
+    """No answer can follow the JSON schema: it asks for what is not known, or the package for it is missing."""
 
 
 class UnknownModel(CoreError):

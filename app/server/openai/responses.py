@@ -17,8 +17,8 @@ OTHERS: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
     "prompt": (),
     "top_logprobs": (0,),
-    "text": ({}, {"format": {"type": "text"}}),
 }
+FORMATS = {"response_format.json_schema": "text.format", "response_format": "text.format"}  # names in chat, and here
 PARTS = ("input_text", "output_text")  # of messages
 
 
@@ -36,6 +36,11 @@ def parse_response(
     reasoning = body.get("reasoning") or {}
     if not isinstance(reasoning, dict):
         raise BadRequest("reasoning must be an object.", param="reasoning")
+    text = body.get("text") or {}
+    if not isinstance(text, dict) or not isinstance(text.get("format") or {}, dict):
+        raise BadRequest("text must be an object, and text.format too.", param="text")
+    if text.get("verbosity") not in (None, "medium"):
+        raise BadRequest("This server cannot do text.verbosity. Leave it out.", param="text.verbosity")
     said = body.get("input")
     messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
     if not isinstance(messages, list) or not messages:
@@ -48,16 +53,23 @@ def parse_response(
         "max_tokens": body.get("max_output_tokens"),
         "reasoning_effort": reasoning.get("effort"),
         "stream_options": None,
+        "response_format": _response_format(text.get("format")),
     }
     try:
         return replace(parse_chat(chat, default_method=default_method, thinking=thinking), field="input")
     except BadRequest as error:  # in the words of this address
-        names = {"messages": "input", "max_tokens": "max_output_tokens"}
+        names = {"messages": "input", "max_tokens": "max_output_tokens", **FORMATS}
+        if error.param is None or not error.param.startswith(tuple(names)):
+            raise
+        message, param = error.message, error.param
         for theirs, ours_ in names.items():
-            if error.param and error.param.startswith(theirs):
-                message = error.message.replace(theirs, ours_)
-                raise BadRequest(message, param=error.param.replace(theirs, ours_), code=error.code) from error
-        raise
+            message, param = message.replace(theirs, ours_), param.replace(theirs, ours_)
+        raise BadRequest(message, param=param, code=error.code) from error
+
+
+def _response_format(wanted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`text.format` in the words of a chat request, which has a level more."""
+    return {**wanted, "json_schema": wanted} if wanted and wanted.get("type") == "json_schema" else wanted
 
 
 def _message(value: object) -> object:
