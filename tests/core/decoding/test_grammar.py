@@ -103,7 +103,8 @@ def law_of(top: Speculative | AutoregressiveProposer) -> dict[tuple[int, ...], f
 
 def exact_law(full: Tensor) -> dict[tuple[int, ...], float]:
     """By the definition: `to_probs` of the full model's logits, without the tokens that may not come."""
-    law, open_texts = dict[tuple[int, ...], float](), {(): 1.0}
+    law: dict[tuple[int, ...], float] = {}
+    open_texts: dict[tuple[int, ...], float] = {(): 1.0}
     while open_texts:
         longer: dict[tuple[int, ...], float] = {}
         for text, mass in open_texts.items():

@@ -73,9 +73,8 @@ def test_an_object_and_responses(client: openai.OpenAI) -> None:
     answer = ask(client, response_format={"type": "json_object"}, max_tokens=200, seed=1, temperature=1)
     cut = answer.choices[0].finish_reason == "length"  # this model does not know JSON, and may go on
     assert text_of(answer).startswith("{") and (cut or isinstance(json.loads(text_of(answer)), dict))
-    said = client.responses.create(
-        model="harbour", input="Who?", temperature=0, text={"format": {"type": "json_schema", **NAMED}}
-    )
+    wanted: Any = {"format": {"type": "json_schema", **NAMED}}
+    said = client.responses.create(model="harbour", input="Who?", temperature=0, text=wanted)
     checked(said.output_text)
 
 
