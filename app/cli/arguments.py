@@ -85,10 +85,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     try:
         return parsed(argv)
     except Misuse as misuse:
-        problem, hint = (
-            str(misuse) if str(misuse)[-1] in ".?" else f"{misuse}.",
-            f"See: python {misuse.parser.prog} --help",
-        )
+        problem = str(misuse) if str(misuse)[-1] in ".?" else f"{misuse}."
+        hint = f"See: python {misuse.parser.prog} --help"
         print(f"error: {problem} {hint}", file=sys.stderr)
         if "--json" in argv:
             print(error_document(problem, hint, code=2), flush=True)

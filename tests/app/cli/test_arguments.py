@@ -92,7 +92,7 @@ def test_wrong_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture
     ("argv", "words"),
     [
         (["rase"], "there is no command 'rase'; did you mean race? See"),
-        (["book.pdf"], "there is no command 'book.pdf'. See"),
+        (["book.pdf"], "there is no command 'book.pdf'; files belong behind 'ask' or 'chat'. See"),
         (["ask", "a.pdf", "-q", "Who?", "--max-tokens=5"], "--max-tokens=5; did you mean --max-new-tokens? See"),
         (["--no-browsers"], "did you mean --no-browser? See"),
     ],
