@@ -26,7 +26,7 @@ from app.cli.report import race_lines, summary_line
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library
-from app.context.quotes import quotes_in
+from app.context.evidence import evidence_in
 from app.conversations.exchange import Exchange
 from app.runtime.answer_json import equality_report
 from app.runtime.prompts import prompt_of, with_past
@@ -188,15 +188,24 @@ class Chat:
 
 
 def page_lines(text: str, library: Library) -> Iterator[str]:
-    """Where the quotations of an answer stand, each on a line."""
-    for quote in quotes_in(text, library.text):
-        if quote.start is None or quote.end is None:
-            yield f"  “{shortened(quote.words)}”: not in the text"
+    """Where the sentences and quotations of an answer stand in the text, each on a line.
+
+    Sentences of its own wording are left out, quotations that are not there are told.
+    """
+    ends = [page.end for page in library.pages]
+    passages = evidence_in(text, library.text, library.words, ends)
+    for passage in passages:
+        if any(one is not passage and one.start <= passage.start and passage.end <= one.end for one in passages):
+            continue  # told with the longer one
+        words, source = shortened(" ".join(text[passage.start : passage.end].split()).strip('"“”')), passage.source
+        if source is None:
+            if passage.kind == "quotation":
+                yield f"  “{words}”: not in the text"
             continue
-        first, last = library.place(quote.start), library.place(quote.end - 1)
+        first, last = library.place(source.start), library.place(source.end - 1)
         pages = first.page.label if first.page == last.page else f"{first.page.label}–{last.page.label}"
         book = f"{first.document.title}, " if len(library.books) > 1 else ""
-        yield f"  “{shortened(quote.words)}”: {book}page {pages}"
+        yield f"  “{words}”: {book}page {pages}{', and elsewhere' if passage.again else ''}"
 
 
 def shortened(words: str, most: int = 60) -> str:

@@ -119,7 +119,7 @@ def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
     assert prompts == [0, 1, 0]
 
 
-def test_quotations_have_their_pages() -> None:
+def test_quotations_and_sentences_have_their_pages() -> None:
     document: Document = read_document(ROOT / "assets" / "books" / "harbour-8k.pdf")
     page = document.pages[3]
     words = max(re.split('["“”]', document.page_text(page)), key=len)
@@ -127,7 +127,14 @@ def test_quotations_have_their_pages() -> None:
     library = Library.of([document])
     told = list(page_lines(f'It says: "{words}" and "nobody ever wrote these words".', library))
     assert told[0].endswith(f": page {page.label}") and told[1].endswith(": not in the text")
-    assert list(page_lines("No quotation.", library)) == []
+    assert list(page_lines("No quotation, and nobody ever wrote this sentence of mine.", library)) == []
+    sentence = next(
+        one
+        for one in re.findall(r"(?<=[.] )[A-Z][^.\"“”]+[.]", " ".join(document.page_text(page).split()))
+        if 8 < len(one.split()) < 12
+    )
+    (where,) = page_lines(f"{sentence} Nobody ever wrote this sentence of mine.", library)
+    assert where.startswith(f"  “{sentence[:40]}") and f": page {page.label}" in where
     (both,) = page_lines(f'"{words}"', Library.of([document, document]))
     assert f"{document.title}, page {page.label}" in both
     assert shortened("a" * 100) == "a" * 59 + "…"
