@@ -8,6 +8,7 @@ CoreError
 ├── UnsupportedModel       the files are there, but this engine cannot run them
 ├── DamagedAssets          files that ship with the project are missing or corrupt
 ├── ContextTooSmall        the text does not fit into the chosen or possible context
+│   └── ContextBeyondModel a longer context was asked for than the model's
 ├── NotEnoughMemory        weights or context do not fit on this machine
 ├── WorkerLost             a process that held a share of the model has ended
 ├── ModelNotHere           a known model whose files were not downloaded
@@ -88,6 +89,18 @@ class ContextTooSmall(CoreError):
             f"The text and the answer need {needed:,} tokens, the context holds {capacity:,}: {over}.", hint=hint
         )
         self.needed, self.capacity, self.possible = needed, capacity, possible
+
+
+class ContextBeyondModel(ContextTooSmall):
+    """A context was asked for that is longer than the model's, whatever text there is."""
+
+    wrong_usage = True
+
+    def __init__(self, asked: int, possible: int) -> None:
+        super().__init__(asked, possible, possible=possible)
+        self.problem = f"A context of {asked:,} tokens was asked for; this model reads at most {possible:,}."
+        self.hint = f"Use --context {possible} or less."
+        self.args = (f"{self.problem} {self.hint}",)
 
 
 class NotEnoughMemory(CoreError):
