@@ -85,6 +85,11 @@ def _message(value: object) -> object:
     return {**value, "content": content}
 
 
+def status_of(finished: Finished) -> str:
+    """Of an answer that has ended."""
+    return "incomplete" if finished.stop_reason in ("max_new_tokens", "context_full") else "completed"
+
+
 @dataclass(slots=True)
 class ResponseShape:
     """The documents of /v1/responses; one answer a request."""
@@ -118,7 +123,7 @@ class ResponseShape:
         if self._texts:
             yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
             yield self._event("response.content_part.done", **self._place, part=self._content(text))
-            yield self._event("response.output_item.done", output_index=0, item=self._item(text, "completed"))
+            yield self._event("response.output_item.done", output_index=0, item=self._item(text, status_of(result.finished)))
         response = self.whole([result], timing)
         yield self._event(f"response.{response['status']}", response=response)
 
@@ -148,8 +153,7 @@ class ResponseShape:
         }
 
     def _response(self, finished: Finished | None) -> Document:
-        cut = finished is not None and finished.stop_reason in ("max_new_tokens", "context_full")
-        status = "in_progress" if finished is None else "incomplete" if cut else "completed"
+        status = "in_progress" if finished is None else status_of(finished)
         return {
             "id": self.head.id,
             "object": "response",
@@ -157,10 +161,10 @@ class ResponseShape:
             "model": self.head.model,
             "status": status,
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": None,
             "metadata": {},
-            "output": [self._item(finished.text, "completed")] if finished is not None else [],
+            "output": [self._item(finished.text, status)] if finished is not None else [],
             "parallel_tool_calls": False,
             "tool_choice": "none",
             "tools": [],

@@ -4,14 +4,21 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
+from core import TriForce
 from core.config import EngineConfig, GenerationConfig, SamplingParams
 from core.engine import Engine
 from core.errors import BadGrammar
 from core.generation.events import Finished
+from core.generation.json_grammar import grammar_of
+from core.generation.text import ChatText
+from core.generation.thinking import CHANNELS
+from tests.thinkers import ALWAYS, TEMPLATE, THOUGHT, save_thinker, tokenizer
 
 pytest.importorskip("llguidance")
 
@@ -130,3 +137,32 @@ def test_white_space_ends(engine: Engine) -> None:
     while matcher.accept(newline):
         count += 1
         assert count < 3
+
+
+SHORT = json.dumps({"type": "string", "maxLength": 3})
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, ALWAYS])
+@pytest.mark.parametrize("method", ["autoregressive", "lookup"])
+def test_a_thought_before_the_document_is_free(template: str, method: str, tmp_path: Path) -> None:
+    thinker = TriForce.from_pretrained(str(save_thinker(tmp_path, template)), context=1024)
+    found = thinker.answer(BOOK * 4, "Who keeps it?", max_new_tokens=60, method=method, json_schema=SHORT)
+    assert found.thought == "".join(THOUGHT).strip() and not found.in_thought
+    assert len(json.loads(found.text)) <= 3 and found.stop_reason == "end_of_text"
+    if template == TEMPLATE:
+        at_once = thinker.answer(BOOK * 4, "Who?", max_new_tokens=60, json_schema=SHORT, thinking="off")
+        assert not at_once.thought and len(json.loads(at_once.text)) <= 3
+
+
+def test_answers_in_channels_are_refused() -> None:
+    words = tokenizer()
+    words.add_tokens([AddedToken(name, special=True) for name in CHANNELS], special_tokens=True)
+    text = ChatText(words, frozenset({words.eos_token_id}))
+    with pytest.raises(BadGrammar, match="channels"):
+        grammar_of(text, SHORT, [1, 2], 512)
+
+
+def test_a_tokenizer_that_is_not_known_is_refused() -> None:
+    text = ChatText(tokenizer(), frozenset({1}))
+    with pytest.raises(BadGrammar, match="does not know this model's tokenizer"):
+        text.matcher(SHORT, 7)  # fewer tokens than it has
