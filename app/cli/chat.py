@@ -133,7 +133,7 @@ class Chat:
                 self._past.clear()
                 print("The questions are forgotten.", file=sys.stderr)
             case "/race":
-                self._race(rest or self._asked)
+                self._race(rest)
             case _ if word.startswith("/"):
                 print(f"There is no {word[:40]}.\n{HELP}", file=sys.stderr)
             case _:
@@ -163,15 +163,19 @@ class Chat:
         return opening
 
     def _race(self, question: str) -> None:
-        """Plain decoding against the usual method. The conversation stays as it is."""
+        """Plain decoding against the usual method; "": the last question again. The conversation stays as it is."""
         engine = self._engine
         if not isinstance(engine, Engine):
             raise InvalidSetting("Fair turns need the model on this machine.", hint="Use: python launch.py race")
-        if not question:
+        if not (question or self._asked):
             raise InvalidSetting("Nothing was asked yet.", hint="Type /race QUESTION.")
+        past = self._past
+        if not question and past and past[-1].question == self._asked:
+            past = past[:-1]  # the race answers the question where it was asked
+        question = question or self._asked
         rival = self._config.method if self._config.method != PLAIN else rival_of_plain(engine.info)
         configs = [replace(self._config, method=method) for method in (PLAIN, rival)]
-        prompt = prompt_of(self._conversation, self._past, question, engine, self._config.thinking)
+        prompt = prompt_of(self._conversation, past, question, engine, self._config.thinking)
         board = Scoreboard(sys.stderr, [config.method for config in configs], self._config.max_new_tokens)
         finished: dict[str, Finished] = {}
         with naming_parts(engine, self._library), stoppable() as stop:

@@ -123,7 +123,9 @@ class ResponseShape:
         if self._texts:
             yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
             yield self._event("response.content_part.done", **self._place, part=self._content(text))
-            yield self._event("response.output_item.done", output_index=0, item=self._item(text, status_of(result.finished)))
+            yield self._event(
+                "response.output_item.done", output_index=0, item=self._item(text, status_of(result.finished))
+            )
         response = self.whole([result], timing)
         yield self._event(f"response.{response['status']}", response=response)
 

@@ -119,6 +119,28 @@ def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
     assert prompts == [0, 1, 0]
 
 
+def test_a_race_of_the_last_question_answers_it_where_it_was_asked(
+    engine: Engine, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, list[str]]] = []
+    real: Callable[..., Any] = chat.prompt_of
+
+    def noted(conversation: Conversation, past: Any, question: str, *rest: Any) -> Any:
+        asked.append((question, [one.question for one in past]))
+        return real(conversation, past, question, *rest)
+
+    monkeypatch.setattr(chat, "prompt_of", noted)
+    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book])
+    library = Library.of([read_document(book)])
+    conversation = Conversation(tuple(engine.text.encode(library.text)))
+    talked = Chat(args, engine, library, conversation, GenerationConfig(max_new_tokens=4))
+    for line in ("Who?", "Where?", "/race", "/race When?"):
+        word, _, rest = line.partition(" ")
+        talked._obey(word, rest, line)
+    assert asked == [("Where?", ["Who?"]), ("When?", ["Who?", "Where?"])]
+    assert len(talked._past) == 2, "a race is no part of the conversation"
+
+
 def test_quotations_and_sentences_have_their_pages() -> None:
     document: Document = read_document(ROOT / "assets" / "books" / "harbour-8k.pdf")
     page = document.pages[3]
