@@ -292,7 +292,10 @@ def _schema(body: Mapping[str, Any]) -> str | None:
     schema = named.get("schema") if isinstance(named, dict) else None
     if not isinstance(schema, dict):
         raise BadRequest("response_format.json_schema.schema must be an object.", param="response_format")
-    text = json.dumps(schema)
+    try:
+        text = json.dumps(schema)
+    except RecursionError as error:
+        raise BadRequest("response_format has a schema that is nested too deeply.", param="response_format") from error
     if len(text) > MOST_SCHEMA:
         raise BadRequest(
             f"response_format has a schema of {len(text):,} characters; at most {MOST_SCHEMA:,} are read.",

@@ -50,6 +50,13 @@ def test_what_changes_nothing_is_accepted() -> None:
     parsed(user="someone", metadata={"a": 1}, store=True, service_tier="auto", top_k=-1, logprobs=False, stop=None)
 
 
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -67,6 +74,7 @@ def test_what_changes_nothing_is_accepted() -> None:
         ("response_format", {"type": "json_schema"}),
         ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": "y"}}),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": {"const": "x" * 70_000}}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": nested(5000)}}),
         ("guided_json", {"type": "object"}),
         ("temperature", "hot"),
         ("temperature", -1),
