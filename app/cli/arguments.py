@@ -187,7 +187,7 @@ def build_parser(*, everything: bool = False) -> Parser:
     finish(parser, None, everything=everything)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text, add_options in COMMANDS:
-        shown: dict[str, Any] = {"help": text, "description": f"{text.capitalize()}."} if text else {}
+        shown: dict[str, Any] = {"help": text, "description": sentence(text)} if text else {}
         command = commands.add_parser(name, allow_abbrev=False, **shown)
         options.add_common_options(command)
         if name != "chat":
@@ -198,6 +198,11 @@ def build_parser(*, everything: bool = False) -> Parser:
     add_project_commands(commands)
     parser.commands = dict(commands.choices)
     return parser
+
+
+def sentence(text: str) -> str:
+    """A command's help as its description."""
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def finish(parser: Parser, command: str | None, *, everything: bool) -> None:
@@ -214,7 +219,7 @@ def add_project_commands(commands: "argparse._SubParsersAction[Parser]") -> None
         ("test", "install the test tools and run the tests; other arguments go to pytest"),
         ("check", "everything that a change must pass: the tests, the slow tests, style and types"),
     ):
-        added.append(commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False))
+        added.append(commands.add_parser(name, help=text, description=sentence(text), allow_abbrev=False))
         options.add_venv_option(added[-1])
     _, test, check = added
     test.add_argument(

@@ -170,6 +170,14 @@ def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pyt
     assert short < everything and {"--model", "--context", "--help-all"} <= short
 
 
+def test_help_keeps_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, words in (("serve", "An OpenAI-compatible server"), ("repair", "this machine's GPU")):
+        with pytest.raises(SystemExit):
+            parse_arguments([command, "--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert words in shown and (command != "serve" or "--saved" in shown)
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_arguments(["--version"])
