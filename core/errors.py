@@ -168,5 +168,5 @@ class UnknownBook(CoreError):
     wrong_usage = True
 
     def __init__(self, name: str, *, several: bool) -> None:
-        count = "Several kept books are" if several else "No kept book is"
+        count = "Several saved books are" if several else "No saved book is"
         super().__init__(f"{count} called {name!r}.", hint="Use an id of: python launch.py saved list")
