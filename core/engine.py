@@ -290,7 +290,7 @@ class Engine:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
         self.use_budget(config.budget)
-        decoder = Decoder(config.method, self._levels.parts, config.sampling, config.speculation)
+        decoder = self._levels.decoder(config, self.text, prompt_ids, written)
         reused, prefill_seconds = 0, 0.0
         for progress in self.read([*prompt_ids, *written], cancel, boundary=boundary):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds
@@ -349,7 +349,7 @@ class Engine:
             ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: before anything is read.
         """
         self.use_budget(configs[0].budget)
-        decoders = self._levels.lane_decoders(configs)
+        decoders = self._levels.lane_decoders(configs, self.text, prompt_ids)
         reused, prefill_seconds = 0, 0.0
         for progress in self.read(prompt_ids, cancel, boundary=boundary):
             reused, prefill_seconds = progress.reused_tokens, progress.elapsed_seconds

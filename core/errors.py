@@ -2,11 +2,13 @@
 
 CoreError
 ├── InvalidSetting         a number or name the user gave cannot be used
-│   └── NotPossibleHere    on this machine: with other devices, packages or rights it could
+│   ├── NotPossibleHere    on this machine: with other devices, packages or rights it could
+│   └── BadGrammar         no answer can follow the JSON schema
 ├── UnknownModel           no such model in the catalogue or on disk
 ├── UnsupportedModel       the files are there, but this engine cannot run them
 ├── DamagedAssets          files that ship with the project are missing or corrupt
 ├── ContextTooSmall        the text does not fit into the chosen or possible context
+│   └── ContextBeyondModel a longer context was asked for than the model's
 ├── NotEnoughMemory        weights or context do not fit on this machine
 ├── WorkerLost             a process that held a share of the model has ended
 ├── ModelNotHere           a known model whose files were not downloaded
@@ -55,6 +57,10 @@ class NotPossibleHere(InvalidSetting):
     wrong_usage = False
 
 
+class BadGrammar(InvalidSetting):
+    """No answer can follow the JSON schema: it asks for what is not known, or the package for it is missing."""
+
+
 class UnknownModel(CoreError):
     """There is no such model in the catalogue or on disk."""
 
@@ -83,6 +89,18 @@ class ContextTooSmall(CoreError):
             f"The text and the answer need {needed:,} tokens, the context holds {capacity:,}: {over}.", hint=hint
         )
         self.needed, self.capacity, self.possible = needed, capacity, possible
+
+
+class ContextBeyondModel(ContextTooSmall):
+    """A context was asked for that is longer than the model's, whatever text there is."""
+
+    wrong_usage = True
+
+    def __init__(self, asked: int, possible: int) -> None:
+        super().__init__(asked, possible, possible=possible)
+        self.problem = f"A context of {asked:,} tokens was asked for; this model reads at most {possible:,}."
+        self.hint = f"Use --context {possible} or less."
+        self.args = (f"{self.problem} {self.hint}",)
 
 
 class NotEnoughMemory(CoreError):
@@ -150,5 +168,5 @@ class UnknownBook(CoreError):
     wrong_usage = True
 
     def __init__(self, name: str, *, several: bool) -> None:
-        count = "Several kept books are" if several else "No kept book is"
+        count = "Several saved books are" if several else "No saved book is"
         super().__init__(f"{count} called {name!r}.", hint="Use an id of: python launch.py saved list")

@@ -11,17 +11,23 @@ class NotWritten(CoreError):
     """A file cannot or must not be written."""
 
 
+class NoFolder(NotWritten):
+    """A folder was named that is not there."""
+
+    wrong_usage = True
+
+
 def check_free(paths: Iterable[Path], *, force: bool) -> None:
     """Check before any work that files can be written.
 
     Args:
         force: existing files may be replaced.
     Raises:
-        NotWritten: a folder is missing, or the name is taken.
+        NoFolder, NotWritten: a folder is missing, or the name is taken.
     """
     for path in paths:
         if not path.parent.is_dir():
-            raise NotWritten(f"There is no folder {path.parent}.", hint="Make it first, or choose another one.")
+            raise NoFolder(f"There is no folder {path.parent}.", hint="Make it first, or choose another one.")
         if path.is_dir():
             raise NotWritten(f"{path.name} is a folder.", hint="Choose another name.")
         if os.path.lexists(path) and not force:

@@ -2,8 +2,10 @@
 
 import argparse
 import platform
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from app.cli import command_options as options
@@ -54,9 +56,25 @@ class Misuse(Exception):
 class Parser(argparse.ArgumentParser):
     """A parser whose caller tells what is wrong."""
 
+    commands: dict[str, "Parser"]  # of the main parser, by name
+
     def error(self, message: str) -> NoReturn:
         """Raises Misuse."""
+        if found := re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message):
+            names = [name for name, text, _ in COMMANDS if text]
+            meant = "; files belong behind 'ask' or 'chat'" if "." in found[1] else alike(found[1], names)
+            message = f"there is no command {found[1]!r}{meant}"
         raise Misuse(self, message)
+
+    def options(self) -> Iterator[str]:
+        """Its options, as --help-all lists them."""
+        return (name for action in self._actions for name in action.option_strings)
+
+
+def alike(word: str, known: Iterable[str]) -> str:
+    """A question about the most similar of the known words; "": none is similar."""
+    found = get_close_matches(word.partition("=")[0], list(known), 1, 0.7)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -67,10 +85,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     try:
         return parsed(argv)
     except Misuse as misuse:
-        misuse.parser.print_usage(sys.stderr)
-        print(f"{misuse.parser.prog}: error: {misuse}", file=sys.stderr)
+        problem = str(misuse) if str(misuse)[-1] in ".?" else f"{misuse}."
+        hint = f"See: python {misuse.parser.prog} --help"
+        print(f"error: {problem} {hint}", file=sys.stderr)
         if "--json" in argv:
-            print(error_document(str(misuse), f"See {misuse.parser.prog} --help.", code=2), flush=True)
+            print(error_document(problem, hint, code=2), flush=True)
         sys.exit(2)
 
 
@@ -83,26 +102,28 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     words, old = in_todays_words(argv)
     parser = build_parser(everything="--help-all" in words)
     args, rest = parser.parse_known_args(words)
+    told_by = parser.commands[args.command] if args.command else parser
+    error = told_by.error
     if args.command in OLD_COMMANDS:
         old[args.command] = args.command = OLD_COMMANDS[args.command]
     args.notes = [f"note: {name} is now called {new}." for name, new in old.items()]
     if args.command == "test":
         args.pytest_args = rest
     elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        error(f"unrecognized arguments: {' '.join(rest)}{alike(rest[0], told_by.options())}")
     if args.command == "models" and (args.name is None) != (args.action == "list"):
-        parser.error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
+        error("models list takes no name" if args.name else f"models {args.action} needs the NAME of a model")
     if args.remote and args.command not in (None, "ask", "chat", "race"):
-        parser.error(f"--remote belongs to the app, 'ask', 'chat' and 'race', not to '{args.command}'")
+        error(f"--remote belongs to the app, 'ask', 'chat' and 'race', not to '{args.command}'")
     for name in not_utf8(args):
-        parser.error(f"{name.replace('_', '-')}: these bytes are not UTF-8 text: write it in UTF-8")
+        error(f"{name.replace('_', '-')}: these bytes are not UTF-8 text: write it in UTF-8")
     for name, default in APP_OPTIONS.items():
         if args.command == "serve" and name in SERVE_OPTIONS:
             vars(args).setdefault(name, SERVE_OPTIONS[name])
         elif args.command is None:
             vars(args).setdefault(name, default)
         elif hasattr(args, name):
-            parser.error(f"--{name.replace('_', '-')} belongs to the app, not to '{args.command}'")
+            error(f"--{name.replace('_', '-')} belongs to the app, not to '{args.command}'")
     return args
 
 
@@ -166,7 +187,7 @@ def build_parser(*, everything: bool = False) -> Parser:
     finish(parser, None, everything=everything)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text, add_options in COMMANDS:
-        shown: dict[str, Any] = {"help": text, "description": f"{text.capitalize()}."} if text else {}
+        shown: dict[str, Any] = {"help": text, "description": sentence(text)} if text else {}
         command = commands.add_parser(name, allow_abbrev=False, **shown)
         options.add_common_options(command)
         if name != "chat":
@@ -175,7 +196,13 @@ def build_parser(*, everything: bool = False) -> Parser:
         add_options(command)
         finish(command, name, everything=everything)
     add_project_commands(commands)
+    parser.commands = dict(commands.choices)
     return parser
+
+
+def sentence(text: str) -> str:
+    """A command's help as its description."""
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def finish(parser: Parser, command: str | None, *, everything: bool) -> None:
@@ -192,7 +219,7 @@ def add_project_commands(commands: "argparse._SubParsersAction[Parser]") -> None
         ("test", "install the test tools and run the tests; other arguments go to pytest"),
         ("check", "everything that a change must pass: the tests, the slow tests, style and types"),
     ):
-        added.append(commands.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False))
+        added.append(commands.add_parser(name, help=text, description=sentence(text), allow_abbrev=False))
         options.add_venv_option(added[-1])
     _, test, check = added
     test.add_argument(

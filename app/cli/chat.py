@@ -26,7 +26,7 @@ from app.cli.report import race_lines, summary_line
 from app.cli.saved_books import Opening, open_text
 from app.cli.scoreboard import Scoreboard
 from app.context.context_documents import Library
-from app.context.quotes import quotes_in
+from app.context.evidence import evidence_in
 from app.conversations.exchange import Exchange
 from app.runtime.answer_json import equality_report
 from app.runtime.prompts import prompt_of, with_past
@@ -133,7 +133,7 @@ class Chat:
                 self._past.clear()
                 print("The questions are forgotten.", file=sys.stderr)
             case "/race":
-                self._race(rest or self._asked)
+                self._race(rest)
             case _ if word.startswith("/"):
                 print(f"There is no {word[:40]}.\n{HELP}", file=sys.stderr)
             case _:
@@ -163,15 +163,19 @@ class Chat:
         return opening
 
     def _race(self, question: str) -> None:
-        """Plain decoding against the usual method. The conversation stays as it is."""
+        """Plain decoding against the usual method; "": the last question again. The conversation stays as it is."""
         engine = self._engine
         if not isinstance(engine, Engine):
             raise InvalidSetting("Fair turns need the model on this machine.", hint="Use: python launch.py race")
-        if not question:
+        if not (question or self._asked):
             raise InvalidSetting("Nothing was asked yet.", hint="Type /race QUESTION.")
+        past = self._past
+        if not question and past and past[-1].question == self._asked:
+            past = past[:-1]  # the race answers the question where it was asked
+        question = question or self._asked
         rival = self._config.method if self._config.method != PLAIN else rival_of_plain(engine.info)
         configs = [replace(self._config, method=method) for method in (PLAIN, rival)]
-        prompt = prompt_of(self._conversation, self._past, question, engine, self._config.thinking)
+        prompt = prompt_of(self._conversation, past, question, engine, self._config.thinking)
         board = Scoreboard(sys.stderr, [config.method for config in configs], self._config.max_new_tokens)
         finished: dict[str, Finished] = {}
         with naming_parts(engine, self._library), stoppable() as stop:
@@ -188,15 +192,24 @@ class Chat:
 
 
 def page_lines(text: str, library: Library) -> Iterator[str]:
-    """Where the quotations of an answer stand, each on a line."""
-    for quote in quotes_in(text, library.text):
-        if quote.start is None or quote.end is None:
-            yield f"  “{shortened(quote.words)}”: not in the text"
+    """Where the sentences and quotations of an answer stand in the text, each on a line.
+
+    Sentences of its own wording are left out, quotations that are not there are told.
+    """
+    ends = [page.end for page in library.pages]
+    passages = evidence_in(text, library.text, library.words, ends)
+    for passage in passages:
+        if any(one is not passage and one.start <= passage.start and passage.end <= one.end for one in passages):
+            continue  # told with the longer one
+        words, source = shortened(" ".join(text[passage.start : passage.end].split()).strip('"“”')), passage.source
+        if source is None:
+            if passage.kind == "quotation":
+                yield f"  “{words}”: not in the text"
             continue
-        first, last = library.place(quote.start), library.place(quote.end - 1)
+        first, last = library.place(source.start), library.place(source.end - 1)
         pages = first.page.label if first.page == last.page else f"{first.page.label}–{last.page.label}"
         book = f"{first.document.title}, " if len(library.books) > 1 else ""
-        yield f"  “{shortened(quote.words)}”: {book}page {pages}"
+        yield f"  “{words}”: {book}page {pages}{', and elsewhere' if passage.again else ''}"
 
 
 def shortened(words: str, most: int = 60) -> str:

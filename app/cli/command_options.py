@@ -32,7 +32,7 @@ FREQUENT = {  # by command, in spite of RARE
     "doctor": {"bits", "gpus", "gpu_memory", "models", "machines"},
     "models": {"offline"},
     "race": {"saved"},
-    "serve": {"thinking", "bits"},
+    "serve": {"thinking", "bits", "saved"},
     "text": {"exact", "whole_words"},
 }
 

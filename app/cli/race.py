@@ -33,7 +33,7 @@ from app.runtime.versions import versions
 from app.ui.assets import CSS
 from app.ui.race.report import Setting, report_html, report_json
 from core.config import GenerationConfig
-from core.decoding.registry import COMPARED, PLAIN, check_method, default_method
+from core.decoding.registry import COMPARED, FASTEST, PLAIN, check_method, default_method
 from core.engine import Engine
 from core.engine_info import EngineInfo, Equality
 from core.errors import EmptyQuestion, InvalidSetting
@@ -106,9 +106,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def rival_of_plain(info: EngineInfo) -> str:
-    """The second lane, if none is named: the usual method, or where that is plain decoding what would speculate."""
+    """The second lane, if none is named: TriForce as published where that is used, else the usual speculation."""
     method = usual_method(info)
-    return default_method(has_draft=info.has_draft) if method == PLAIN else method
+    if method not in (PLAIN, FASTEST):
+        return method
+    return COMPARED[1] if info.has_draft else default_method(has_draft=False)
 
 
 def in_sequence(

@@ -1,5 +1,6 @@
 """A race's progress on stderr: a line a lane, rewritten on a terminal; otherwise a line at each lane's end."""
 
+import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ class Scoreboard:
 
     def __init__(self, stream: TextIO, names: Sequence[str], most_tokens: int) -> None:
         self._stream, self._names, self._most = drawing(stream), names, most_tokens
-        self._terminal = stream.isatty()
+        self._terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._reading = ProgressLine(stream)
         self._stats = [DecodeStats() for _ in names]
         self._ended = [False] * len(names)

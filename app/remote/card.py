@@ -9,7 +9,7 @@ from app.remote.client import Address, Client
 from app.remote.errors import Garbage
 from app.remote.names import REMOTE, SWITCHED, capabilities_on
 from core.engine_info import EngineInfo
-from core.errors import ContextTooSmall, InvalidSetting, UnknownModel
+from core.errors import ContextBeyondModel, InvalidSetting, UnknownModel
 from core.generation.capabilities import WISHES
 from core.generation.decode_loop import LONGEST_ROUND
 from core.planning.cache_sizes import CacheSizes
@@ -42,7 +42,7 @@ def context_of(card: Mapping[str, Any], wanted: int | None) -> int:
     """The context in tokens: as requested, else as the server reports.
 
     Raises:
-        InvalidSetting: neither is known. ContextTooSmall: the request exceeds the server's context.
+        InvalidSetting: neither is known. ContextBeyondModel: the request exceeds the server's context.
     """
     most = card.get("max_model_len")
     if not is_count(most) or int(most) < 2 * LONGEST_ROUND:
@@ -52,7 +52,7 @@ def context_of(card: Mapping[str, Any], wanted: int | None) -> int:
             )
         return wanted
     if wanted is not None and wanted > int(most):
-        raise ContextTooSmall(wanted, int(most), possible=int(most))
+        raise ContextBeyondModel(wanted, int(most))
     return wanted or int(most)
 
 

@@ -5,6 +5,7 @@ tokens are counted by parts of the stream; at its end `usage` gives the true num
 reports acceptance.
 """
 
+import json
 import re
 import threading
 import time
@@ -200,6 +201,9 @@ class RemoteEngine:
             body["chat_template_kwargs"] = {"enable_thinking": config.thinking == "on"}
         elif config.thinking:
             body["reasoning_effort"] = config.thinking
+        if config.json_schema is not None:
+            named = {"name": "answer", "schema": json.loads(config.json_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": named}
         if config.stop_strings:
             body["stop"] = list(config.stop_strings)
         if self._methods and theirs(config.method) in self._methods:

@@ -16,6 +16,7 @@ from core.caches.streaming import HeldWindow, StreamingCache
 from core.caches.tokens import Context
 from core.config import RetrievalConfig, SamplingParams, SpeculationConfig
 from core.decoding.adaptive import MeasuredCost, PassCost, RecentAcceptance, RoundCost, best_gamma, cost_per_token
+from core.decoding.grammar import Grammar
 from core.decoding.ngram_lookup import Lookup, TokenIndex
 from core.decoding.registry import Method, check_method, default_method
 from core.decoding.sampling import TokenSampler
@@ -57,14 +58,21 @@ class Aside(NamedTuple):
 
 
 class Decoder:
-    """One method decoding one answer."""
+    """One method decoding one answer. `grammar`: what its text follows, at every level."""
 
-    def __init__(self, name: str, parts: Parts, sampling: SamplingParams, speculation: SpeculationConfig) -> None:
+    def __init__(
+        self,
+        name: str,
+        parts: Parts,
+        sampling: SamplingParams,
+        speculation: SpeculationConfig,
+        grammar: Grammar | None = None,
+    ) -> None:
         method = check_method(name)
         self.name, self.exact = name, method.exact
         self.models = models_of(name, parts)  # cheapest first, the final verifier last
         self._parts, self._speculation, self._sampling = parts, speculation, sampling
-        all_sampled = self._sampled = [SampledModel(model, sampling) for model in self.models]
+        all_sampled = self._sampled = [SampledModel(model, sampling, grammar) for model in self.models]
         self.levels: list[Speculative] = []  # level 1 first, the top last
         self._lookup = make_lookup(method, parts) if method.lookup_at_least else None
         self._top: AutoregressiveProposer | Speculative = AutoregressiveProposer(all_sampled[0])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from core.caches.tokens import Context
 from core.config import SamplingParams
+from core.decoding.grammar import Grammar
 from core.decoding.ngram_lookup import Lookup
 from core.decoding.origin import Origin
 from core.decoding.sampling import Filters, TokenSampler, as_tensor, to_probs, to_probs_by_tensor
@@ -48,10 +49,10 @@ class LanguageModel(Protocol):
 
 
 class SampledModel:
-    """A model under sampling options: probabilities instead of logits."""
+    """A model under sampling options and a grammar: probabilities instead of logits."""
 
-    def __init__(self, model: CachedModel, sampling: SamplingParams) -> None:
-        self.model, self._sampling = model, sampling
+    def __init__(self, model: CachedModel, sampling: SamplingParams, grammar: Grammar | None = None) -> None:
+        self.model, self._sampling, self._grammar = model, sampling, grammar
         self.noting, self.noted = False, torch.empty(0, 0)  # logits [keep, V] of the newest pass, if noted
         self._params = as_tensor(sampling, model.device)
 
@@ -63,12 +64,14 @@ class SampledModel:
         logits = self.model.logits(context, keep)
         if self.noting:
             self.noted = logits
+        if self._grammar is not None:
+            return to_probs(self._grammar.masked(logits, context, keep), self._sampling)
         replay = self._recorded(logits)
         return replay() if replay else to_probs(logits, self._sampling)
 
     def _recorded(self, logits: Tensor) -> Callable[[], Tensor] | None:
         graphs = self.model.graphs
-        if self._sampling.greedy or graphs is None:
+        if self._sampling.greedy or graphs is None or self._grammar is not None:
             return None
         filters = Filters.of(self._sampling, logits.shape[-1])
         key = ("law", *logits.shape, logits.dtype, *filters)

@@ -22,7 +22,9 @@ from core.decoding.adaptive import PassCost
 from core.decoding.methods import Decoder, Parts
 from core.decoding.ngram_lookup import TokenIndex
 from core.errors import NotEnoughMemory, NotPossibleHere
+from core.generation.json_grammar import grammar_of
 from core.generation.loaded import LoadedModels
+from core.generation.text import ChatText
 from core.models.cached_model import CachedModel
 from core.models.graphed import GraphedPasses
 from core.models.loader import LoadedModel
@@ -203,13 +205,29 @@ class Levels:
 
     # -------------------- lossy methods
 
-    def lane_decoders(self, configs: Sequence[GenerationConfig]) -> list[Decoder]:
+    def decoder(
+        self, config: GenerationConfig, text: ChatText, prompt_ids: Sequence[int], written: Sequence[int] = ()
+    ) -> Decoder:
+        """The decoder of an answer. Raises InvalidSetting, UnsupportedModel."""
+        return self._decoder(config, self.parts, text, prompt_ids, written)
+
+    def _decoder(
+        self, config: GenerationConfig, parts: Parts, text: ChatText, prompt_ids: Sequence[int], written: Sequence[int]
+    ) -> Decoder:
+        schema, grammar = config.json_schema, None
+        if schema is not None:
+            grammar = grammar_of(text, schema, prompt_ids, parts.vocab, written)
+        return Decoder(config.method, parts, config.sampling, config.speculation, grammar)
+
+    def lane_decoders(
+        self, configs: Sequence[GenerationConfig], text: ChatText, prompt_ids: Sequence[int]
+    ) -> list[Decoder]:
         """One decoder for each lane of a race. A lossy method needs a cache of its own for each of its lanes."""
         before: Counter[str] = Counter()
         decoders = []
         for config in configs:
             parts = replace(self.parts, evicting=partial(self._evicting_model, lane=before[config.method]))
-            decoders.append(Decoder(config.method, parts, config.sampling, config.speculation))
+            decoders.append(self._decoder(config, parts, text, prompt_ids, ()))
             before[config.method] += 1
         return decoders
 

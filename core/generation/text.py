@@ -15,8 +15,10 @@ from typing import Any, Protocol, cast
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from core.decoding.grammar import Matcher
 from core.errors import InvalidSetting
 from core.generation.capabilities import EngineCapabilities
+from core.generation.json_grammar import JsonGrammars
 from core.generation.thinking import FINAL, Channels, Tags, ThoughtReader, marks_of, switches_of
 
 # Used where a tokenizer has no chat template (base models): plain question and answer, see assets/docs/limits.md.
@@ -89,6 +91,7 @@ class ChatText:
     marks: Tags | Channels | None = None
     switches: Mapping[str, Mapping[str, Any]] = NOTHING  # by wish; of an instance: see `switches_of`
     thinks: str = ""  # the wish that the model is set up with, of `switches`; "": another, or there are none
+    _grammars: JsonGrammars | None = None  # made at the first use
     _open_ends: Sequence[Sequence[int]] = ()  # the ends of prompts that leave a thought open
 
     def __init__(
@@ -249,6 +252,11 @@ class ChatText:
         if not isinstance(marks, Tags) or reader is None or not reader.thinking or marks.closing in written:
             return prompt_ids
         return [*prompt_ids, marks.closing]
+
+    def matcher(self, schema: str, vocab: int) -> Matcher:
+        """See `JsonGrammars`."""
+        self._grammars = self._grammars or JsonGrammars(self._tokenizer, self.eos_ids)
+        return self._grammars.matcher(schema, vocab)
 
     def _reader(self, *, inside: bool) -> ThoughtReader | None:
         if self.marks is None:

@@ -180,7 +180,7 @@ class BookFolder:
             return  # another process has rewritten it
         with contextlib.suppress(OSError):
             path.unlink()
-            self._notice(f"A kept book was damaged ({error}); it was removed and the text is read again.")
+            self._notice(f"A saved book was damaged ({error}); it was removed and the text is read again.")
 
     def _notice(self, text: str) -> None:
         log.warning("%s", text)

@@ -17,7 +17,8 @@ LIKE = "4090"  # a GPU given only by its memory, or with an unknown name, gets t
 HOST_BANDWIDTH = 12e9  # nominal, of the memory of two server cores, bytes per second
 HOST_BECAUSE = "nominal, as of two server cores"
 GIB = 1 << 30
-APPLE = re.compile(r"(?:\d+x)?(?:m\d+(?:[- ]?(?:pro|max|ultra))?|mac\S*|apple.*)")
+APPLE = re.compile(r"(?:\d+x)?(?:m[1-9](?:[- ]?(?:pro|max|ultra))?(?:[- ].*)?|i?mac.*|apple.*)")
+OTHER_MAKERS = re.compile(r".*(?:\b(?:amd|intel|arc|radeon|instinct)\b|\brx ?\d{4}|\bmi\d{2,3}).*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +166,7 @@ def _check(assume: str | None, gpu_gib: float | None, num_gpus: int | None, host
 
 def _described(assume: str) -> tuple[int, GpuKind]:
     kinds = gpu_kinds()
-    if APPLE.fullmatch(assume.strip().lower()):
-        raise InvalidSetting(
-            f"{assume!r} is an Apple Mac: its GPU has no CUDA, shares the processor's memory and is not used here.",
-            hint="Plan for its processor: --assume cpu --host-memory GIB, with all of its memory.",
-        )
+    _check_maker(assume)
     found = re.fullmatch(r"(?:(\d)x)?([\w-]+)", assume.strip().lower())
     if found is None or found[2] not in kinds or not 1 <= int(found[1] or 1) <= MOST_GPUS:
         names = ", ".join(f"1x{name}" for name in kinds)
@@ -179,13 +176,28 @@ def _described(assume: str) -> tuple[int, GpuKind]:
     return int(found[1] or 1), kinds[found[2]]
 
 
+def _check_maker(name: str) -> None:
+    """Raises InvalidSetting where the name is that of a GPU which is not used here, whatever its figures."""
+    if APPLE.fullmatch(name.strip().lower()):
+        raise InvalidSetting(
+            f"{name!r} is an Apple Mac: its GPU has no CUDA, shares the processor's memory and is not used here.",
+            hint="Plan for its processor: --assume cpu --host-memory GIB, with all of its memory.",
+        )
+    if OTHER_MAKERS.fullmatch(name.strip().lower()):
+        raise InvalidSetting(
+            f"{name!r} is no NVIDIA GPU: it has no CUDA and is not used here.",
+            hint="Plan for the processor: --assume cpu --host-memory GIB.",
+        )
+
+
 def described_gpu(text: str) -> GpuKind:
     """A GPU by its figures: "name,GB,GB/s of its memory,GB/s of its link[,TFLOPS]", or a JSON file of a `GpuKind`.
 
     Raises:
-        InvalidSetting: it is neither, or a figure is none.
+        InvalidSetting: it is neither, or a figure is none, or it is another maker's.
     """
     told: dict[str, Any]
+    _check_maker(text.partition(",")[0] if "," in text else "")
     try:
         if "," in text:
             name, *figures = (part.strip() for part in text.split(","))
@@ -205,4 +217,5 @@ def described_gpu(text: str) -> GpuKind:
             f"--gpu {text[:80]!r} describes no GPU.",
             hint='Write "name,GB,GB/s of memory,GB/s of the link", such as "RTX 4090,24,1008,25", or name a JSON file.',
         ) from error
+    _check_maker(kind.name)
     return kind

@@ -6,7 +6,7 @@ Engines are loaded with this plan, and `rig_plan` shows it for machines that are
 from typing import Protocol
 
 from core.config import EngineConfig
-from core.errors import ContextTooSmall, NotEnoughMemory
+from core.errors import ContextBeyondModel, NotEnoughMemory
 from core.models.loader import ModelDims
 from core.models.param_count import ModelSize
 from core.models.quantised import FORMATS
@@ -50,7 +50,7 @@ def make_plan(
     Raises:
         InvalidSetting: the device does not compute with this number of bits.
         NotEnoughMemory: the weights alone do not fit; or the wanted context does not, with the largest that would.
-        ContextTooSmall: the wanted context is longer than the model's.
+        ContextBeyondModel: the wanted context is longer than the model's.
     """
     return plan_from(Basis.of(target, draft, config, machine, size), LoadingWords())
 
@@ -59,7 +59,7 @@ def plan_from(basis: Basis, words: Words) -> Plan:
     """Find what fits, and place everything.
 
     Raises:
-        NotEnoughMemory, ContextTooSmall: as `make_plan`.
+        NotEnoughMemory, ContextBeyondModel: as `make_plan`.
     """
     context, most = _choose_context(basis, words)
     config, sizes, device, gpus = basis.config, basis.sizes, basis.device.value, basis.machine.gpus
@@ -99,7 +99,7 @@ def _choose_context(basis: Basis, words: Words) -> tuple[Choice[int], int]:
     """The context, and the most that would fit."""
     asked, possible = basis.config.context, basis.possible
     if asked is not None and asked > possible:
-        raise ContextTooSmall(asked, possible, possible=possible)
+        raise ContextBeyondModel(asked, possible)
     most = basis.most_context()
     if most < STEP:
         raise words.no_room(basis)

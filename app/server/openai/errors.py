@@ -13,8 +13,10 @@ from typing import Any
 
 from app.runtime.error_text import problem_and_hint
 from app.runtime.worker import EngineFault
-from core.errors import ContextTooSmall, CoreError
+from core.errors import BadGrammar, ContextTooSmall, CoreError
 from core.generation.decode_loop import LONGEST_ROUND
+
+GRAMMAR_FIELDS = {"input": "text.format"}  # where a request has its schema, by where it has its text
 
 
 class RequestError(Exception):
@@ -84,7 +86,9 @@ def request_error(error: CoreError, field: str = "messages") -> RequestError:
     if isinstance(error, EngineFault):
         return Failed(problem_and_hint(error)[0], code="engine_error")
     problem, hint = problem_and_hint(error)
-    return BadRequest(problem if "--" in hint else f"{problem} {hint}")  # clients have no command line
+    param = GRAMMAR_FIELDS.get(field, "response_format") if isinstance(error, BadGrammar) else None
+    told = problem if "--" in hint else f"{problem} {hint}"  # clients have no command line
+    return BadRequest(told, param=param)
 
 
 def too_long(num_tokens: int, most: int, field: str = "messages") -> BadRequest:

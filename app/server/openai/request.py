@@ -27,6 +27,8 @@ MOST_ANSWERS = 16  # to one prompt
 LIMITS = ("max_completion_tokens", "max_tokens")  # fields with the most tokens of an answer to messages
 TEXT_TOKENS = 16  # that a text is continued by if the request does not say, as the API has it
 MORE_THAN_ANY_CONTEXT = 1 << 30
+ANY_OBJECT = '{"type": "object"}'  # the schema of response_format json_object
+MOST_SCHEMA = 1 << 16  # characters
 SWITCHES = ("enable_thinking", "thinking")  # variables of chat templates
 # What an effort means to a template that knows efforts, and to one that only turns thoughts on and off.
 EFFORTS = {
@@ -36,6 +38,7 @@ EFFORTS = {
     "medium": ("medium", "on"),
     "high": ("high", "on"),
 }
+OTHER_GRAMMARS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "grammar")
 # The value with which a field changes nothing; any other is refused, because the answer would ignore it.
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -49,13 +52,13 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
     "echo": (False,),
     "ignore_eos": (False,),
     "suffix": ("",),
+    **dict.fromkeys(OTHER_GRAMMARS, ()),
 }
 
 
@@ -262,10 +265,43 @@ def generation(
             method=_method(body) or default_method,
             seed=secrets.randbits(63) if seed is None else seed,
             stop_strings=_stops(body.get("stop")),
+            json_schema=_schema(body),
             top_logprobs=top_logprobs,
         )
     except CoreError as error:
         raise BadRequest(" ".join(problem_and_hint(error))) from error
+
+
+def _schema(body: Mapping[str, Any]) -> str | None:
+    """The JSON schema that `response_format` asks for; None: any text."""
+    wanted = body.get("response_format")
+    if wanted is None:
+        return None
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ANY_OBJECT
+    if kind != "json_schema":
+        told = quoted(kind if isinstance(wanted, dict) else wanted)
+        raise BadRequest(
+            f"response_format must be of the type text, json_object or json_schema, not {told}.",
+            param="response_format",
+        )
+    named = wanted.get("json_schema")
+    schema = named.get("schema") if isinstance(named, dict) else None
+    if not isinstance(schema, dict):
+        raise BadRequest("response_format.json_schema.schema must be an object.", param="response_format")
+    try:
+        text = json.dumps(schema)
+    except RecursionError as error:
+        raise BadRequest("response_format has a schema that is nested too deeply.", param="response_format") from error
+    if len(text) > MOST_SCHEMA:
+        raise BadRequest(
+            f"response_format has a schema of {len(text):,} characters; at most {MOST_SCHEMA:,} are read.",
+            param="response_format",
+        )
+    return text
 
 
 def _thinking(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ OTHERS: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
     "prompt": (),
     "top_logprobs": (0,),
-    "text": ({}, {"format": {"type": "text"}}),
 }
+FORMATS = {"response_format.json_schema": "text.format", "response_format": "text.format"}  # names in chat, and here
 PARTS = ("input_text", "output_text")  # of messages
 
 
@@ -36,6 +36,11 @@ def parse_response(
     reasoning = body.get("reasoning") or {}
     if not isinstance(reasoning, dict):
         raise BadRequest("reasoning must be an object.", param="reasoning")
+    text = body.get("text") or {}
+    if not isinstance(text, dict) or not isinstance(text.get("format") or {}, dict):
+        raise BadRequest("text must be an object, and text.format too.", param="text")
+    if text.get("verbosity") not in (None, "medium"):
+        raise BadRequest("This server cannot do text.verbosity. Leave it out.", param="text.verbosity")
     said = body.get("input")
     messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
     if not isinstance(messages, list) or not messages:
@@ -48,16 +53,23 @@ def parse_response(
         "max_tokens": body.get("max_output_tokens"),
         "reasoning_effort": reasoning.get("effort"),
         "stream_options": None,
+        "response_format": _response_format(text.get("format")),
     }
     try:
         return replace(parse_chat(chat, default_method=default_method, thinking=thinking), field="input")
     except BadRequest as error:  # in the words of this address
-        names = {"messages": "input", "max_tokens": "max_output_tokens"}
+        names = {"messages": "input", "max_tokens": "max_output_tokens", **FORMATS}
+        if error.param is None or not error.param.startswith(tuple(names)):
+            raise
+        message, param = error.message, error.param
         for theirs, ours_ in names.items():
-            if error.param and error.param.startswith(theirs):
-                message = error.message.replace(theirs, ours_)
-                raise BadRequest(message, param=error.param.replace(theirs, ours_), code=error.code) from error
-        raise
+            message, param = message.replace(theirs, ours_), param.replace(theirs, ours_)
+        raise BadRequest(message, param=param, code=error.code) from error
+
+
+def _response_format(wanted: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`text.format` in the words of a chat request, which has a level more."""
+    return {**wanted, "json_schema": wanted} if wanted and wanted.get("type") == "json_schema" else wanted
 
 
 def _message(value: object) -> object:
@@ -71,6 +83,11 @@ def _message(value: object) -> object:
             {**one, "type": "text"} if isinstance(one, dict) and one.get("type") in PARTS else one for one in content
         ]
     return {**value, "content": content}
+
+
+def status_of(finished: Finished) -> str:
+    """Of an answer that has ended."""
+    return "incomplete" if finished.stop_reason in ("max_new_tokens", "context_full") else "completed"
 
 
 @dataclass(slots=True)
@@ -106,7 +123,9 @@ class ResponseShape:
         if self._texts:
             yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
             yield self._event("response.content_part.done", **self._place, part=self._content(text))
-            yield self._event("response.output_item.done", output_index=0, item=self._item(text, "completed"))
+            yield self._event(
+                "response.output_item.done", output_index=0, item=self._item(text, status_of(result.finished))
+            )
         response = self.whole([result], timing)
         yield self._event(f"response.{response['status']}", response=response)
 
@@ -136,8 +155,7 @@ class ResponseShape:
         }
 
     def _response(self, finished: Finished | None) -> Document:
-        cut = finished is not None and finished.stop_reason in ("max_new_tokens", "context_full")
-        status = "in_progress" if finished is None else "incomplete" if cut else "completed"
+        status = "in_progress" if finished is None else status_of(finished)
         return {
             "id": self.head.id,
             "object": "response",
@@ -145,10 +163,10 @@ class ResponseShape:
             "model": self.head.model,
             "status": status,
             "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": None,
             "metadata": {},
-            "output": [self._item(finished.text, "completed")] if finished is not None else [],
+            "output": [self._item(finished.text, status)] if finished is not None else [],
             "parallel_tool_calls": False,
             "tool_choice": "none",
             "tools": [],

@@ -81,7 +81,26 @@ def test_wrong_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as caught:
         parse_arguments(argv)
     assert caught.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and told.count("\n") == 1
+    command = f" {argv[0]}" if argv[0] in ("ask", "bench", "models", "text") else ""
+    command = " doctor" if "doctor" in argv else command
+    assert told.endswith(f"See: python launch.py{command} --help\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["rase"], "there is no command 'rase'; did you mean race? See"),
+        (["book.pdf"], "there is no command 'book.pdf'; files belong behind 'ask' or 'chat'. See"),
+        (["ask", "a.pdf", "-q", "Who?", "--max-tokens=5"], "--max-tokens=5; did you mean --max-new-tokens? See"),
+        (["--no-browsers"], "did you mean --no-browser? See"),
+    ],
+)
+def test_what_was_meant_is_guessed(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(argv)
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -151,6 +170,14 @@ def test_help_is_short_and_help_all_has_the_rest(command: list[str], capsys: pyt
     assert short < everything and {"--model", "--context", "--help-all"} <= short
 
 
+def test_help_keeps_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, words in (("serve", "An OpenAI-compatible server"), ("repair", "this machine's GPU")):
+        with pytest.raises(SystemExit):
+            parse_arguments([command, "--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert words in shown and (command != "serve" or "--saved" in shown)
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_arguments(["--version"])
@@ -163,4 +190,4 @@ def test_wrong_usage_is_json_too_where_it_is_asked_for(capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]
     assert caught.value.code == error["exit_code"] == 2 and "--question" in error["problem"]
-    assert "launch.py ask: error:" in captured.err
+    assert error["hint"] == "See: python launch.py ask --help" and captured.err.count("\n") == 1

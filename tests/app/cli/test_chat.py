@@ -119,7 +119,29 @@ def test_earlier_questions_are_in_the_prompt_until_they_are_forgotten(
     assert prompts == [0, 1, 0]
 
 
-def test_quotations_have_their_pages() -> None:
+def test_a_race_of_the_last_question_answers_it_where_it_was_asked(
+    engine: Engine, book: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, list[str]]] = []
+    real: Callable[..., Any] = chat.prompt_of
+
+    def noted(conversation: Conversation, past: Any, question: str, *rest: Any) -> Any:
+        asked.append((question, [one.question for one in past]))
+        return real(conversation, past, question, *rest)
+
+    monkeypatch.setattr(chat, "prompt_of", noted)
+    args: Any = SimpleNamespace(remote=None, saved=False, data_dir=None, files=[book])
+    library = Library.of([read_document(book)])
+    conversation = Conversation(tuple(engine.text.encode(library.text)))
+    talked = Chat(args, engine, library, conversation, GenerationConfig(max_new_tokens=4))
+    for line in ("Who?", "Where?", "/race", "/race When?"):
+        word, _, rest = line.partition(" ")
+        talked._obey(word, rest, line)
+    assert asked == [("Where?", ["Who?"]), ("When?", ["Who?", "Where?"])]
+    assert len(talked._past) == 2, "a race is no part of the conversation"
+
+
+def test_quotations_and_sentences_have_their_pages() -> None:
     document: Document = read_document(ROOT / "assets" / "books" / "harbour-8k.pdf")
     page = document.pages[3]
     words = max(re.split('["“”]', document.page_text(page)), key=len)
@@ -127,7 +149,14 @@ def test_quotations_have_their_pages() -> None:
     library = Library.of([document])
     told = list(page_lines(f'It says: "{words}" and "nobody ever wrote these words".', library))
     assert told[0].endswith(f": page {page.label}") and told[1].endswith(": not in the text")
-    assert list(page_lines("No quotation.", library)) == []
+    assert list(page_lines("No quotation, and nobody ever wrote this sentence of mine.", library)) == []
+    sentence = next(
+        one
+        for one in re.findall(r"(?<=[.] )[A-Z][^.\"“”]+[.]", " ".join(document.page_text(page).split()))
+        if 8 < len(one.split()) < 12
+    )
+    (where,) = page_lines(f"{sentence} Nobody ever wrote this sentence of mine.", library)
+    assert where.startswith(f"  “{sentence[:40]}") and f": page {page.label}" in where
     (both,) = page_lines(f'"{words}"', Library.of([document, document]))
     assert f"{document.title}, page {page.label}" in both
     assert shortened("a" * 100) == "a" * 59 + "…"

@@ -103,6 +103,15 @@ def test_people_are_told_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["--assume", "3x7900xt"], "3x7900xt"),
         (["--assume", "m3-max"], "is an Apple Mac: its GPU has no CUDA"),
+        (
+            ["--model", "llama-3.1-8b", "--context", "262144"],
+            "reads at most 131,072. Use --context 131072 or",
+        ),
+        (["--gpu", "Apple M4 Max,128,546,0"], "is an Apple Mac"),
+        (["--gpu", "M3 Ultra,192,819,10"], "is an Apple Mac"),
+        (["--gpu", "MacBook Pro 16,64,400,10"], "is an Apple Mac"),
+        (["--gpu", "RX 7900 XTX,24,960,25"], "is no NVIDIA GPU"),
+        (["--gpu", "MI300X,192,5300,55"], "is no NVIDIA GPU"),
         (["--assume", "1x4090", "--gpu", "X,24,1008,25"], "--gpu describes the GPUs already"),
         (["--gpu", "X,24,1008"], "describes no GPU"),
         (["--gpu", "X,24,fast,25"], "describes no GPU"),
@@ -182,6 +191,11 @@ def test_a_machine_by_its_figures_is_planned_with_them(capsys: pytest.CaptureFix
     slower = told(capsys, *options, "--gpu", file, "--gpus", 2)
     assert len(slower["machine"]["gpus"]) == 2 and slower["reading_seconds"] is None
     assert "TFLOPS" in slower["reading_because"]
+    for other in ("Mac Studio", "Radeon Pro W7900"):
+        file.write_text(json.dumps({**card, "name": other}))
+        assert launcher.main(["doctor", "--gpu", str(file), "--no-venv"]) == 2
+    for nvidia in ("Tesla M60", "M40", "RTX 4000 Ada", "Quadro RTX 6000", "GeForce MX450"):
+        assert machine_spec.described_gpu(f"{nvidia},24,480,12").name == nvidia
     file.write_text(json.dumps({**card, "colour": "red"}))
     assert launcher.main(["doctor", "--gpu", str(file), "--no-venv"]) == 2
 

@@ -148,7 +148,7 @@ def test_shelf_lists_removes_and_makes_room(run: Run, tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("remove", "nothing"), "No kept book is called 'nothing'"),
+        (("remove", "nothing"), "No saved book is called 'nothing'"),
         (("remove",), "Which book"),
         (("cap", "much"), "no size"),
         (("cap",), "no size"),

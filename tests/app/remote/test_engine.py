@@ -134,6 +134,9 @@ def test_settings_reach_the_server(server: FakeServer) -> None:
     (body,) = server.chats
     told = {key: body[key] for key in ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop")}
     assert told == {"max_tokens": 7, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": 3, "stop": ["\n"]}
+    server.answers(GOOD)
+    ask(connect(server), GenerationConfig(json_schema='{"type": "object"}'))
+    assert server.chats[-1]["response_format"]["json_schema"]["schema"] == {"type": "object"}
 
 
 def test_a_book_is_read_ahead_and_counted(server: FakeServer) -> None:

@@ -227,6 +227,7 @@ def test_responses_say_what_chat_says(client: openai.OpenAI) -> None:
     assert told.output_text == text_of(ask(client, [{"role": "system", "content": "Be brief."}, *asked()]))
     cut = client.responses.create(input="Hello", **{**fields, "max_output_tokens": 2})
     assert cut.status == "incomplete" and cut.incomplete_details and cut.output_text
+    assert cut.output[0].status == "incomplete" and whole.output[0].status == "completed"
 
 
 def test_no_name_is_needed_where_there_is_one_model(client: openai.OpenAI) -> None:

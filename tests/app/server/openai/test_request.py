@@ -8,7 +8,7 @@ import pytest
 from app.server.openai.errors import BadRequest, request_error
 from app.server.openai.request import Message, parse_chat, parse_json, parse_text
 from app.server.openai.responses import parse_response
-from core.errors import ContextTooSmall, InvalidSetting
+from core.errors import BadGrammar, ContextTooSmall, InvalidSetting
 
 ASKED = [{"role": "user", "content": "Who keeps the light?"}]
 
@@ -50,6 +50,13 @@ def test_what_changes_nothing_is_accepted() -> None:
     parsed(user="someone", metadata={"a": 1}, store=True, service_tier="auto", top_k=-1, logprobs=False, stop=None)
 
 
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -62,7 +69,13 @@ def test_what_changes_nothing_is_accepted() -> None:
         ("top_logprobs", 21),
         ("suffix", "and so on"),
         ("tools", [{"type": "function"}]),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", "json"),
+        ("response_format", {"type": "grammar"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": "y"}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"const": "x" * 70_000}}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": nested(5000)}}),
+        ("guided_json", {"type": "object"}),
         ("temperature", "hot"),
         ("temperature", -1),
         ("temperature", 10**400),
@@ -150,14 +163,34 @@ def test_a_text_or_its_tokens_can_be_continued() -> None:
         ({"input": [{"type": "function_call_output"}]}, "input"),
         ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "a", "previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"input": "a", "text": {"format": {"type": "json_object"}}}, "text"),
+        ({"input": "a", "text": {"format": {"type": "grammar"}}}, "text.format"),
+        ({"input": "a", "text": {"format": {"type": "json_schema", "schema": 1}}}, "text.format"),
+        ({"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
         ({"input": "a", "tools": [{}]}, "tools"),
     ],
 )
 def test_responses_are_refused_in_their_own_words(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_response(fields)
-    assert caught.value.param == param and "messages[" not in caught.value.message
+    assert caught.value.param == param
+    assert "messages[" not in caught.value.message and "response_format" not in caught.value.message
+
+
+def test_a_schema_reaches_the_engine_from_every_address() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    named = {"name": "a", "schema": schema, "strict": True}
+    wanted = {"type": "json_schema", "json_schema": named}
+    requests = (
+        parsed(response_format=wanted),
+        parse_text({"prompt": "a", "response_format": wanted}),
+        parse_response({"input": "a", "text": {"format": {"type": "json_schema", **named}, "verbosity": "medium"}}),
+    )
+    assert [json.loads(one.config.json_schema or "") for one in requests] == [schema] * 3
+    anything = parsed(response_format={"type": "json_object"})
+    assert anything.config.json_schema == '{"type": "object"}'
+    assert parsed(response_format={"type": "text"}).config.json_schema is None
+    assert request_error(BadGrammar("No.", hint="Leave it out."), "input").param == "text.format"
+    assert request_error(BadGrammar("No.", hint="Leave it out.")).param == "response_format"
 
 
 def test_hints_for_the_command_line_are_not_for_clients() -> None:
