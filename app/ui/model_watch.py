@@ -20,7 +20,7 @@ from app.ui.reading.settings import (
     variants,
 )
 from app.ui.updates import Updates
-from core.decoding.registry import METHODS, default_method
+from core.decoding.registry import METHODS, PLAIN, default_method
 from core.generation.capabilities import EngineCapabilities
 
 
@@ -90,5 +90,9 @@ class ModelWatch:
 
 
 def staying(choices: Sequence[tuple[str, str]], chosen: str, usual: str) -> Any:
-    """The choices; what was chosen stays if it is among them."""
-    return gr.update(choices=choices, value=chosen if chosen in dict(choices).values() else usual)
+    """The choices; what was chosen stays if it is among them, and speculation stays speculation."""
+    names = [name for _, name in choices]
+    kept = chosen if chosen in names else usual
+    if chosen in METHODS and chosen != PLAIN == kept:
+        kept = next((name for name in names if name != PLAIN), kept)
+    return gr.update(choices=choices, value=kept)

@@ -12,6 +12,7 @@ import pytest
 
 import launch as launcher
 from app.remote.connecting import KEY_VARIABLE
+from core.decoding.registry import FASTEST
 from tests.app.fakes import write_book
 from tests.app.remote.fake_server import DONE, GOOD, FakeServer, event, fake_server, json_reply, says, stream, used
 from tests.app.server.openai.servers import free_port, wait_for
@@ -75,7 +76,7 @@ def race(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Race:
 def test_methods_of_our_own_server_are_raced(ours: str, race: Race) -> None:
     code, report, log = race(ours)
     assert code == 0 and "cannot be kept fair" in log
-    assert list(report["methods"]) == ["autoregressive", "triforce"] and report["turns"] == "one after the other"
+    assert list(report["methods"]) == ["autoregressive", FASTEST] and report["turns"] == "one after the other"
     plain, fast = report["methods"].values()
     assert plain["text"] == fast["text"] and report["equality"]["verdict"] == "identical"
     assert plain["new_tokens"] == fast["new_tokens"] and plain["tokens_per_full_pass"] == 1

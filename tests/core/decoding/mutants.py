@@ -260,7 +260,7 @@ MUTANTS = (
     Mutant(
         "a rewind forgets nothing",
         FULL,
-        "        self._length, self._staged = length, False\n        for store",
+        "        self._length, self._staged = length, False\n        self.votes.truncate(length)\n        for store",
         "        self._staged = False\n        for store",
     ),
     Mutant(

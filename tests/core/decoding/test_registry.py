@@ -12,6 +12,7 @@ from core.config import GenerationConfig
 from core.decoding.registry import (
     COMPARED,
     EXACT_METHODS,
+    FASTEST,
     LOSSY_METHODS,
     METHODS,
     PLAIN,

@@ -1,0 +1,144 @@
+"""What the newest pass attended to, counted beside its attention, and chunks chosen by it."""
+
+import itertools
+
+import pytest
+import torch
+
+from core.caches.full import FullCache
+from core.caches.policies import ByVerification, TopChunks
+from core.caches.tokens import Context
+from core.caches.votes import Votes
+from core.config import GenerationConfig, RetrievalConfig, SpeculationConfig
+from core.generation.events import Finished
+from core.models.cached_model import CachedModel
+from core.models.loader import prepared
+from core.ops.attention import attend
+from core.ops.backend import Backend
+from core.ops.native import KEPT_AS, VOTERS, NoKernel, SmallRows, small_rows
+from tests.core.toys import loaded, random_prompt, tiny_config, tiny_engine
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def kernel() -> SmallRows:
+    try:
+        return small_rows()
+    except NoKernel as reason:
+        pytest.skip(f"no kernel here: {reason}")
+
+
+def votes_reference(q: torch.Tensor, k: torch.Tensor, scaling: float, chunk: int) -> torch.Tensor:
+    """Slow twin: the whole softmax in float64, summed over VOTERS tokens, the heads of a group and a chunk's keys."""
+    heads, num_new, kv_heads, total = q.shape[1], q.shape[2], k.shape[1], k.shape[2]
+    scores = scaling * q.double() @ k.double().repeat_interleave(heads // kv_heads, 1).mT
+    future = torch.arange(total) > total - num_new + torch.arange(num_new)[:, None]
+    shares = torch.softmax(scores.masked_fill(future, float("-inf")), -1)[0]
+    by_token = shares.view(kv_heads, -1, num_new, total).sum(1)
+    padded = torch.nn.functional.pad(by_token, (0, -total % chunk, 0, -num_new % VOTERS))
+    return padded.view(kv_heads, -1, VOTERS, padded.shape[2] // chunk, chunk).sum((2, 4))
+
+
+# heads, KV heads, cached keys, new rows, dimensions of a head, keys of a chunk
+SHAPES = [
+    (8, 8, 3000, 13, 64, 8),
+    (6, 3, 1100, 25, 64, 16),  # heads that do not divide by two threads
+    (3, 3, 2600, 1, 72, 8),
+    (4, 2, 50, 5, 128, 32),
+    (1, 1, 0, 7, 64, 8),
+    (8, 8, 1024, 3, 64, 8),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kept", KEPT_AS)
+@pytest.mark.parametrize("by_matrices", [False, True])
+def test_votes_equal_their_slow_twin_and_attention_stays_to_the_last_bit(
+    kernel: SmallRows,
+    monkeypatch: pytest.MonkeyPatch,
+    shape: tuple[int, int, int, int, int, int],
+    kept: torch.dtype,
+    by_matrices: bool,
+) -> None:
+    if by_matrices and not kernel.has_matrices:
+        pytest.skip("this processor has no matrix units")
+    monkeypatch.setattr(kernel, "by_matrices", frozenset(KEPT_AS if by_matrices else ()))
+    heads, kv_heads, cached, new, dim, chunk = shape
+    generator = torch.Generator().manual_seed(cached)
+    q = torch.randn(1, new, heads, dim, generator=generator).transpose(1, 2)
+    k, v = torch.randn(2, 1, kv_heads, cached + new, dim, generator=generator).to(kept)
+    out, votes = kernel.with_votes(q, k, v, 0.3, chunk)
+    assert votes is not None and torch.equal(out, kernel(q, k, v, 0.3))
+    expected = votes_reference(q, k, 0.3, chunk)
+    assert votes.shape == expected.shape and torch.allclose(votes.double(), expected, atol=5e-6)
+    assert not torch.allclose(votes.double(), expected.roll(1, 2), atol=5e-6) or expected.shape[2] == 1, "the control"
+
+
+def test_what_is_not_counted_attends_all_the_same(kernel: SmallRows) -> None:
+    q, (k, v) = torch.randn(1, 4, 3, 64), torch.randn(2, 1, 4, 100, 64)
+    for chunk in (4, 12, 64):
+        out, votes = kernel.with_votes(q, k, v, 0.3, chunk)
+        assert votes is None and torch.equal(out, kernel(q, k, v, 0.3))
+    many = torch.randn(1, 4, 40, 64)
+    assert kernel.with_votes(many, k, v, 0.3, 8)[1] is None
+
+
+def test_the_newest_are_those_of_the_last_tokens_kept() -> None:
+    votes = Votes()
+    votes.open(100, 10)
+    numbers = torch.arange(3.0)[None, :, None].expand(1, 3, 20) + 1  # of tokens 100 to 103, 104 to 107, 108 and 109
+    votes.put(0, numbers)
+    found = {last: votes.newest(0, last + 1, 5) for last in range(98, 112)}
+    assert [found[last] for last in (98, 99, 110, 111)] == [None] * 4
+    # a full group alone, else with the one before it
+    expected = {100: 1, 102: 1, 103: 1, 104: 3, 106: 3, 107: 2, 108: 5, 109: 5}
+    for last, number in expected.items():
+        got = found[last]
+        assert got is not None and got.tolist() == [[number] * 5], last
+    assert votes.newest(0, 105, 21) is None and votes.newest(1, 105, 5) is None
+    votes.truncate(101)
+    assert votes.newest(0, 101, 5) is not None
+    votes.truncate(100)
+    assert votes.newest(0, 101, 5) is None, "none of the pass's tokens are left"
+
+
+def test_a_choice_after_verification_has_the_chunks_of_exact_attention(kernel: SmallRows) -> None:
+    """Level by level through a model: what the pass counted is the attention of its rows, not of the rows before."""
+    tiny = loaded(tiny_config("llama", heads=4, kv_heads=2), 5)
+    model = prepared(tiny.module, tiny.dims, torch.float32, CPU, Backend("compiled", kernel, "", kernel=kernel))
+    full = FullCache(model.shape, 1000, 8, backend=Backend("compiled", kernel, "", kernel=kernel))
+    judge = CachedModel("full", model.module, full, CPU)
+    tokens = Context(random_prompt(909))
+    for at in range(0, 900, 300):
+        judge.feed(tokens, range(at, at + 300), 1)
+    full.votes.wanted = True
+    config = RetrievalConfig(budget=128, local_window=64, query_window=VOTERS)
+    policy, landmarks = ByVerification(full, config), TopChunks(full, config)
+    assert torch.equal(policy.choose(80, 0.25), landmarks.choose(80, 0.25)), "nothing was counted yet"
+    judge.feed(tokens, range(900, 908), 8)
+    counted = policy.score(1, 80, 0.25)
+    queries, keys = full.recent_queries(1, VOTERS), full.keys(1, 908)
+    expected = votes_reference(queries[None], keys[None], model.shape.head_dim**-0.5, 8)[:, -1, :80]
+    assert torch.allclose(counted.double(), expected, atol=1e-5)
+    full.truncate(900)
+    assert torch.equal(policy.score(1, 80, 0.25), landmarks.score(1, 80, 0.25)), "the pass was taken back"
+
+
+def answer(policy: str, backend: Backend) -> tuple[int, ...]:
+    engine = tiny_engine(backend=backend)
+    engine._levels._chooser = {"verification": ByVerification, "landmark": TopChunks}[policy](
+        engine.full_cache, engine.config.retrieval
+    )
+    engine._levels.retrieval.set_policy(engine._levels._chooser)
+    config = GenerationConfig(method="retrieval", max_new_tokens=40, speculation=SpeculationConfig(adaptive=False))
+    *_, last = engine.generate(random_prompt(700), config)
+    assert isinstance(last, Finished)
+    assert engine.full_cache.votes.wanted == (policy == "verification")
+    return last.token_ids
+
+
+def test_texts_are_the_same_however_chunks_are_chosen(kernel: SmallRows) -> None:
+    backends = (Backend("compiled", kernel, "", kernel=kernel), Backend("torch", attend, ""))
+    texts = {answer(*case) for case in itertools.product(("verification", "landmark"), backends)}
+    assert len(texts) == 1
