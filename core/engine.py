@@ -22,6 +22,7 @@ from core.decoding.methods import Decoder, models_of
 from core.engine_builder import LoadedPair, planned_pair
 from core.engine_info import NEAR_TIE_GAP, Equality, engine_info, graphs_choice
 from core.errors import ContextTooSmall
+from core.generation.branches import Branches, number_together, shared_tokens
 from core.generation.decode_loop import LONGEST_ROUND, Answer
 from core.generation.events import Event, LaneEvent, PrefillProgress
 from core.generation.interleave import Lane, interleaved
@@ -31,10 +32,12 @@ from core.generation.placement import Placement
 from core.generation.prefill import Prefill
 from core.generation.reading_pace import ReadingClock, ReadingPace, Step, work_of
 from core.generation.text import ChatText
+from core.generation.together import Question, answered_together, one_by_one
 from core.kv_store.identity import Family, family_of
 from core.models.hub.catalog import ModelEntry
 from core.models.layerwise import DecoderLayers
 from core.ops.graphs import Graphs
+from core.planning.choices import Choice
 from core.planning.memory_plan import Plan, block_changed
 
 
@@ -389,12 +392,38 @@ class Engine:
         prompt = [*prompt_ids, *plain[:shared]]
         for _ in self.read(prompt):
             pass
-        logits = self._levels.oom_fallback.retry(
-            lambda: self._levels.parts.full.logits(Context(prompt), 1),
-            lambda: self._levels.full.truncate(len(prompt) - 1),
-        )
-        written = logits[0, [plain[shared], other[shared]]].float()
-        gap = float(logits[0].float().max() - written.min())
+        gap = self._levels.gap(prompt, (plain[shared], other[shared]))
         self._settle(prompt)
         near = gap <= NEAR_TIE_GAP[self.plan.dtype.value]
         return Equality("near_tie" if near else "mismatch", shared, gap)
+
+    def answer_together(self, questions: Sequence[Question]) -> Generator[LaneEvent]:
+        """Answer questions about one text beside each other, in one pass where they need the same model.
+
+        Each writes what it would write alone, with a seed too. The text is read once, and its rows are never copied.
+        Lanes are numbers of questions; each has the events of `generate`.
+
+        Raises:
+            ContextTooSmall, InvalidSetting, UnsupportedModel, NotEnoughMemory: as `generate`.
+        """
+        number = self.together(questions).value
+        if number < 2:
+            yield from one_by_one(lambda question: self.generate(*question), questions)
+            return
+        yield from answered_together(self._branches(questions), questions, number)
+
+    def together(self, questions: Sequence[Question]) -> Choice[int]:
+        """How many of the questions `answer_together` answers at a time, and why not more."""
+        return number_together(self._levels, self._models, self.plan, questions)
+
+    def _branches(self, questions: Sequence[Question]) -> Branches:
+        return Branches(
+            config=self.config,
+            models=self._models,
+            levels=self._levels,
+            plan_now=lambda: self.plan,
+            read=lambda question: self.read(question.prompt_ids, question.cancel),
+            rewind=self._rewind,
+            answer=lambda decoder, question: self._answer(decoder, question.prompt_ids, question.config),
+            shared=shared_tokens([question.prompt_ids for question in questions]),
+        )

@@ -116,8 +116,7 @@ class FullCache:
             torch.OutOfMemoryError: the device has no room even for the newest rows; the layer stays where it was.
         """
         number = self.shape.full_layers[self.resident_layers - 1]
-        store = self._layers[number]
-        assert isinstance(store, ResidentLayer), f"layer {number} is not resident"
+        store = self.resident(number)
         self._offload = self._offload or Offload(block_rows=block_rows)
         self.moving()
         saved = store.take_out(self._length)
@@ -293,6 +292,12 @@ class FullCache:
         """The rows of a windowed layer."""
         store = self._layers[layer]
         assert isinstance(store, WindowLayer), f"layer {layer} attends to all tokens"
+        return store
+
+    def resident(self, layer: int) -> ResidentLayer:
+        """The rows of a layer that lie on the device."""
+        store = self._layers[layer]
+        assert isinstance(store, ResidentLayer), f"layer {layer} is not resident"
         return store
 
     def _windows(self) -> Iterator[tuple[int, Reach, WindowLayer]]:

@@ -42,6 +42,7 @@ class Levels:
     Args:
         plan: as it was made; `plan_now` returns the present one.
         offload: replaces the plan's placement. graphs: record passes.
+        full: a full cache that is there already.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class Levels:
         plan_now: Callable[[], Plan],
         offload: Offload | None,
         graphs: Graphs | None,
+        full: FullCache | None = None,
     ) -> None:
         self._config, self._models, self._plan_now, self._graphs = config, models, plan_now, graphs
-        self.full = self._full_cache(plan, offload or plan.offload)
+        self.full = full or self._full_cache(plan, offload or plan.offload)
         self.chunks = config.retrieval  # the retrieval cache's present settings
         self._chooser = selection_policy(self.full, self.chunks)
         self.oom_fallback = self._fallback(lambda: None, may_move=True)  # no pass is running yet
@@ -220,6 +222,13 @@ class Levels:
     def _part_of_full(self, name: str, policy: ChunkPolicy) -> RetrievalCache:
         ranks = self._models.ranks
         return LedRetrievalCache(self.full, policy, name, ranks.tell) if ranks else RetrievalCache(self.full, policy)
+
+    def gap(self, prompt: list[int], tokens: Sequence[int]) -> float:
+        """By how much the least of these tokens' logits lies below the best one's, after a prompt that was read."""
+        logits = self.oom_fallback.retry(
+            lambda: self.parts.full.logits(Context(prompt), 1), lambda: self.full.truncate(len(prompt) - 1)
+        )[0].float()
+        return float(logits.max() - logits[list(tokens)].min())
 
     # -------------------- what passes cost
 

@@ -189,8 +189,8 @@ MUTANTS = (
     Mutant(
         "the judge looks one token short",
         SPECULATIVE,
-        "self._verifier.probs(context.extended(tokens), len(tokens) + 1)",
-        "self._verifier.probs(context.extended(tokens[:-1]), len(tokens) + 1)",
+        "yield Pass(self._verifier, context.extended(tokens), len(tokens) + 1)",
+        "yield Pass(self._verifier, context.extended(tokens[:-1]), len(tokens) + 1)",
     ),
     # lookups
     Mutant(
